@@ -32,6 +32,8 @@ async def open_run(run: Run, restore: Path | None = None, external: Sequence[Ext
     begin = time.perf_counter()
     _say(run, _loading(run))
     if run.folder is not None:
+        if isinstance(run.interrupt, KnowsRun):
+            run.interrupt.runs_in(run.folder.path)
         sources = (source.plugin for source in run.reward_sources)
         for plugin in (run.engine, *run.rollout_side.resources, *sources):
             if isinstance(plugin, UsesRunFolder):
@@ -47,6 +49,14 @@ async def open_run(run: Run, restore: Path | None = None, external: Sequence[Ext
     schedule = run.config.schedule
     seconds = time.perf_counter() - begin
     _say(run, f"loaded in {seconds:.0f}s; step {run.state.step + 1} plays {schedule.tasks_per_step} tasks")
+
+
+@runtime_checkable
+class KnowsRun(Protocol):
+    """An interrupt that says how to go on where it stops the run at once."""
+
+    def runs_in(self, folder: Path) -> None:
+        """Take the folder of the run that begins."""
 
 
 @runtime_checkable

@@ -14,6 +14,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -130,7 +131,7 @@ class Runner:
                     time.sleep(POLL_SECONDS)
             finally:
                 for child in self._children:  # after an error, or a second Ctrl-C
-                    child.process.kill()
+                    os.killpg(child.process.pid, signal.SIGKILL)  # with its ranks and tools
                     child.process.wait()
         self.outcome.interrupted = self.interrupt.is_set() and len(self.outcome.states) < len(self.plan.jobs)
         return self.outcome

@@ -17,8 +17,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +29,15 @@ from coterie.api.plugin_files import load_plugin_file
 from coterie.api.rows import read_metrics
 from coterie.api.train import TrainResult, train as train_run
 from coterie.compose import compose
-from coterie.core.errors import ConfigError, CoterieError, UserError, WriteError
+from coterie.core.errors import ConfigError, CoterieError, RunFolderError, UserError, WriteError
 from coterie.core.plugins import plugins
 from coterie.core.storage.atomic import locked, write_atomic
 from coterie.core.storage.jsonl import to_json
 from coterie.recipes import load
 
 INTERRUPTED = 130
+LOCK_SECONDS = 300.0
+"""What another process, whose runner is gone, may still work in the job's folder."""
 PACKAGES = ("numpy", "torch", "transformers", "peft", "tokenizers")
 """Packages whose versions a result records."""
 
@@ -48,11 +50,17 @@ def main(arguments: list[str]) -> int:
     if "--with-parent" in arguments:
         threading.Thread(target=_watch, args=(interrupt, spec["kind"]), daemon=True).start()
     folder = file.parent
-    with locked(folder):  # a job may outlive its runner for a moment
+    with _alone(folder) as alone:
         if (folder / "result.json").is_file():
             return 0
         (folder / "error.json").unlink(missing_ok=True)
         try:
+            if not alone:
+                raise RunFolderError(
+                    f"another process still works in {folder} after {LOCK_SECONDS:g} s",
+                    why="it outlived an earlier call, and hangs or is stopped",
+                    fix="end it, and give the same command again",
+                )
             result = _do(spec, folder, interrupt)
             if result is None:
                 return INTERRUPTED
@@ -67,6 +75,18 @@ def main(arguments: list[str]) -> int:
             with suppress(WriteError):  # on a full disk the log may still have room
                 write_atomic(folder / "error.json", json.dumps({"error": message}) + "\n")
             return 1
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[bool]:
+    """The lock of a job's folder; yields whether this process has it: a job may outlive its runner."""
+    end = time.monotonic() + LOCK_SECONDS
+    while True:
+        with locked(folder, wait=False) as acquired:
+            if acquired or time.monotonic() > end:
+                yield acquired
+                return
+        time.sleep(0.1)
 
 
 def _do(spec: Mapping[str, Any], folder: Path, interrupt: threading.Event) -> dict[str, Any] | None:

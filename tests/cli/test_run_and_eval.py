@@ -155,7 +155,7 @@ def test_a_signal_finishes_the_step_saves_and_says_how_to_resume(tmp_path, numbe
     os.kill(process.pid, number)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, (out, err)
-    assert "finishing the step; press again to stop at once" in err
+    assert "; press again to stop at once" in err
     assert f"coterie run --resume {folder}" in err and "Traceback" not in err
     step = int(out.split("step ")[1].split("/")[0])
     rows = (folder / "metrics.jsonl").read_text().splitlines()

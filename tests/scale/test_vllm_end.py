@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from coterie.cli.guard import alive, children
+
 pytestmark = pytest.mark.scale
 
 TINY = "{init: qwen3, hidden_size: 64, layers: 1, heads: 2, head_dim: 32, mlp_size: 32, context: 64}"
@@ -59,6 +61,52 @@ def test_a_run_ends_without_messages_of_vllms_and_without_its_memory(tmp_path, g
     assert not [word for word in NOISE if word in text], text
     assert ("not finished" in text) is group, text
     assert "restarted" not in text and segments() <= before
+
+
+STOPPED = float(os.environ.get("COTERIE_TEST_STOPPED") or 3)
+"""Seconds for which vLLM's engine is stopped."""
+
+
+def test_a_run_whose_vllm_is_stopped_ends_within_five_seconds_of_the_second_ctrl_c(tmp_path):
+    """It restarts nothing, says from which step a resume goes on, and leaves no process."""
+    out, log = tmp_path / "run", tmp_path / "log"
+    settings = (*SETTINGS, "schedule.steps=1000", "schedule.checkpoint_every=1")
+    with log.open("w") as file:
+        run = subprocess.Popen(
+            (sys.executable, "-m", "coterie", "run", "quickstart", *settings, "--out", str(out)),
+            stdout=file, stderr=file, start_new_session=True,
+        )  # fmt: skip
+    known = set()
+    try:
+        end = time.monotonic() + 240
+        while not re.search(r"^step \d+/", log.read_text(), re.M):
+            assert run.poll() is None and time.monotonic() < end, log.read_text()
+            time.sleep(0.2)
+        known = children(run.pid)
+        engines = [pid for pid, _ in known if b"EngineCore" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        assert len(engines) == 1
+        os.kill(engines[0], signal.SIGSTOP)
+        time.sleep(STOPPED)
+        os.killpg(run.pid, signal.SIGINT)  # as a terminal does
+        time.sleep(1)
+        assert run.poll() is None, "the first signal waits for the step"
+        begin = time.monotonic()
+        os.killpg(run.pid, signal.SIGINT)
+        run.wait(30)
+        took = time.monotonic() - begin
+        while any(map(alive, known)) and time.monotonic() < begin + 5:
+            time.sleep(0.02)
+        left = [child for child in known if alive(child)]
+    finally:
+        for pid in [run.pid, *(child[0] for child in known if alive(child))]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    text = log.read_text()
+    print(f"{took:.2f} s, exit code {run.returncode}\n{text}")
+    step = max(int(path.name[5:]) for path in (out / "checkpoints").glob("step-*"))
+    assert took < 5 and not left, text
+    assert text.strip().endswith(f"stopped; resume from step {step} with: coterie run --resume {out}"), text
+    assert "restarted" not in text and not [word for word in NOISE if word in text], text
 
 
 def test_a_transfer_must_say_where_its_tensors_come_from():

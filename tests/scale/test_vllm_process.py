@@ -182,6 +182,51 @@ def test_an_engine_killed_in_a_wave_is_restarted_and_its_requests_repeat(runner,
     assert playing.gap(requests, calls) < TOLERANCE
 
 
+@pytest.mark.parametrize("which", [0, pytest.param(-1, marks=pytest.mark.long)], ids=["engine", "worker"])
+def test_a_vllm_that_is_stopped_is_killed_and_restarted_like_a_dead_one(runner, playing, caplog, which):
+    """No token comes, and no process ends: past the patience one line says who was waited for."""
+    requests = [request(policy, LONG, n, max_new_tokens=100) for n, policy in enumerate(LORA * 4)]
+    expected = runner.run(playing.wave(requests))
+    (server,) = servers(playing)
+    pids, before, server._patience.seconds = server.pids, replicas(playing).restarts, 2.0
+
+    async def play():
+        waves = asyncio.ensure_future(playing.wave(requests))
+        while not server._llm.get_num_unfinished_requests():
+            await asyncio.sleep(0)
+        os.kill(pids[which], signal.SIGSTOP)
+        while server.alive:
+            await asyncio.sleep(0.05)
+        server._patience.seconds = 300.0  # a busy machine's restart takes longer
+        return await waves
+
+    with caplog.at_level(logging.WARNING, "coterie"):
+        calls = runner.run(play())
+    assert replicas(playing).restarts == before + 1
+    assert "restarted: the vLLM of 'planner' has not answered for 2 s, since " in caplog.text
+    assert not any(running(pid) for pid in pids)
+    assert [call.token_ids for call in calls] == [call.token_ids for call in expected]
+    assert playing.gap(requests, calls) < TOLERANCE
+
+
+def test_a_sync_with_a_vllm_that_is_stopped_restarts_it_with_the_new_weights(runner, two, caplog):
+    first, _ = servers(two)
+    pids, first._patience.seconds = first.pids, 2.0
+    os.kill(pids[0], signal.SIGSTOP)
+
+    async def sync():
+        updated = asyncio.ensure_future(two.update("tied", size=0.05))
+        while first.alive:
+            await asyncio.sleep(0.05)
+        first._patience.seconds = 300.0
+        await updated
+
+    with caplog.at_level(logging.WARNING, "coterie"):
+        runner.run(sync())
+    assert "has not answered for 2 s, since " in caplog.text and not any(running(pid) for pid in pids)
+    assert [server.version for server in servers(two)] == [two.versions["tied"]] * 2
+
+
 @pytest.mark.long
 def test_a_killed_replica_leaves_its_requests_to_the_other(runner, two):
     requests = [request("tied", LONG, n, max_new_tokens=100) for n in range(16)]

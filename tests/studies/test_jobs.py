@@ -15,6 +15,7 @@ from threading import Event
 
 import pytest
 
+from coterie.cli.guard import alive, children
 from coterie.core.config import to_yaml
 from coterie.core.errors import ConfigError, RunFolderError
 from coterie.core.storage.atomic import locked
@@ -125,6 +126,27 @@ def test_a_killed_and_interrupted_study_resumes_to_the_same_result(tmp_path, who
     assert len(rows(folder)) > reached
 
 
+@pytest.mark.resume
+def test_the_second_ctrl_c_ends_a_study_whose_job_hangs(tmp_path):
+    process = command(tmp_path)
+    training(tmp_path, 3)
+    jobs = [
+        job
+        for job in children(process.pid)
+        if b"studies.worker" in Path(f"/proc/{job[0]}/cmdline").read_bytes()
+    ]
+    for pid, _ in jobs:
+        os.kill(pid, signal.SIGSTOP)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    assert process.poll() is None, "the first signal waits for the job"
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors.strip().endswith("stopped; the same command continues from here")
+    assert jobs and not any(map(alive, jobs))
+
+
 def test_a_failure_stops_only_the_jobs_that_need_it(tmp_path):
     # The plugin of the environment checks its settings, so that this error occurs in the job.
     broken = {"recipe": str(COLUMN.parent / "hand_over.yaml"), "overrides": ["env.tsks=1"]}
@@ -142,6 +164,14 @@ def test_an_interrupted_call_starts_nothing_more(tmp_path):
     event.set()
     outcome = runner(plan_of("one", ONE), tmp_path, interrupt=event).run()
     assert outcome.interrupted and outcome.states == {}
+
+
+def test_a_job_whose_folder_another_process_keeps_ends_by_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(worker, "LOCK_SECONDS", 0.2)
+    (tmp_path / "job.json").write_text(json.dumps({"kind": "train"}))
+    with locked(tmp_path):
+        assert worker.main([str(tmp_path / "job.json")]) == 1
+    assert "another process still works in" in (tmp_path / "error.json").read_text()
 
 
 def test_an_error_of_an_earlier_call_is_not_reported_again(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import shutil
 import socket
@@ -15,8 +16,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from coterie.backends.models.patience import NoAnswer, Patience
 from coterie.backends.sandboxes.hidden import Hidden, hide, is_hidden
 from coterie.core.errors import SystemFault
+
+log = logging.getLogger("coterie")
 
 HELLO_SECONDS = 60.0
 GRACE_SECONDS = 10.0
@@ -93,9 +97,13 @@ class Worker:
 
     async def _receive(self, seconds: float) -> dict[str, Any]:
         loop = asyncio.get_running_loop()
+        patience = Patience(f"a worker of the sandbox (process {self.process.pid})", seconds)
         try:
-            message = await asyncio.wait_for(loop.sock_recv(self._control, 1 << 16), seconds)
-        except (TimeoutError, OSError) as error:
+            message = await patience.wait(loop.sock_recv(self._control, 1 << 16))
+        except NoAnswer as silent:
+            log.warning("%s: it is replaced", silent)
+            raise LostWorker(str(silent)) from silent
+        except OSError as error:
             raise LostWorker(f"a worker did not answer: {error!r}") from error
         if not message:
             raise LostWorker("a worker is gone")

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
+from coterie.backends.models.patience import Patience
 from coterie.backends.remote.secrets import secrets_in
 from coterie.backends.remote.variables import filled
 from coterie.backends.tools.calls import Use, beginning, native, numbered
@@ -16,6 +17,9 @@ from coterie.core.errors import ConfigError, MissingExtra, SystemFault
 from coterie.core.plugins import Plugin, PluginConfig
 
 log = logging.getLogger("coterie")
+
+_END_SECONDS = 10.0
+"""For the client to end a server's process: within 5 seconds it has killed one that hangs."""
 
 
 class _Unreachable(Exception):
@@ -138,6 +142,7 @@ class McpTool(Plugin):
             client = await self._connected()
         except _Unreachable as error:
             raise SystemFault(f"the MCP server can't be reached: {error}") from error
+        patience = Patience(f"the MCP server of tool '{self.name}'", settings.timeout)
         try:
             answer = await client.call_tool(
                 use.name, dict(use.arguments), read_timeout_seconds=settings.timeout
@@ -146,7 +151,11 @@ class McpTool(Plugin):
             if error.code == REQUEST_TIMEOUT and await self._lives(client):
                 # The server works, so the call caused this: a hanging tool must not make a score missing.
                 return f"error: no answer within {settings.timeout:g} seconds"
-            if error.code in (CONNECTION_CLOSED, REQUEST_TIMEOUT):
+            if error.code == REQUEST_TIMEOUT:
+                log.warning("%s: the next call connects anew", patience)
+                await self._drop(client)
+                raise SystemFault(str(patience)) from error
+            if error.code == CONNECTION_CLOSED:
                 await self._drop(client)
                 raise SystemFault(f"the MCP server is gone: {error}") from error
             return f"error: {beginning(str(error), settings.result_chars)}"
@@ -190,7 +199,7 @@ class McpTool(Plugin):
                     self._client = await asyncio.wait_for(asyncio.shield(ready), self.config.timeout)
                 except TimeoutError:
                     self._serving.cancel()
-                    await asyncio.wait([self._serving])
+                    await asyncio.wait([self._serving], timeout=_END_SECONDS)
                     raise _Unreachable(f"no greeting within {self.config.timeout:g} seconds") from None
             return self._client
 
@@ -231,7 +240,7 @@ class McpTool(Plugin):
             if client is None or client is not self._client or self._serving is None:
                 return
             self._stop.set()
-            await asyncio.wait([self._serving], timeout=self.config.timeout)
+            await asyncio.wait([self._serving], timeout=_END_SECONDS)
             self._serving.cancel()
             self._client = self._serving = None
 

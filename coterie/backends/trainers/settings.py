@@ -53,6 +53,11 @@ class TorchConfig(PluginConfig):
         strict=True,
         description="Processes that share each update, each with its GPU; on a CPU they share the cores.",
     )
+    patience: Annotated[float, MayChange(exact=True)] = Field(
+        300.0,
+        gt=0,
+        description="Seconds without a sign of life of another rank's process after which it counts as dead.",
+    )
     value: ValueSettings = ValueSettings()
 
     @property

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from coterie.cli.interrupt import interruptible
 from coterie.cli.options import json_option, layer_options, overrides, plugin_option
 from coterie.cli.output import columns, interval, number, print_json, share
 from coterie.core.errors import UserError
@@ -136,7 +137,8 @@ def command(
 
     options["policies"] = _by_role(options["policies"])
     _check_writable(out, overwrite)
-    evaluation = evaluate_source(source, overrides=overrides(settings), show=show, **options)
+    with interruptible(at_once=True):
+        evaluation = evaluate_source(source, overrides=overrides(settings), show=show, **options)
     if out is not None:
         evaluation.write(out)
     if as_json:

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from coterie.cli.errors import INTERRUPTED
-from coterie.cli.interrupt import interruptible
+from coterie.cli.interrupt import Interruption, interruptible
 from coterie.cli.learning_curve import draw, require_matplotlib
 from coterie.cli.output import duration, interval
 from coterie.cli.progress import progress
@@ -45,13 +45,15 @@ def command(seed: int, out: Path | None) -> None:
     with interruptible() as interrupt:
         click.echo("making the model and its warm start")
         folder, start_seconds = _start(seed, out)
+        interrupt.runs_in(folder)
         click.echo(f"  {duration(start_seconds)}, in {folder}")
         before = _measure(folder, "before training", "latest", interrupt)
         click.echo("training")
         training_seconds = _train(folder, interrupt)
         click.echo(f"  {duration(training_seconds)}")
         after = _measure(folder, "after training", "best", interrupt)
-        episodes = _episodes(folder)
+        with interrupt.at_once():
+            episodes = _episodes(folder)
     curve = draw(
         folder / "curve.png",
         read_metrics(RunFolder(folder).metrics),
@@ -96,9 +98,7 @@ def _train(folder: Path, interrupt: threading.Event) -> float:
     return time.perf_counter() - begin
 
 
-def _measure(
-    folder: Path, title: str, checkpoint: str, interrupt: threading.Event
-) -> dict[str, dict[str, Any]]:
+def _measure(folder: Path, title: str, checkpoint: str, interrupt: Interruption) -> dict[str, dict[str, Any]]:
     """Success on unseen tasks, sampled and greedy, as intervals."""
     from coterie.api.evaluate import evaluate
 
@@ -108,7 +108,8 @@ def _measure(
         if interrupt.is_set():
             click.echo(f"stopped; the run is in {folder}", err=True)
             sys.exit(INTERRUPTED)
-        result = evaluate(folder, split="test", tasks=TASKS, greedy=greedy, checkpoint=checkpoint)  # type: ignore[arg-type]
+        with interrupt.at_once():  # an evaluation saves nothing
+            result = evaluate(folder, split="test", tasks=TASKS, greedy=greedy, checkpoint=checkpoint)  # type: ignore[arg-type]
         intervals[key] = result.success.as_dict()
         if intervals[key]["mean"] is None:
             raise CoterieError("no test episode has an outcome, so success is unknown")

@@ -101,7 +101,7 @@ def command(
     )
     folder = out if out is not None else Path("runs") / f"reproduce-{name}"
     files = [str(Path(r.distribution).resolve()) for r in plugins().reports if Path(r.distribution).is_file()]
-    with interruptible() as interrupt, _watcher() as watcher:
+    with interruptible("the same command continues from here") as interrupt, _watcher() as watcher:
         result = reproduce(
             prepared,
             folder,

@@ -52,7 +52,7 @@ def command(
         coterie run --resume runs/plan_path-20260101-120000 schedule.steps=200
         coterie run --from comlrl configs/mt_magrpo_he_config.yaml --num_turns 2
 
-    Ctrl-C finishes the step, saves, and prints how to resume; a second one stops at once.
+    Ctrl-C finishes the step, saves, and prints how to resume; a second one stops within 5 seconds.
     """
     from coterie.api.train import train
 

@@ -12,9 +12,11 @@ import pytest
 
 from coterie.backends.engines.vllm import reaper
 from coterie.backends.engines.vllm.arguments import engine_arguments, sleeps
+from coterie.backends.engines.vllm.launch import _bounded
 from coterie.backends.engines.vllm.placement import place
 from coterie.backends.engines.vllm.server import ServerSpec
 from coterie.backends.engines.vllm.settings import VLLMConfig
+from coterie.backends.models.patience import Patience
 from coterie.core.errors import ConfigError
 
 
@@ -263,3 +265,20 @@ def test_folders_of_killed_processes_are_removed_and_those_of_live_ones_kept(tmp
         for process in processes:
             process.kill()
             process.wait()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="vLLM and the reaper are for Linux")
+def test_a_process_that_hangs_before_its_first_message_is_killed(monkeypatch):
+    """vLLM waits for it without end; its end is one that vLLM notices."""
+    mark = f"{secrets.token_hex(8)}.1."
+    process = subprocess.Popen(["sleep", "60"], env={**os.environ, reaper.VARIABLE: mark})
+    process.send_signal(signal.SIGSTOP)
+    try:
+        with _bounded(Patience("the vLLM of 'p'", 0.2), mark) as hangs:
+            process.wait(30)
+        assert hangs.is_set() and process.returncode == -signal.SIGKILL
+        with _bounded(Patience("the vLLM of 'p'", 60), mark) as hangs:
+            pass
+        assert not hangs.is_set()
+    finally:
+        process.kill()

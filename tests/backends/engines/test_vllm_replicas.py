@@ -307,3 +307,25 @@ async def test_a_cancelled_request_frees_its_place():
         with pytest.raises(asyncio.CancelledError):
             await request
         assert fixture.replicas.in_flight == 0
+
+
+@in_loop
+async def test_a_run_that_stops_restarts_nothing():
+    """Its tasks are cancelled all at once, vLLM's own among them, so a server is lost on the way."""
+
+    class Dying(FakeServer):
+        async def answer(self, request):
+            try:
+                await asyncio.sleep(3600 if self.starts == 1 else 0)
+            except asyncio.CancelledError:
+                self.alive = False
+                raise ServerLost("the process died") from None
+
+    async with Fixture(Dying()) as fixture:
+        asked = asyncio.ensure_future(fixture.ask("a"))
+        await asyncio.sleep(0)
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+        await asyncio.sleep(0)
+        assert fixture.servers[0].starts == 1 and not fixture.replicas._reviving

@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 
+from coterie.backends.sandboxes import pool as pool_module
 from coterie.backends.sandboxes.local import LocalSandbox
 from coterie.core.errors import PolicyFault, SystemFault
-from coterie.core.protocols import Judged, Program, Ran
+from coterie.core.protocols import Judged, Limits, Program, Ran
 from tests.backends.sandboxes.support import descendants, inside, ran
 
 
@@ -59,6 +60,24 @@ def test_a_lost_worker_costs_one_retry_and_no_result(both: dict[str, str]) -> No
 
     done, lost = inside(go, **both)
     assert (done.status, done.stdout, lost) == ("finished", "done\n", 1)
+
+
+def test_a_worker_that_is_stopped_is_replaced_with_a_line_and_costs_one_retry(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(pool_module, "GRACE_SECONDS", 0.5)
+
+    async def go(sandbox: LocalSandbox) -> tuple[Ran, int, int]:
+        assert sandbox._pool is not None
+        (worker,) = sandbox._pool._idle
+        for pid in (worker.process.pid, *descendants(worker.process.pid)):
+            os.kill(pid, signal.SIGSTOP)
+        done = await sandbox.run(Program(code="print('done')", limits=Limits(wall_seconds=1)))
+        return done, sandbox._pool.lost, worker.process.pid
+
+    done, lost, pid = inside(go, workers=1)
+    assert (done.stdout, lost) == ("done\n", 1)
+    assert f"a worker of the sandbox (process {pid}) has not answered for 1.5 s, since " in caplog.text
 
 
 def test_a_program_that_loses_two_workers_is_to_blame() -> None:

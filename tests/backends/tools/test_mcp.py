@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from coterie.cli.guard import children
 from coterie.core.errors import ConfigError, MissingExtra, SystemFault
 from coterie.testing import build
 from tests.backends.tools.support import native, used
@@ -93,6 +96,24 @@ def test_a_server_that_dies_is_the_systems_fault_and_the_next_call_connects_anew
         return await run(tool, ADD)
 
     assert opened(small(), work) == "3"
+
+
+@pytest.mark.coach
+def test_a_server_that_is_stopped_is_named_ended_and_replaced(caplog):
+    async def work(tool):
+        ((server, _),) = children(os.getpid())
+        os.kill(server, signal.SIGSTOP)
+        patient = tool.config
+        tool.config = patient.model_copy(update={"timeout": 1.0})
+        with pytest.raises(SystemFault, match="server of tool 'small' has not answered for 1 s, since "):
+            await run(tool, ADD)
+        tool.config = patient
+        return server, await run(tool, ADD)
+
+    server, answer = opened(small(), work)
+    assert answer == "3" and "has not answered for 1 s" in caplog.text
+    with pytest.raises(ProcessLookupError):
+        os.kill(server, 0)
 
 
 def test_a_tool_that_hangs_is_the_calls_doing():

@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 
-from coterie.backends.trainers.ranks import group as group_module, wire
+from coterie.backends.trainers.ranks import alive as alive_module, group as group_module, wire
+from coterie.backends.trainers.ranks.alive import watch_over
 from coterie.backends.trainers.ranks.commands import RankCommands
 from coterie.backends.trainers.ranks.group import STOP, RankLost, check_world, connect, start, welcome
 from coterie.core.errors import ConfigError, MissingExtra, PluginError, UserError
@@ -106,6 +107,29 @@ def test_the_death_of_an_idle_rank_is_said_at_once_and_stops_the_next_command(
     assert "rank 1 was killed by signal 9" in caplog.text
     with pytest.raises(RankLost, match="rank 1 was killed by signal 9"):
         commands.run("place")
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_rank_that_is_stopped_is_given_up_and_the_run_ends_by_its_name(
+    commands: RankCommands, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, busy: bool
+) -> None:
+    """No connection ends, and no answer comes. A rank that computes gives signs of life."""
+    monkeypatch.setattr(alive_module, "_ASK", 0.05)
+    rank = commands._group.ranks[0]
+    if busy:
+        commands._group.send(rank, wire.command("sleep", (600.0,)))
+    watch_over(commands._group, 600.0)
+    assert rank.patience is not None
+    asked, deadline = rank.patience._from, time.monotonic() + 30
+    while rank.patience._from == asked and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert rank.patience._from > asked, "it answered"
+    os.kill(rank.pid, signal.SIGSTOP)
+    watch_over(commands._group, 0.5)
+    said = f"rank 1 is given up: process {rank.pid} has not answered for 0.5 s, since "
+    with caplog.at_level(logging.ERROR), pytest.raises(RankLost, match=said):
+        commands.run("place")
+    assert said in caplog.text and ends(rank.pid)
 
 
 def test_close_does_not_wait_for_a_rank_that_is_busy(

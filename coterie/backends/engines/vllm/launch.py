@@ -22,6 +22,7 @@ from coterie.backends.engines.vllm.arguments import (
 )
 from coterie.backends.engines.vllm.placement import Placement
 from coterie.backends.engines.vllm.server import ServerSpec
+from coterie.backends.models.patience import Patience
 from coterie.core.errors import ConfigError, UserError
 
 _environment = threading.Lock()
@@ -51,7 +52,8 @@ def launch(spec: ServerSpec, placement: Placement, backend: str) -> tuple[Any, s
     arguments = engine_arguments(spec, inside=False, on_cpu=on_cpu, backend=backend, shared=placement.shared)
     check_options(spec.settings.options, {field.name for field in fields(AsyncEngineArgs)})
     mark = f"{reaper.reaper().token}.{next(_starts)}."
-    with _variables(spec, placement, mark), _without_signals():
+    patience = Patience(f"the vLLM of '{spec.name}'", spec.settings.start_seconds)
+    with _variables(spec, placement, mark), _without_signals(), _bounded(patience, mark) as hangs:
         try:
             config = AsyncEngineArgs(**arguments).create_engine_config()
         except ValueError as error:
@@ -60,12 +62,12 @@ def launch(spec: ServerSpec, placement: Placement, backend: str) -> tuple[Any, s
         try:
             llm = AsyncLLM.from_vllm_config(config, enable_log_requests=False, disable_log_stats=True)
             return llm, mark
-        except RuntimeError as error:
+        except (RuntimeError, TimeoutError) as error:
             reaper.kill(mark)
             raise UserError(
                 f"vLLM's process for policy '{spec.name}' did not start",
                 path="engine",
-                why=str(error),
+                why=str(patience if hangs.is_set() else error),
                 fix="see what the process printed above. Too little memory: lower engine.memory_share or "
                 "engine.kv_gib. A script that trains needs `if __name__ == '__main__':`, since vLLM's "
                 "processes import it",
@@ -136,6 +138,26 @@ def _variables(spec: ServerSpec, placement: Placement, mark: str) -> Iterator[No
     finally:
         ended.set()
         watcher.join()
+
+
+@contextmanager
+def _bounded(patience: Patience, mark: str) -> Iterator[threading.Event]:
+    """A context in which processes that are not ready in time are killed; yields whether they were.
+
+    vLLM waits without end for one that hangs before its first message.
+    """
+    ready, hangs = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        if not ready.wait(patience.seconds):
+            hangs.set()
+            reaper.kill(mark)
+
+    threading.Thread(target=watch, daemon=True, name="coterie-start").start()
+    try:
+        yield hangs
+    finally:
+        ready.set()
 
 
 @contextmanager

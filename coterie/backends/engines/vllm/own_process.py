@@ -19,6 +19,7 @@ from coterie.backends.engines.vllm.placement import place
 from coterie.backends.engines.vllm.server import Adapter, Output, Params, ServerLost, ServerSpec
 from coterie.backends.engines.vllm.transfer import TensorFiles
 from coterie.backends.models.device_memory import trainer_gpus
+from coterie.backends.models.patience import NoAnswer, Patience
 from coterie.core.errors import SystemFault, UserError
 
 log = logging.getLogger("coterie")
@@ -55,6 +56,8 @@ class OwnProcessServer:
         self._sleeps = False
         self._half_way = False
         """Whether a sync has begun to replace weights."""
+        self._patience = Patience(f"the vLLM of '{spec.name}'", spec.settings.patience)
+        """With its requests; each token of any of them is a sign of life."""
 
     @property
     def alive(self) -> bool:
@@ -86,6 +89,7 @@ class OwnProcessServer:
             starting.add_done_callback(_stop_late)
             raise
         # vLLM starts it with the first request otherwise, and hears of no failure before.
+        self._hear(self._llm.engine_core)
         self._llm._run_output_handler()
         self._versions = [-1]
         self._sleeps = self._llm.model_config.enable_sleep_mode
@@ -97,12 +101,18 @@ class OwnProcessServer:
     async def generate(self, prompt_ids: tuple[int, ...], params: Params, adapter: Adapter | None) -> Output:
         await self._open.wait()
         self._check_alive()
+        if not self._tasks:
+            self._patience.seen()
         task = asyncio.ensure_future(self._generate(prompt_ids, params, adapter))
         self._tasks.add(task)
         try:
-            return await task
+            return await self._patience.wait(task)
+        except NoAnswer as silent:
+            await self._end()
+            raise ServerLost(str(silent)) from silent
         except asyncio.CancelledError:
-            if self.alive:
+            caller = asyncio.current_task()
+            if self.alive or (caller is not None and caller.cancelling()):
                 raise  # the caller was cancelled; vLLM has aborted the request
             raise ServerLost(f"the vLLM of '{self.spec.name}' was lost") from None
         finally:
@@ -126,8 +136,9 @@ class OwnProcessServer:
         self._check_alive()
         self._open.clear()
         self._half_way = False
+        patience = Patience(f"the sync of '{self.spec.name}'", self.spec.settings.start_seconds)
         try:
-            await asyncio.wait_for(self._sync(named_tensors, version), self.spec.settings.start_seconds)
+            await asyncio.wait_for(self._sync(named_tensors, version), patience.seconds)
         except UserError as error:
             if not self._half_way:
                 raise  # there was no room for the first file, and vLLM still has its old weights
@@ -137,7 +148,8 @@ class OwnProcessServer:
             await self._end()
             if isinstance(error, asyncio.CancelledError):
                 raise
-            raise ServerLost(f"the sync of '{self.spec.name}' to version {version} failed") from error
+            cause = NoAnswer(str(patience)) if isinstance(error, TimeoutError) else error
+            raise ServerLost(f"the sync of '{self.spec.name}' to version {version} failed") from cause
         finally:
             self._open.set()
 
@@ -259,21 +271,37 @@ class OwnProcessServer:
         if not self.alive:
             raise ServerLost(f"the vLLM of '{self.spec.name}' is not running")
 
+    def _hear(self, core: Any) -> None:
+        """Take what the engine's process sends for a sign of life; a request tells its end alone."""
+        received = core.get_output_async
+
+        async def heard() -> Any:
+            outputs = await received()
+            self._patience.seen()
+            return outputs
+
+        core.get_output_async = heard
+
     async def _call(self, work: Awaitable[T]) -> T:
-        """Await a call to vLLM; vLLM never ends one whose process died.
+        """Await a call to vLLM; vLLM never ends one whose process died or hangs.
 
         Raises:
-            ServerLost: the server died.
+            ServerLost: the server died, or doesn't answer.
         """
         from vllm.v1.engine.exceptions import EngineDeadError
 
-        task = asyncio.ensure_future(work)
+        task, patience = asyncio.ensure_future(work), Patience(self._patience.who, self._patience.seconds)
         try:
-            while not task.done():
-                await asyncio.wait({task}, timeout=_DEAD_SECONDS)
-                if not task.done() and not self.alive:
+            for seconds in patience.ticks(_DEAD_SECONDS):
+                await asyncio.wait({task}, timeout=seconds)
+                if task.done():
+                    self._patience.seen()
+                    return task.result()
+                if not self.alive:
                     raise ServerLost(f"the vLLM of '{self.spec.name}' died")
-            return task.result()
+            silent = NoAnswer(str(patience))
+            await self._end()
+            raise ServerLost(str(silent)) from silent
         except EngineDeadError as error:
             raise ServerLost(f"the vLLM of '{self.spec.name}' died") from error
         finally:

@@ -135,6 +135,9 @@ class Replicas:
                 lost = error
             finally:
                 self._router.in_flight[index] -= 1
+            caller = asyncio.current_task()
+            if caller is not None and caller.cancelling():  # the run stops: nothing is started any more
+                raise asyncio.CancelledError from lost
             self._start_reviving(index, lost)
         raise SystemFault(f"vLLM died {self._most + 1} times in one request: {lost}") from lost
 

@@ -81,6 +81,12 @@ class VLLMConfig(PluginConfig):
     start_seconds: Annotated[float, MayChange()] = Field(
         600.0, gt=0, description="Longest start of a process of its own."
     )
+    patience: Annotated[float, MayChange(exact=True)] = Field(
+        300.0,
+        gt=0,
+        description="Seconds without a token of any request, or without an answer to a call, after which a "
+        "vLLM in processes of its own counts as dead.",
+    )
     options: Annotated[dict[str, Any], MayChange()] = Field(
         default_factory=dict,
         description="Further engine arguments of vLLM by their Python names, e.g. {quantization: fp8}.",

@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from coterie.backends.trainers.packing import Row
+from coterie.backends.trainers.ranks.alive import watch_over
 from coterie.backends.trainers.ranks.commands import RankCommands
 from coterie.backends.trainers.ranks.group import MOST_LAG, check_world, group_of
 from coterie.backends.trainers.ranks.place import Address
@@ -40,6 +41,7 @@ def start(trainer: Any, world: int, config: Any) -> RankCommands:
     """
     check_world(world)
     group = group_of(world)
+    watch_over(group, config.patience)
     commands = RankCommands(trainer, group)
     try:
         commands.make(type(trainer), config)

@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
 from coterie.backends.trainers.ranks import wire
-from coterie.backends.trainers.ranks.group import MOST_LAG, STOP, Group, Rank, RankLost
+from coterie.backends.trainers.ranks.group import ALIVE, MOST_LAG, STOP, Group, Rank, RankLost
 from coterie.core.errors import UserError
 
 _IMPORT, _MAKE, _DROP = "import", "make", "drop"
@@ -194,11 +194,19 @@ def serve(connection: Connection, number: int) -> None:
     The process ends at once if rank 0 does, or at an error.
     """
     commands: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    sending = threading.Lock()
+
+    def send(data: bytes) -> None:
+        with sending:
+            connection.send_bytes(data)
 
     def read() -> None:
         try:
             while True:
                 data = connection.recv_bytes()
+                if data == ALIVE:
+                    send(data)
+                    continue
                 commands.put(data)
                 if data == STOP:
                     time.sleep(_LATE)  # the process ends before, unless a command hangs
@@ -222,11 +230,11 @@ def serve(connection: Connection, number: int) -> None:
                 result = getattr(target, method)(*arguments)
             answer = b"+" + wire.dumps(result)
         except BaseException as error:
-            connection.send_bytes(b"-" + wire.sent_error(error, number))
+            send(b"-" + wire.sent_error(error, number))
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(1)  # the other ranks wait for this one, and its end is what they notice
-        connection.send_bytes(answer)
+        send(answer)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # rank 0 waits, and torch takes a second to take itself down

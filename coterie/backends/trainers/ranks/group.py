@@ -25,6 +25,7 @@ from multiprocessing.connection import Connection, answer_challenge, deliver_cha
 from pathlib import Path
 from typing import NamedTuple
 
+from coterie.backends.models.patience import Patience
 from coterie.core.errors import ConfigError, UserError
 
 log = logging.getLogger("coterie")
@@ -63,13 +64,20 @@ class Rank:
     answers: queue.SimpleQueue[Answer] = field(default_factory=queue.SimpleQueue)
     ended: str = ""
     """How it ended; empty while it lives."""
+    sending: threading.Lock = field(default_factory=threading.Lock)
+    """Held while something is sent to it."""
+    patience: Patience | None = None
+    """With its process; None: it isn't asked for signs of life."""
 
     def watch(self, expected: threading.Event, lost: Callable[[], None]) -> None:
         """Read answers until the rank ends; `lost` is called if that was not `expected`."""
         try:
             while True:
                 data = self.connection.recv_bytes()
-                self.answers.put(Answer(data[:1] == b"+", data[1:]))
+                if self.patience is not None:
+                    self.patience.seen()
+                if data != ALIVE:
+                    self.answers.put(Answer(data[:1] == b"+", data[1:]))
         except (EOFError, OSError):
             self.ended = self._how()
             if not expected.is_set():
@@ -86,6 +94,8 @@ class Rank:
             peer.shutdown(socket.SHUT_RDWR)
 
     def _how(self) -> str:
+        if self.patience is not None and not self.patience.left:
+            return f"is given up: {self.patience}"
         if self.process is None:
             return "closed its connection"
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -111,10 +121,10 @@ class Group:
         self.ranks, self.host, self.lasting, self.local = ranks, host, lasting, local
         self.on_loss: Callable[[], None] | None = None
         """Called once a rank has ended unexpectedly, in another thread."""
-        self._ending = threading.Event()
+        self.ending = threading.Event()
         for rank in ranks:
             threading.Thread(
-                target=rank.watch, args=(self._ending, self._lost), name=f"rank {rank.number}", daemon=True
+                target=rank.watch, args=(self.ending, self._lost), name=f"rank {rank.number}", daemon=True
             ).start()
 
     def _lost(self) -> None:
@@ -132,7 +142,8 @@ class Group:
             RankLost: the rank has ended.
         """
         try:
-            rank.connection.send_bytes(data)
+            with rank.sending:
+                rank.connection.send_bytes(data)
         except OSError:
             raise self.lost(rank) from None
 
@@ -174,7 +185,7 @@ class Group:
         Args:
             at_once: kill them, in the middle of whatever they do.
         """
-        self._ending.set()
+        self.ending.set()
         for rank in self.ranks:
             if at_once and rank.process is not None:
                 rank.process.kill()
@@ -195,6 +206,8 @@ class Group:
 
 STOP = b"stop"
 """The message after which a rank ends with exit code 0."""
+ALIVE = b"alive"
+"""The message that a rank's reader sends back at once, also while the rank computes."""
 
 
 # --------------------------------------------------------------------------------------------------- starting

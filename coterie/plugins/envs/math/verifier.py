@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import select
 import signal
@@ -36,6 +37,8 @@ from typing import Any
 from coterie.core.errors import MissingExtra, PolicyFault, SystemFault
 from coterie.plugins.envs.math.answers import MOST, number
 from coterie.plugins.envs.math.notation import Comparison, comparison
+
+log = logging.getLogger("coterie")
 
 _SCRIPT = Path(__file__).with_name("worker.py")
 _FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
@@ -251,6 +254,11 @@ class _Worker:
         while b"\n" not in self._buffer:
             left = deadline - time.monotonic()
             if left <= 0:
+                log.warning(
+                    "a worker of the verifier (process %d) has not answered for %.0f s: it is replaced",
+                    self.process.pid,
+                    seconds,
+                )
                 raise _Lost(f"no result in {seconds:.0f} s", from_outside=True)
             # Of a worker that was killed the child may hold the pipe open.
             if self.process.poll() is not None and not poll.poll(0):

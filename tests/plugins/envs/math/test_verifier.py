@@ -343,6 +343,22 @@ def module_workers():
     return [worker for one in module._verifiers for worker in list(one._alive.values())]
 
 
+@pytest.mark.coach
+def test_a_worker_that_is_stopped_is_replaced_with_a_line(monkeypatch, caplog):
+    ask = module._Worker.ask
+    monkeypatch.setattr(module._Worker, "ask", lambda self, job, seconds, _: ask(self, job, seconds, 2.0))
+    made = Verifier(workers=1)
+    try:
+        assert made.compare(r"\frac{x}{2}", "x/2")
+        (pid,) = made.pids
+        os.killpg(pid, signal.SIGSTOP)
+        assert made.compare(r"\frac{x}{3}", "x/3")
+        assert made.pids != (pid,) and not alive(pid)
+        assert f"(process {pid}) has not answered for 2 s: it is replaced" in caplog.text
+    finally:
+        made.close()
+
+
 def test_a_child_that_is_killed_between_two_answers_changes_nothing(verifier):
     assert verifier.compare(r"\frac{84}{2}", "42")
     before = verifier.pids
