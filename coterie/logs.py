@@ -77,8 +77,10 @@ def kept_for_now() -> Iterator[None]:
         with kept_in(folder):
             yield
     except BaseException:
-        if folder.is_dir():
+        if folder.is_dir() and any(folder.iterdir()):
             log.warning("what processes and libraries printed is in %s", folder)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
         raise
     shutil.rmtree(folder, ignore_errors=True)
 

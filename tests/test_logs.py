@@ -91,7 +91,7 @@ def test_the_sizes_of_logs_are_watched(tmp_path: Path, monkeypatch: pytest.Monke
     assert (folder / "rank-1.log").read_text().endswith("end\n")
 
 
-def said(text: str) -> None:
+def speak(text: str) -> None:
     print(text, flush=True)
     os.write(2, b"native\n")
 
@@ -105,7 +105,7 @@ def test_a_process_that_multiprocessing_spawns_for_vllm_prints_to_its_log(
     with logs.kept_in(tmp_path):
         for diverted in (True, False):
             undo = launch._divert("vllm-p-0") if diverted else None
-            process = multiprocessing.get_context("spawn").Process(target=said, args=(f"{diverted}",))
+            process = multiprocessing.get_context("spawn").Process(target=speak, args=(f"{diverted}",))
             process.start()
             if undo is not None:
                 undo()

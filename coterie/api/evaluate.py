@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
@@ -85,8 +85,13 @@ def evaluate(
         finally:
             await run.close()
 
+    return _run(source, go())
+
+
+def _run(source: Source, work: Coroutine[Any, Any, TeamEvaluation]) -> TeamEvaluation:
+    """Evaluate, with logs where the source is a run's folder."""
     with logs.kept_in(RunFolder(Path(str(source))).logs) if is_run(source) else nullcontext():
-        return asyncio.run(go())
+        return asyncio.run(work)
 
 
 def _check_lists(policies: Any, swap: Any, null: Any) -> None:

@@ -38,7 +38,7 @@ _full = False
 """Whether a log could not be written any more."""
 
 
-def own() -> None:
+def take_over() -> None:
     """Take standard output and error, as the console script does: streams get descriptors of their own."""
     for number, name in ((1, "stdout"), (2, "stderr")):
         stream = getattr(sys, name)
@@ -73,8 +73,8 @@ def hold() -> None:
 def _release() -> None:
     """Show what was held back."""
     global _log
-    held, _log = _log, None
-    if isinstance(held, io.StringIO):
+    if isinstance(_log, io.StringIO):
+        held, _log = _log, None
         sys.stderr.write(held.getvalue())
 
 

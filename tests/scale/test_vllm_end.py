@@ -19,7 +19,7 @@ SETTINGS = (
     "policies.shared.warm_start=null", "schedule.tasks_per_step=2", "schedule.evaluate_every=0",
 )  # fmt: skip
 NOISE = ("Exception ignored", "leaked", "SystemExit")
-OURS = r"(writing to|loaded in|step \d|finishing the step|not finished|warning: vLLM of 'shared' is restarted|/).*|"
+OURS = r"(writing to|loaded in|step \d|finishing|not finished|warning: vLLM of 'shared' is restarted|/).*|"
 """The lines of a run on its terminal."""
 
 
