@@ -60,9 +60,9 @@ def test_an_exception_names_the_plugin_and_the_method_once():
 
 def test_a_bug_names_the_last_line_of_the_plugins_own_code_that_it_passed(tmp_path):
     def own():
-        np.zeros(2).reshape(3, np.int64(1))
+        np.stack([])  # raises in a function of numpy
 
-    with pytest.raises(ValueError, match="reshape") as caught, plugin_call(TOY, "step"):
+    with pytest.raises(ValueError, match="stack") as caught, plugin_call(TOY, "step"):
         own()
     line = own.__code__.co_firstlineno + 1
     place = f" ({__file__.removeprefix(os.getcwd() + os.sep)}, line {line})"
