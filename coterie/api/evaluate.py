@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
+from coterie import logs
 from coterie.api.checkpoints import find_checkpoint
 from coterie.api.compare import Changes, TeamEvaluation, compare
 from coterie.api.external_policies import resolve_policies
@@ -15,6 +17,7 @@ from coterie.api.run_record import compose_recorded, recall
 from coterie.api.train import Source
 from coterie.core.config import Resolved
 from coterie.core.errors import ConfigError
+from coterie.core.storage.run_folder import RunFolder
 from coterie.core.training.evaluation import evaluate as evaluate_run
 from coterie.core.training.run import Run
 from coterie.recipes import load
@@ -82,7 +85,13 @@ def evaluate(
         finally:
             await run.close()
 
-    return asyncio.run(go())
+    return _run(source, go())
+
+
+def _run(source: Source, work: Coroutine[Any, Any, TeamEvaluation]) -> TeamEvaluation:
+    """Evaluate, with logs where the source is a run's folder."""
+    with logs.kept_in(RunFolder(Path(str(source))).logs) if is_run(source) else nullcontext():
+        return asyncio.run(work)
 
 
 def _check_lists(policies: Any, swap: Any, null: Any) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
+from coterie import logs
 from coterie.api.checkpoints import CheckpointStore
 from coterie.api.cost import warn_of_size, warn_of_tasks
 from coterie.api.open_run import open_run
@@ -108,7 +109,7 @@ def train(
             progress=progress,
             interrupt=interrupt,
         )
-        with resumable(run_folder, store):
+        with resumable(run_folder, store), logs.kept_in(run_folder.logs):
             return asyncio.run(_train(run, store, resumed))
 
 

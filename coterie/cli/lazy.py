@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from coterie.cli.errors import reported
-from coterie.core.errors import PluginError, UserError, did_you_mean
+from coterie.core.errors import PluginError, UserError, did_you_mean, type_text
 
 
 class LazyGroup(click.Group):
@@ -119,7 +119,7 @@ def _load(name: str) -> click.Command:
     command = entry.load()
     if not isinstance(command, click.Command):
         raise PluginError(
-            f"{entry.label} is a {type(command).__name__}, and no click command",
+            f"{entry.label} is {type_text(command)}, and no click command",
             fix="decorate the function with @click.command()",
         )
     return command

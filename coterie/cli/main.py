@@ -50,6 +50,9 @@ def cli() -> None:
 
 def main() -> None:
     """The console script. Exit codes: 0 done, 1 failed, 2 wrong input, 130 interrupted."""
+    from coterie.cli import terminal
+
+    terminal.take_over()
     try:
         cli(prog_name="coterie")
     except Exception as error:

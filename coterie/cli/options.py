@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import click
 
+from coterie import logs
 from coterie.core.errors import UserError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -93,4 +95,24 @@ def layer_options(command: F) -> F:
     return _with_option(_scale_option(command))
 
 
+def _set_verbose(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if ctx.resilient_parsing:
+        return
+    if value and not logs.verbose():
+        os.environ[logs.VERBOSE] = "1"
+        ctx.call_on_close(lambda: os.environ.pop(logs.VERBOSE, None))
+    if not value:
+        from coterie.cli import terminal
+
+        terminal.hold()
+
+
+verbose_option = click.option(
+    "-v",
+    "--verbose",
+    is_flag=True,
+    expose_value=False,
+    callback=_set_verbose,
+    help="Show what libraries and processes print, which is else in RUN/logs.",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else, on stdout.")

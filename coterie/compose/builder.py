@@ -16,7 +16,7 @@ from coterie.compose.chat_models import checked
 from coterie.compose.kinds import PROTOCOL, RENAMED_MEMBERS, check_attributes, ignored, members
 from coterie.compose.settings import REFERRED, type_missing
 from coterie.core.config import TABLES, RunConfig, validate
-from coterie.core.errors import ConfigError, PluginError, did_you_mean
+from coterie.core.errors import ConfigError, PluginError, did_you_mean, type_text
 from coterie.core.plugins import Table, as_table, composed_fields, plugins
 from coterie.core.plugins.origin import Origin, plugin_call, record_origin
 from coterie.core.protocols import Environment
@@ -79,7 +79,7 @@ class ComponentBuilder:
         entry = plugins().registry.find(kind, plugin, path=f"{path}.type")
         target, origin = entry.load(f"{path}.type"), Origin(kind, plugin, entry.distribution, path)
         if not inspect.isclass(target):
-            why = f"it is a {type(target).__name__}"
+            why = f"it is {type_text(target)}"
             raise PluginError(f"{origin} is no class", path=f"{path}.type", why=why)
         entry.check(target, f"{path}.type")
         maker: Any = target

@@ -94,6 +94,11 @@ class TooManyMissing(CoterieError):
     """The share of a source's missing scores, or of lost joint actions, exceeds `max_missing` in a step."""
 
 
+def type_text(value: object) -> str:
+    """What a value is, for a message: `None`, or `a list`."""
+    return "None" if value is None else f"a {type(value).__name__}"
+
+
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """The known word closest to a misspelt one, or None."""
     matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import WithJsonSchema
 
-from coterie.core.errors import ConfigError, did_you_mean
+from coterie.core.errors import ConfigError, did_you_mean, type_text
 
 FunctionReference = Annotated[
     str | Callable[..., Any],
@@ -54,7 +54,7 @@ def load_function(reference: str | Callable[..., Any], path: str) -> Callable[..
             raise ConfigError(f"'{module_name}' has no '{name}'", path=path, fix=did_you_mean(name, known))
         target = getattr(target, name)
     if not callable(target):
-        raise ConfigError(f"'{reference}' is a {type(target).__name__}, not a function", path=path)
+        raise ConfigError(f"'{reference}' is {type_text(target)}, not a function", path=path)
     function: Callable[..., Any] = target
     return function
 

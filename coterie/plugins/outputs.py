@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from coterie.core.errors import ConfigError
+from coterie.core.errors import ConfigError, type_text
 from coterie.core.protocols import Limits, Program, Ran, Sandbox, TestFailure, Verdict
 
 MOST_BYTES = 16 << 20
@@ -130,12 +130,12 @@ async def _all(
 def _checked(program: Any, cases: Any, tolerance: Any) -> list[tuple[str, str]]:
     """The cases. Raises ConfigError where something is of another form."""
     if not isinstance(program, Program):
-        raise ConfigError(f"a program of type {type(program).__name__}", fix="a str of Python, or a Program")
+        raise ConfigError(f"a program that is {type_text(program)}", fix="a str of Python, or a Program")
     if not isinstance(tolerance, (int, float)) or not math.isfinite(tolerance) or tolerance < 0:
         shown = _cut(repr(tolerance))
         raise ConfigError(f"a tolerance of {shown}", fix="a number that is not negative, e.g. 1e-6")
     if isinstance(cases, str) or not isinstance(cases, Iterable):
-        raise ConfigError(f"cases of type {type(cases).__name__}", fix="pairs of stdin and expected stdout")
+        raise ConfigError(f"cases that are {type_text(cases)}", fix="pairs of stdin and expected stdout")
     pairs = list(cases)
     for number, pair in enumerate(pairs, 1):
         if not (isinstance(pair, (tuple, list)) and len(pair) == 2 and all(isinstance(x, str) for x in pair)):

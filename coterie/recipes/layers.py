@@ -28,7 +28,7 @@ from ruamel.yaml.error import YAMLError
 
 from coterie.compose.layer_errors import layer_named
 from coterie.core.config import DEFAULT_TYPES, Resolved, RunConfig, flatten, json_like, validate
-from coterie.core.errors import ConfigError, CoterieError, PluginError, did_you_mean
+from coterie.core.errors import ConfigError, CoterieError, PluginError, did_you_mean, type_text
 from coterie.core.plugins import Entry, Table, plugins
 from coterie.recipes.merging import EVERY_SCALE, Layers
 from coterie.recipes.overlays import current, names
@@ -269,6 +269,7 @@ def read_yaml(path: Path) -> Table:
     except YAMLError as error:
         raise file_error(path, text, error) from None
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{path} is not a table", why=f"it is a {type(value).__name__}")
+        why = "it is empty" if value is None else f"it is {type_text(value)}"
+        raise ConfigError(f"{path} is not a table", why=why)
     table: Table = json_like(value)
     return table

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from coterie.core.config import validate
-from coterie.core.errors import ConfigError, PluginError, did_you_mean
+from coterie.core.errors import ConfigError, PluginError, did_you_mean, type_text
 from coterie.core.plugins import plugins
 from coterie.recipes import file_of, locate, read_yaml
 from coterie.studies.columns import (
@@ -161,7 +161,7 @@ def load_study(name: str) -> Study:
         raise ConfigError(f"unknown study '{name}'", **registry.hints(name, registry.names("study")))
     study = registry.load("study", name)
     if not isinstance(study, Study):
-        raise PluginError(f"study '{name}' is a {type(study).__name__}", fix="a coterie.Study")
+        raise PluginError(f"study '{name}' is {type_text(study)}", fix="a coterie.Study")
     return study
 
 

@@ -27,6 +27,7 @@ from typing import Any, Literal, Protocol
 from coterie.core.config import to_yaml
 from coterie.core.errors import RunFolderError
 from coterie.core.storage.atomic import locked, write_atomic, written
+from coterie.logs import verbose
 from coterie.recipes import read_yaml
 from coterie.studies.graph import Job, Plan, priorities
 
@@ -222,7 +223,8 @@ class Runner:
         self.watcher.started(job, len(self.outcome.states), len(self.plan.jobs))
 
     def _launch(self, folder: Path) -> subprocess.Popen[bytes]:
-        with open(folder / "log.txt", "ab") as log:
+        with open(folder / "log.txt", "ab") as file:
+            log: Any = 2 if verbose() else file  # standard error: the table is for the output
             return subprocess.Popen(
                 [sys.executable, "-m", "coterie.studies.worker", str(folder / "job.json"), "--with-parent"],
                 stdin=subprocess.PIPE,  # the job ends when this pipe closes
@@ -277,7 +279,8 @@ class Runner:
             file = child.folder / "error.json"
             written = json.loads(file.read_text(encoding="utf-8"))["error"] if file.is_file() else None
             self.outcome.errors[job.id] = written or _exit_reason(code)
-            self.outcome.logs[job.id] = child.folder / "log.txt"
+            if not verbose():
+                self.outcome.logs[job.id] = child.folder / "log.txt"
             self._end(job, "failed")
 
     def _end(self, job: Job, state: State) -> None:

@@ -145,7 +145,10 @@ def test_a_config_that_is_no_plugin_config_is_refused():
 def test_a_constructor_that_fails_is_named():
     with pytest.raises(KeyError) as caught:
         build("environment", f"{HERE}:Fails")
-    assert caught.value.__notes__ == [f"in environment '{HERE}:Fails' of tests: constructor"]
+    line = Fails.__init__.__code__.co_firstlineno + 1
+    (note,) = caught.value.__notes__
+    assert note.startswith(f"in environment '{HERE}:Fails' of tests: constructor (")
+    assert note.endswith(f"test_builder.py, line {line})")
 
 
 def test_settings_are_the_users_and_get_no_note():

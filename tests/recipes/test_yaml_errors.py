@@ -105,3 +105,14 @@ def test_a_pattern_of_scales_that_matches_none_is_told():
     with pytest.raises(ConfigError, match="matches nothing") as error:
         load(table)
     assert error.value.path == "scales.*"
+
+
+@pytest.mark.parametrize(
+    ("text", "what"), [("", "it is empty"), ("# a\n", "it is empty"), ("- a", "it is a list")]
+)
+def test_a_file_without_a_table_says_what_it_is(tmp_path, text, what):
+    path = tmp_path / "a.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match="is not a table") as caught:
+        read_yaml(path)
+    assert caught.value.why == what

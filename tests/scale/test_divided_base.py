@@ -29,6 +29,7 @@ class FakeServer:
 
     def __init__(self) -> None:
         self.alive, self.dies, self.version, self.restarts = True, False, -1, 0
+        self.log = "vllm-p-0"
         self.base: dict[str, torch.Tensor] = {}
 
     async def open(self) -> None: ...

@@ -20,7 +20,9 @@ SETTINGS = (
     "engine.type=vllm", "engine.process=own", "engine.kv_gib=0.25", f"policies.shared.model={TINY}",
     "policies.shared.warm_start=null", "schedule.tasks_per_step=2", "schedule.evaluate_every=0",
 )  # fmt: skip
-NOISE = ("Traceback", "ERROR", "EngineDeadError", "Exception ignored", "leaked", "SystemExit")
+NOISE = ("Exception ignored", "leaked", "SystemExit")
+OURS = r"(writing to|loaded in|step \d|finishing|not finished|warning: vLLM of 'shared' is restarted|/).*|"
+"""The lines of a run on its terminal."""
 
 
 def segments():
@@ -32,35 +34,64 @@ def segments():
     return made
 
 
+def worker(run):
+    """The process of a run's vLLM that computes."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            title = (process / "cmdline").read_bytes()
+            if title.startswith(b"VLLM::Worker") and run in ancestors(process):
+                return int(process.name)
+    raise AssertionError("there is no worker")
+
+
+def ancestors(process):
+    pids = []
+    while (parent := (process / "stat").read_text().rpartition(")")[2].split()[1]) != "0":
+        pids.append(int(parent))
+        process = Path("/proc", parent)
+    return pids
+
+
 @pytest.mark.parametrize(
     "group",
     [pytest.param(False, marks=pytest.mark.long, id="at its last step"),
-     pytest.param(True, id="at SIGTERM to all its processes")],
+     pytest.param(True, id="at SIGTERM to all its processes, after a death")],
 )  # fmt: skip
-def test_a_run_ends_without_messages_of_vllms_and_without_its_memory(tmp_path, group):
+def test_a_run_has_its_own_lines_on_the_terminal_and_leaves_no_memory(tmp_path, group):
     """SIGTERM, as a scheduler sends it, ends the step first, for which the run needs vLLM."""
     before, steps = segments(), 1000 if group else 1
     command = (sys.executable, "-m", "coterie", "run", "quickstart", *SETTINGS, f"schedule.steps={steps}")
-    log = tmp_path / "log"
+    log, folder = tmp_path / "log", tmp_path / "run"
     with log.open("w") as file:
         run = subprocess.Popen(
-            (*command, "--out", str(tmp_path / "run")), stdout=file, stderr=file, start_new_session=True
+            (*command, "--out", str(folder)), stdout=file, stderr=file, start_new_session=True
         )
     try:
         end = time.monotonic() + 240
-        while group and not re.search(r"^step \d+/", log.read_text(), re.M):
-            assert run.poll() is None and time.monotonic() < end, log.read_text()
-            time.sleep(0.2)
+
+        def wait(line):
+            while not re.search(line, log.read_text(), re.M):
+                assert run.poll() is None and time.monotonic() < end, log.read_text()
+                time.sleep(0.2)
+
         if group:
+            wait(r"^step \d+/")
+            os.kill(worker(run.pid), signal.SIGKILL)
+            wait(r"is restarted: .*[^$]*^step \d+/")
             os.killpg(run.pid, signal.SIGTERM)
         run.wait(max(end - time.monotonic(), 1))
     finally:
         if run.poll() is None:
             run.kill()
     text = log.read_text()
-    assert not [word for word in NOISE if word in text], text
+    assert all(re.fullmatch(OURS, line) for line in text.splitlines()), text
     assert ("not finished" in text) is group, text
-    assert "restarted" not in text and segments() <= before
+    assert text.count("restarted") == group and segments() <= before
+    place = folder / "logs" / "vllm-shared-0.log"
+    assert not group or f"with these weights); see {place}\n" in text
+    kept = "".join(path.read_text() for path in (folder / "logs").glob("*.log"))
+    assert not [word for word in NOISE if word in kept], kept
+    assert "Triton" in place.read_text() and place.read_text().count("===") == 1 + group
 
 
 STOPPED = float(os.environ.get("COTERIE_TEST_STOPPED") or 3)

@@ -117,7 +117,7 @@ def _checked(record: Any, file: str, number: int) -> Mapping[str, Any]:
             file,
             number,
             "-",
-            f"a JSON {type(record).__name__}, not an object",
+            f"a JSON {'null' if record is None else type(record).__name__}, not an object",
             fix=_LIST_FIX if isinstance(record, list) else 'write each record as {"field": value, ...}',
         )
     for name, value in record.items():

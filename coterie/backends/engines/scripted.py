@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import Field, field_validator
 
 from coterie.backends.models.wordcodec import EOS_ID, WordCodec
-from coterie.core.errors import ConfigError
+from coterie.core.errors import ConfigError, type_text
 from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.protocols import EngineContext
 from coterie.core.types import Call, Request, Weights
@@ -62,9 +62,7 @@ class ScriptedEngine(Plugin):
         text = self._play(request, self._codec.text(request.prompt_ids))
         if not isinstance(text, str):
             if not inspect.isawaitable(text):
-                raise ConfigError(
-                    f"the script returned a {type(text).__name__}, not a string", path="engine.play"
-                )
+                raise ConfigError(f"the script returned {type_text(text)}, not a string", path="engine.play")
             text = await text
         ids = (*self._codec.ids(text), EOS_ID)
         return Call(
@@ -100,5 +98,5 @@ def resolved(play: Any) -> Script:
             fix="check the spelling, and that the module can be imported from here",
         ) from error
     if not callable(function):
-        raise ConfigError(f"{play} is a {type(function).__name__}, not a function", path="engine.play")
+        raise ConfigError(f"{play} is {type_text(function)}, not a function", path="engine.play")
     return function

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from coterie.backends.remote.answers import Answer, Usage
 from coterie.backends.remote.faults import Again, Refused, of_status, shown
-from coterie.core.errors import MissingExtra
+from coterie.core.errors import MissingExtra, type_text
 from coterie.core.types import Message
 
 
@@ -102,7 +102,7 @@ def completion_of(body: Any, api: str) -> Completion:
         ValueError: the answer is not in OpenAI's form, or the provider blocked it.
     """
     if not isinstance(body, dict):
-        raise ValueError(f"an answer that is a {type(body).__name__}, not a table")
+        raise ValueError(f"an answer that is {type_text(body)}, not a table")
     choices = body.get("choices")
     if not isinstance(choices, list) or not choices:
         what = "without a candidate" if isinstance(choices, list) else "without a list of choices"
@@ -141,7 +141,7 @@ def _content(message: Any) -> str:
             raise ValueError("the model called a tool of the provider's protocol, which is not supported")
         content = message.get("refusal") or ""
     if not isinstance(content, str):
-        raise ValueError(f"an answer whose content is a {type(content).__name__}, not a text")
+        raise ValueError(f"an answer whose content is {type_text(content)}, not a text")
     return content
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TextIO
 
 from pydantic import Field, model_validator
 
+from coterie import logs
 from coterie.backends.models.patience import Patience
 from coterie.backends.remote.secrets import secrets_in
 from coterie.backends.remote.variables import filled
@@ -102,7 +103,7 @@ class McpTool(Plugin):
             raise ConfigError(
                 "the MCP server can't be reached",
                 path=self.build.path,
-                why=str(error),
+                why=f"{error}{self._see()}",
                 fix="run its command by hand, or check the url",
             ) from error
         for name in self.config.only or ():
@@ -207,23 +208,33 @@ class McpTool(Plugin):
         """Keep the connection open in one task: the task that enters the client's scopes must leave them."""
         from mcp import Client
 
+        errors = logs.opened(f"mcp-{self.name}") if self.config.command else None
         try:
-            async with Client(self._server(), read_timeout_seconds=self.config.timeout) as client:
+            async with Client(self._server(errors), read_timeout_seconds=self.config.timeout) as client:
                 ready.set_result(client)
                 await stop.wait()
         except Exception as error:
             if not ready.done():
                 ready.set_exception(_Unreachable(_cause(error)))
             elif not stop.is_set():
-                log.warning("tool '%s': the MCP server is gone: %s", self.name, _cause(error))
+                text = f"{_cause(error)}{self._see()}"
+                log.warning("tool '%s': the MCP server is gone: %s", self.name, text)
+        finally:
+            if errors is not None:
+                errors.close()
 
-    def _server(self) -> Any:
-        from mcp import StdioServerParameters
+    def _see(self) -> str:
+        """Where a server that this tool starts has said more, for a message."""
+        return f"; see {logs.where(f'mcp-{self.name}')}" if self.config.command else ""
+
+    def _server(self, errors: TextIO | None) -> Any:
+        from mcp import StdioServerParameters, stdio_client
 
         settings, path = self.config, self.build.path
         if settings.url is None:
             env = filled(settings.env, f"{path}.env")
-            return StdioServerParameters(command=settings.command[0], args=settings.command[1:], env=env)
+            command = StdioServerParameters(command=settings.command[0], args=settings.command[1:], env=env)
+            return command if errors is None else stdio_client(command, errlog=errors)
         if not settings.headers:
             return settings.url
         import httpx2  # the HTTP client of mcp

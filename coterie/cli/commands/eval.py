@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from coterie import logs
 from coterie.cli.interrupt import interruptible
-from coterie.cli.options import json_option, layer_options, overrides, plugin_option
+from coterie.cli.options import json_option, layer_options, overrides, plugin_option, verbose_option
 from coterie.cli.output import columns, interval, number, print_json, share
 from coterie.core.errors import UserError
 
@@ -109,6 +111,7 @@ checkpoint_option = click.option(
 @checkpoint_option
 @layer_options
 @json_option
+@verbose_option
 @plugin_option
 def command(
     source: str,
@@ -133,11 +136,11 @@ def command(
         coterie eval runs/per_role-20260101-120000 --null planner
         coterie eval runs/one --policy planner=runs/two@latest --policy executor=runs/three@120
     """
-    from coterie.api.evaluate import evaluate as evaluate_source
+    from coterie.api.evaluate import evaluate as evaluate_source, is_run
 
     options["policies"] = _by_role(options["policies"])
     _check_writable(out, overwrite)
-    with interruptible(at_once=True):
+    with interruptible(at_once=True), nullcontext() if is_run(source) else logs.kept_for_now():
         evaluation = evaluate_source(source, overrides=overrides(settings), show=show, **options)
     if out is not None:
         evaluation.write(out)

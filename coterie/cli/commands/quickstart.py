@@ -14,6 +14,7 @@ import click
 from coterie.cli.errors import INTERRUPTED
 from coterie.cli.interrupt import Interruption, interruptible
 from coterie.cli.learning_curve import draw, require_matplotlib
+from coterie.cli.options import verbose_option
 from coterie.cli.output import duration, interval
 from coterie.cli.progress import progress
 from coterie.core.errors import CoterieError
@@ -32,6 +33,7 @@ EPISODES = 3
     type=click.Path(path_type=Path),
     help="The run's folder [runs/quickstart-<time>].",
 )
+@verbose_option
 def command(seed: int, out: Path | None) -> None:
     """Make a tiny model, train a team of two roles with it, and evaluate before and after training.
 

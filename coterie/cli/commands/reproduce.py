@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from coterie import logs
 from coterie.cli.errors import INTERRUPTED
 from coterie.cli.interrupt import interruptible
-from coterie.cli.options import json_option, plugin_option
+from coterie.cli.options import json_option, plugin_option, verbose_option
 from coterie.cli.output import duration, print_json, share, table
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ QUIET_SECONDS = 30.0
 )
 @click.option("--list", "listing", is_flag=True, help="List the studies and columns.")
 @json_option
+@verbose_option
 @plugin_option
 def command(
     name: str | None,
@@ -101,7 +103,8 @@ def command(
     )
     folder = out if out is not None else Path("runs") / f"reproduce-{name}"
     files = [str(Path(r.distribution).resolve()) for r in plugins().reports if Path(r.distribution).is_file()]
-    with interruptible("the same command continues from here") as interrupt, _watcher() as watcher:
+    then, kept = "the same command continues from here", logs.kept_in(folder / "logs")
+    with interruptible(then) as interrupt, _watcher() as watcher, kept:
         result = reproduce(
             prepared,
             folder,

@@ -11,7 +11,7 @@ import click
 from coterie.cli.comlrl import FromCommand, from_option, run_folder, translated
 from coterie.cli.errors import INTERRUPTED, exits_reported
 from coterie.cli.interrupt import interruptible
-from coterie.cli.options import layer_options, plugin_option, source_and_overrides
+from coterie.cli.options import layer_options, plugin_option, source_and_overrides, verbose_option
 from coterie.cli.output import duration, share
 from coterie.cli.progress import progress
 from coterie.core.errors import UserError
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 )
 @layer_options
 @from_option
+@verbose_option
 @plugin_option
 def command(
     arguments: tuple[str, ...],

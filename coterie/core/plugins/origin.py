@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from coterie.core.errors import PluginError, SystemFault, UserError
+from coterie.core.errors import CoterieError, PluginError, SystemFault, UserError
 from coterie.core.types.messages import encodable
 
 log = logging.getLogger("coterie")
@@ -45,9 +48,25 @@ def record_origin(plugin: Any, origin: Origin) -> None:
         return
 
 
+def place(file: str, line: int) -> str:
+    """` (FILE, line N)`, for messages; a file in the working folder by its path from there."""
+    return f" ({file.removeprefix(os.getcwd() + os.sep)}, line {line})"
+
+
+def raised_at(error: BaseException) -> str:
+    """The last place in a plugin's own package that a bug passed; empty for a fault: its text is complete."""
+    calls = [(frame.f_globals.get("__name__", "").partition(".")[0], frame.f_code.co_filename, line)
+             for frame, line in traceback.walk_tb(error.__traceback__)]  # fmt: skip
+    theirs = [call for call in calls if call[0] not in ("coterie", *sys.stdlib_module_names)]
+    if isinstance(error, CoterieError) or not theirs:
+        return ""
+    return next(place(file, line) for package, file, line in reversed(theirs) if package == theirs[0][0])
+
+
 def failure(plugin: Any, method: str, error: BaseException) -> str:
-    """The reason of a fault: the plugin, its distribution, the method and the exception."""
-    return encodable(f"{origin_of(plugin)}: {method} raised {type(error).__name__}: {str(error)[:2000]}")
+    """The reason of a fault: the plugin, its distribution, the method, the exception and its place."""
+    what = f"{type(error).__name__}: {str(error)[:2000]}{raised_at(error)}"
+    return encodable(f"{origin_of(plugin)}: {method} raised {what}")
 
 
 async def closed(plugin: Any) -> None:
@@ -67,8 +86,9 @@ def plugin_call(plugin: Any, method: str) -> Iterator[None]:
         origin, where = origin_of(plugin), f"{origin_of(plugin)}: {method}"
         if isinstance(error, SystemExit):  # it would end the run without a word
             raise PluginError(f"{where} called sys.exit({error.code!r})", path=origin.path) from error
-        if not isinstance(error, UserError) and f"in {where}" not in getattr(error, "__notes__", ()):
-            error.add_note(f"in {where}")  # a UserError's message is complete
+        note = f"in {where}{raised_at(error)}"
+        if not isinstance(error, UserError) and note not in getattr(error, "__notes__", ()):
+            error.add_note(note)  # a UserError's message is complete
         raise
 
 
@@ -91,6 +111,6 @@ def plugin_open(plugin: Any) -> Iterator[None]:
             if cause is None:
                 raise
             cause = cause.__cause__
-        origin, why = origin_of(plugin), f"{type(error).__name__}: {error}"
+        origin, why = origin_of(plugin), f"{type(error).__name__}: {error}{raised_at(error)}"
         fix = "make sure that what it connects to or reads is there, and check its settings"
         raise UserError(f"{origin} could not open", path=origin.path, why=why, fix=fix) from error

@@ -8,16 +8,17 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from inspect import isawaitable, iscoroutine
-from typing import Any, NoReturn, SupportsFloat
+from typing import Any, NoReturn, SupportsFloat, TypeVar
 
 import numpy as np
 
 from coterie.core.errors import PluginError, did_you_mean
-from coterie.core.plugins.origin import origin_of
+from coterie.core.plugins.origin import origin_of, place as at
 from coterie.core.protocols import Rollout, RolloutJob
 from coterie.core.types import TEAM, Credit, Key, Message, Score, Step, Tree
 from coterie.core.types.messages import encodable
 
+T = TypeVar("T")
 FRAMEWORK_METRICS = frozenset(
     ("", "advantage", "curriculum", "empty", "episodes", "eval", "faults", "finish_length", "length",
      "missing", "outcome", "outcome_committed", "policy", "prompts", "reward", "score", "selection", "step",
@@ -32,6 +33,13 @@ def check_async(plugin: Any, method: str, returned: Any, wanted: bool = True) ->
     """Of a method that is `async def` in its kind's Protocol: an awaitable, which is returned; else none."""
     if isawaitable(returned) is not wanted:
         refuse(plugin, method, returned, f"`{method}` must {'' if wanted else 'not '}be `async def`")
+    return returned
+
+
+def check_given(plugin: Any, method: str, returned: T | None, kind: str) -> T:
+    """Of a method that makes something, which a method that ends without `return` forgets."""
+    if returned is None:
+        refuse(plugin, method, returned, f"return a coterie.{kind}")
     return returned
 
 
@@ -207,5 +215,7 @@ def refuse(plugin: Any, method: str, returned: Any, fix: str) -> NoReturn:
     if iscoroutine(returned):
         returned.close()  # else Python warns that it was never awaited
     origin = origin_of(plugin)
-    what = f"{origin}: {method} returned {returned!r:.200}"
+    code = getattr(getattr(type(plugin), method, None), "__code__", None)
+    where = at(code.co_filename, code.co_firstlineno) if code and origin.distribution != "coterie" else ""
+    what = f"{origin}: {method} returned {returned!r:.200}{where}"
     raise PluginError(what, path=origin.path, fix=fix)

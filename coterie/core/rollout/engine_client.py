@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from coterie.core.concurrency.active_rollouts import ActiveRollouts
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import Codec, Engine
+from coterie.core.rollout.contracts import check_given
 from coterie.core.types import Call, Request
 
 T = TypeVar("T")
@@ -28,11 +29,11 @@ class LocalEngineClient:
 
     def codec(self, policy: str) -> Codec:
         with plugin_call(self.engine, "codec"):
-            return self.engine.codec(policy)
+            return check_given(self.engine, "codec", self.engine.codec(policy), "Codec")
 
     async def generate(self, request: Request) -> Call:
         with plugin_call(self.engine, "generate"):
-            return await self.engine.generate(request)
+            return check_given(self.engine, "generate", await self.engine.generate(request), "Call")
 
     async def active(self, work: Awaitable[T]) -> T:
         if _COUNTED.get():  # counted with the rollout that waits for it: counted twice, no batch would begin

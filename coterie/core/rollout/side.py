@@ -23,7 +23,7 @@ from coterie.core.protocols import (
 from coterie.core.protocols.chat_model import UsesEngine
 from coterie.core.protocols.tool import Closes, Opens
 from coterie.core.rollout.context import JobContext
-from coterie.core.rollout.contracts import check_async, refuse
+from coterie.core.rollout.contracts import check_async, check_given, refuse
 from coterie.core.rollout.rewards import score_episodes
 from coterie.core.types import RewardWeights, Tree
 
@@ -123,7 +123,8 @@ class LocalRolloutSide:
     def _evaluation_sampler(self, greedy: bool) -> Sampler:
         if greedy not in self._samplers:
             with plugin_call(self.sampler, "for_evaluation"):
-                self._samplers[greedy] = self.sampler.for_evaluation(greedy)
+                given = self.sampler.for_evaluation(greedy)
+                self._samplers[greedy] = check_given(self.sampler, "for_evaluation", given, "Sampler")
             record_origin(self._samplers[greedy], origin_of(self.sampler))
         return self._samplers[greedy]
 

@@ -6,6 +6,7 @@
      /rollouts/step-000040.jsonl.gz  rows of kind node, branch and joint (`api/rollouts.py`)
      /checkpoints/                 (`core/storage/checkpoint.py`)
      /eval/                        evaluations
+     /logs/                        output of processes and libraries (`coterie/logs.py`)
 """
 
 from __future__ import annotations
@@ -54,6 +55,10 @@ class RunFolder:
     @property
     def eval(self) -> Path:
         return self.path / "eval"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
 
     def rollout_files(self) -> list[Path]:
         """Those of all steps, in order; before format 3 they were not compressed."""

@@ -37,7 +37,7 @@ from coterie.core.protocols import (
     TrainerContext,
 )
 from coterie.core.protocols.trainer import FollowsBudget
-from coterie.core.rollout.contracts import check_metric_names, check_rollouts, check_table
+from coterie.core.rollout.contracts import check_given, check_metric_names, check_rollouts, check_table
 from coterie.core.rollout.engine_client import LocalEngineClient
 from coterie.core.rollout.missing import check_missing, check_parsers
 from coterie.core.rollout.side import LocalRolloutSide
@@ -221,7 +221,7 @@ class Run:
     async def sync(self, before: Mapping[str, int] | None = None) -> None:
         """Give the engine the weights of all policies; with `before`, of those whose version differs."""
         for policy in self.config.policies:
-            weights = self.trainer.weights(policy)
+            weights = check_given(self.trainer, "weights", self.trainer.weights(policy), "Weights")
             if before is None or before[policy] != weights.version:
                 with plugin_call(self.engine, "load_weights"):
                     await self.engine.load_weights(weights)

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from coterie.core.errors import SystemFault, UserError
+from coterie.core.errors import SystemFault, UserError, type_text
 from coterie.core.protocols import ChatAnswer, ChatRequest
 from coterie.testing.support.failure import ConformanceError, guarded, require, require_kind
 from coterie.testing.support.opening import opened
@@ -124,7 +124,7 @@ async def _answer(model: Any, kind: str, request: ChatRequest) -> ChatAnswer | S
             return error.__cause__
         raise
     sound = isinstance(result, ChatAnswer)
-    require(sound, f"returned a {type(result).__name__}", where=where, fix="coterie.ChatAnswer(text=...)")
+    require(sound, f"returned {type_text(result)}", where=where, fix="coterie.ChatAnswer(text=...)")
     for name in ("text", "version"):
         value = getattr(result, name)
         require(isinstance(value, str), f"returned {value!r} as {name}", where=where, fix="text")

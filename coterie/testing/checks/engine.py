@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from coterie.core.concurrency.active_rollouts import ActiveRollouts
+from coterie.core.errors import type_text
 from coterie.core.protocols import EngineContext
 from coterie.core.types import Call, Key, Request, Sampling, Weights
 from coterie.core.types.seeding import seed64
@@ -178,7 +179,7 @@ async def _generate(
 
 def _check_call(engine: Any, request: Request, call: Call, version: int, name: str) -> None:
     where = f"{name}.generate"
-    require(isinstance(call, Call), f"returned a {type(call).__name__}", where=where, fix="a Call")
+    require(isinstance(call, Call), f"returned {type_text(call)}", where=where, fix="a Call")
     require(
         call.prompt_ids == request.prompt_ids,
         "has other prompt_ids than the request",

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from coterie.compose.members import Demonstrates
-from coterie.core.errors import UserError
+from coterie.core.errors import UserError, type_text
 from coterie.core.protocols import StepContext
 from coterie.core.protocols.environment import Diagnoses, DigestsStates
 from coterie.core.storage.jsonl import to_json
@@ -365,7 +365,7 @@ class _EpisodeChecker:
         )
         require(
             isinstance(step.info, Mapping),
-            f"info is a {type(step.info).__name__}",
+            f"info is {type_text(step.info)}",
             where=where,
             fix="a table",
         )

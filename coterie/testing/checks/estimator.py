@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.core.errors import ConfigError
+from coterie.core.errors import ConfigError, type_text
 from coterie.core.protocols import Batch, Member, Plan, Team
 from coterie.core.rollout.contracts import FRAMEWORK_METRICS
 from coterie.core.types import TEAM, Credit
@@ -145,7 +145,7 @@ def _credit(estimator: Any, forest: SyntheticStep, name: str, state: Any) -> tup
             state,
         )
     pair = isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[0], Credit)
-    require(pair, f"returned a {type(answer).__name__}", where=name, fix="(Credit, state)")
+    require(pair, f"returned {type_text(answer)}", where=name, fix="(Credit, state)")
     return answer
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from coterie.backends.trainers.surrogates import TRAINER_METRICS
+from coterie.core.errors import type_text
 from coterie.core.protocols import Surrogate, TokenBatch
 from coterie.core.protocols.loss import HasLengthConstant, NeedsFreshSamples
 from coterie.testing.support.failure import finite, guarded, require, require_kind
@@ -144,7 +145,7 @@ def _surrogate(loss: Any, tokens: TokenBatch, name: str) -> Surrogate:
     require(not changed, f"changed {', '.join(changed)}", where=name, fix="make new arrays")
     require(
         isinstance(surrogate, Surrogate),
-        f"returned a {type(surrogate).__name__}",
+        f"returned {type_text(surrogate)}",
         where=name,
         fix="a Surrogate",
     )

@@ -11,7 +11,7 @@ from typing import Any
 
 from coterie.compose.kinds import PROTOCOL, RENAMED_MEMBERS
 from coterie.core.config import PolicyConfig
-from coterie.core.errors import MissingExtra, UserError
+from coterie.core.errors import MissingExtra, UserError, type_text
 from coterie.core.plugins import DECLARING, FILES, GROUP, Entry, PluginConfig, Plugins, Report, plugins
 from coterie.testing.checks.column import check_column
 from coterie.testing.checks.recipe import check_layer, registered
@@ -128,7 +128,7 @@ def _check_entry(entry: Entry, where: str, extras: bool) -> None:
 
         require(
             isinstance(target, click.Command),
-            f"is a {type(target).__name__}",
+            f"is {type_text(target)}",
             where=where,
             fix="@click.command()",
         )
@@ -138,12 +138,12 @@ def _check_entry(entry: Entry, where: str, extras: bool) -> None:
 
         require(
             isinstance(target, Study),
-            f"is a {type(target).__name__}",
+            f"is {type_text(target)}",
             where=where,
             fix="a coterie.Study",
         )
         return
-    require(inspect.isclass(target), f"is a {type(target).__name__}", where=where, fix="a class")
+    require(inspect.isclass(target), f"is {type_text(target)}", where=where, fix="a class")
     with guarded(f"{where}: registration"):
         entry.check(target)
     _check_class(target, entry.kind, where)

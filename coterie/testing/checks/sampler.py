@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
+from coterie.core.errors import type_text
 from coterie.core.protocols import Engine, Member, NamedRewardSource, Plan, RolloutJob, Team
 from coterie.core.rollout.context import JobContext
 from coterie.core.rollout.engine_client import LocalEngineClient
@@ -113,7 +114,7 @@ def _grow(
 
     with guarded(f"{name}.play"):
         tree = asyncio.run(play())
-    require(isinstance(tree, Tree), f"returned a {type(tree).__name__}", where=f"{name}.play", fix="a Tree")
+    require(isinstance(tree, Tree), f"returned {type_text(tree)}", where=f"{name}.play", fix="a Tree")
     require(
         active_rollouts.live == 0 and active_rollouts.waiting == 0,
         f"left {active_rollouts.live} rollouts active: no request batch would form again",

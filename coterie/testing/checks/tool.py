@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
-from coterie.core.errors import PolicyFault, SystemFault
+from coterie.core.errors import PolicyFault, SystemFault, type_text
 from coterie.core.protocols.tool import Closes, HasSchemas, Opens
 from coterie.core.types.seeding import generator
 from coterie.testing.support.failure import ConformanceError, guarded, require, require_kind
@@ -151,5 +151,5 @@ async def _answer(tool: Any, kind: str, text: str) -> str | None:
         if isinstance(error.__cause__, (SystemFault, PolicyFault)):
             return None
         raise
-    require(isinstance(result, str), f"returned a {type(result).__name__}", where=where, fix="text")
+    require(isinstance(result, str), f"returned {type_text(result)}", where=where, fix="text")
     return str(result)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.core.errors import PluginError, PolicyFault
+from coterie.core.errors import PluginError, PolicyFault, type_text
 from coterie.core.protocols import EpisodeView, JointView, StepContext
 from coterie.core.rollout.turns import Stage, first_stage, next_stage
 from coterie.core.types import (
@@ -150,7 +150,7 @@ async def stepped(env: Any, pending: PendingStage, actions: Mapping[str, Action]
             if faulty:
                 raise
             return Step(state=pending.state)  # in a run the episode would end here, with floors
-    require(isinstance(step, Step), f"returned a {type(step).__name__}", where=where, fix="coterie.Step")
+    require(isinstance(step, Step), f"returned {type_text(step)}", where=where, fix="coterie.Step")
     return step
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack
 from typing import Any
 
-from coterie.core.errors import PolicyFault, SystemFault
+from coterie.core.errors import PolicyFault, SystemFault, type_text
 from coterie.core.protocols import SiblingsView
 from coterie.testing.support.failure import ConformanceError, guarded, require
 
@@ -91,7 +91,7 @@ async def _enter(stack: AsyncExitStack, outage: Outage, where: str) -> None:
         return
     fix = "a context manager, or a function that returns one (@contextlib.contextmanager)"
     is_context = isinstance(made, AbstractContextManager)
-    require(is_context, f"`outage` made a {type(made).__name__}", where=where, fix=fix)
+    require(is_context, f"`outage` made {type_text(made)}", where=where, fix=fix)
     stack.enter_context(made)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from coterie.api.open_run import open_run
 from coterie.backends.engines.scripted import Script, ScriptedEngine, resolved
 from coterie.compose import compose
-from coterie.core.errors import UserError, did_you_mean
+from coterie.core.errors import UserError, did_you_mean, type_text
 from coterie.core.plugins import PluginConfig
 from coterie.core.training.run import Run
 from coterie.core.types import Request, Scores, Tree, as_tuple
@@ -211,7 +211,7 @@ def play_episode(run: Run, tasks: int = 1) -> tuple[list[Tree], Scores]:
     """
     if not isinstance(run, Run):
         raise UserError(
-            f"play_episode received a {type(run).__name__}, not a run", fix="play_episode(coterie_run())"
+            f"play_episode received {type_text(run)}, not a run", fix="play_episode(coterie_run())"
         )
     if isinstance(tasks, bool) or not isinstance(tasks, int) or tasks < 1:
         raise UserError(f"play_episode: tasks is {tasks!r}", fix="a whole number from 1")

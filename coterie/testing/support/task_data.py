@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coterie.compose.members import DrawsTasks, FingerprintsTasks, RecordsTasks
+from coterie.core.errors import type_text
 from coterie.core.types import Task
 from coterie.data.leaks import leaks
 from coterie.testing.support.failure import ConformanceError, guarded, require
@@ -118,7 +119,7 @@ def _check_fingerprints(env: Any, name: str, tasks: Mapping[str, Sequence[Task]]
 
 def check_task(task: Any, same: Any, where: str) -> None:
     """Raise unless a task is a value: a text as its id, the same when read twice and after pickling."""
-    require(isinstance(task, Task), f"a task is a {type(task).__name__}", where=where, fix="coterie.Task")
+    require(isinstance(task, Task), f"a task is {type_text(task)}", where=where, fix="coterie.Task")
     is_text = isinstance(task.id, str) and bool(task.id)
     require(is_text, f"the id {task.id!r} is no text", where=where, fix='e.g. "train-7"')
     after_pickling = fingerprint(copied(task, where))

@@ -52,6 +52,7 @@ def test_lines_of_objects_are_lines_whatever_the_ending(tmp_path):
     ("text", "line", "what"),
     [
         ('[\n{"a": 1},\n7]', 3, "a JSON int, not an object"),
+        ('[\n{"a": 1},\nnull]', 3, "a JSON null, not an object"),
         ('[\n{"a": 1},\n{"a" 2}]', 3, "not JSON"),
         ('[{"a": 1}', 1, "not JSON"),
         ('[{"a": 1}] x', 1, "not JSON"),

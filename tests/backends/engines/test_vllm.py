@@ -317,6 +317,8 @@ def lenders(monkeypatch):
 class FakeServer:
     """A server that dies when it is told to; it counts what was asked of it."""
 
+    log = "vllm-p-0"
+
     def __init__(self):
         self.alive, self.asked, self.failing = True, Counter(), []
         self.adapters, self.version, self.hold = {}, None, None

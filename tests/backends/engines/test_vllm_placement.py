@@ -206,6 +206,8 @@ from coterie.backends.engines.vllm import launch, reaper
 context = multiprocessing.get_context("spawn")
 
 def holds(lock, ready):
+    if DROPS:
+        vars(lock).clear()  # its creator alone has it then, under no name
     ready.send("ready")
     time.sleep(99)
 
@@ -229,10 +231,10 @@ if __name__ == "__main__":
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="vLLM and the reaper are for Linux")
-@pytest.mark.parametrize("removes", [True, False])
-def test_shared_memory_and_semaphores_of_killed_processes_are_removed(tmp_path, removes):
+@pytest.mark.parametrize(("removes", "drops"), [(True, True), (False, False)])
+def test_shared_memory_and_semaphores_of_killed_processes_are_removed(tmp_path, removes, drops):
     script = tmp_path / "script.py"
-    script.write_text(KEEPS.replace("KEPT", str(removes)))
+    script.write_text(KEEPS.replace("KEPT", str(removes)).replace("DROPS", str(drops)))
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
     assert done.stdout.split() == ["['psm_',", "'sem.mp']"], done
     assert ("leaked" in done.stderr) is not removes, done.stderr  # Python's tracker removes and warns

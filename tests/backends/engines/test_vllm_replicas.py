@@ -25,6 +25,8 @@ def in_loop(test):
 class FakeServer:
     """Answers with its version; `deaths` requests or syncs kill it, `starts` says how its starts end."""
 
+    log = "vllm-p-0"
+
     def __init__(self, *, deaths=0, sync_deaths=0, start_error=None):
         self.alive, self.version = False, -1
         self.deaths, self.sync_deaths, self.start_error = deaths, sync_deaths, start_error

@@ -192,7 +192,7 @@ def test_what_can_not_be_compared_is_refused():
     with pytest.raises(ConfigError, match="of stdout"):
         verdict({}, [("", "x" * (17 << 20))])
     for cases in (3, "ab", None):
-        with pytest.raises(ConfigError, match="cases of type"):
+        with pytest.raises(ConfigError, match="cases that are"):
             verdict({}, cases)
     for program in (None, b"print(1)"):
         with pytest.raises(ConfigError, match="program of type"):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from coterie import logs
 from coterie.cli.guard import children
 from coterie.core.errors import ConfigError, MissingExtra, SystemFault
 from coterie.testing import build
@@ -132,6 +133,14 @@ def test_a_server_that_cannot_be_started_is_an_error_of_the_configuration():
             used(small(command=command, timeout=timeout), ADD)
         assert caught.value.path == "tools.small"
     assert time.monotonic() - begin < 30
+
+
+def test_what_a_server_prints_is_in_its_log_which_its_error_names(tmp_path, capfd):
+    with pytest.raises(ConfigError) as caught, logs.kept_in(tmp_path / "logs"):
+        used(small(command=[sys.executable, "-c", "exit('no key')"]), ADD)
+    log = tmp_path / "logs" / "mcp-small.log"
+    assert f"see {log}" in str(caught.value) and log.read_text().endswith("\nno key\n")
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("settings", [

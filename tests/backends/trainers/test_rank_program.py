@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from coterie import logs
 from coterie.backends.trainers.ranks import alive as alive_module, group as group_module, wire
 from coterie.backends.trainers.ranks.alive import watch_over
 from coterie.backends.trainers.ranks.commands import RankCommands
@@ -170,8 +171,19 @@ def test_a_program_that_cannot_start_is_an_error_at_once(monkeypatch: pytest.Mon
     started = time.monotonic()
     with pytest.raises(RankLost, match="rank 1 could not start: it ended with exit code 1") as raised:
         start(3)
-    assert "see its messages above" in str(raised.value)
+    assert "see the messages above" in str(raised.value)
     assert time.monotonic() - started < 20
+
+
+def test_what_a_rank_prints_is_in_its_log_which_its_error_names(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(group_module, "PROGRAM", "coterie.no_such_module")
+    with pytest.raises(RankLost) as raised, logs.kept_in(tmp_path / "logs"):
+        start(2)
+    log = tmp_path / "logs" / "rank-1.log"
+    assert f"see {log}" in str(raised.value) and "No module named coterie.no_such_module" in log.read_text()
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_rank_that_never_comes_and_a_stranger_at_the_port(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import traceback
 from itertools import pairwise
 
+import numpy as np
 import pytest
 
 from coterie.core.errors import ConfigError, PluginError, SystemFault, UserError
@@ -48,11 +50,34 @@ def test_an_exception_names_the_plugin_and_the_method_once():
     with pytest.raises(KeyError) as caught:
         with plugin_call(game, "reset"), plugin_call(game, "reset"):
             raise KeyError("n")
-    assert caught.value.__notes__ == ["in environment 'toy' of coterie-toys: reset"]
-    assert "in environment 'toy' of coterie-toys: reset" in "".join(traceback.format_exception(caught.value))
-    assert failure(game, "reset", caught.value) == (
-        "environment 'toy' of coterie-toys: reset raised KeyError: 'n'"
+    (note,) = caught.value.__notes__
+    assert note.startswith("in environment 'toy' of coterie-toys: reset (")
+    assert note in "".join(traceback.format_exception(caught.value))
+    assert failure(game, "reset", caught.value).startswith(
+        "environment 'toy' of coterie-toys: reset raised KeyError: 'n' ("
     )
+
+
+def test_a_bug_names_the_last_line_of_the_plugins_own_code_that_it_passed(tmp_path):
+    def own():
+        np.stack([])  # raises in a function of numpy
+
+    with pytest.raises(ValueError, match="stack") as caught, plugin_call(TOY, "step"):
+        own()
+    line = own.__code__.co_firstlineno + 1
+    place = f" ({__file__.removeprefix(os.getcwd() + os.sep)}, line {line})"
+    assert caught.value.__notes__ == [f"in environment 'toy' of coterie-toys: step{place}"]
+    assert failure(TOY, "step", caught.value).endswith(place)
+    with pytest.raises(UserError) as unopened, plugin_open(TOY):
+        (tmp_path / "nowhere").read_text()
+    assert ", line " in unopened.value.why
+
+
+def test_a_bug_that_is_not_in_a_plugins_code_and_a_fault_name_no_line():
+    assert failure(TOY, "step", TypeError("not raised")).endswith("raised TypeError: not raised")
+    with pytest.raises(SystemFault) as fault, plugin_call(TOY, "run"):
+        raise SystemFault("no answer")
+    assert failure(TOY, "run", fault.value).endswith("raised SystemFault: no answer")
 
 
 def test_a_coroutine_is_named_too():

@@ -290,10 +290,8 @@ def test_a_tools_faults_belong_to_the_system_or_to_the_output():
         "system",
         f"tool '{__name__}:Breaks' of tests: run raised SystemFault: lost",
     )
-    assert (bug.fault.kind, bug.fault.reason) == (
-        "system",
-        f"tool '{__name__}:Breaks' of tests: run raised KeyError: 'run'",
-    )
+    assert bug.fault.kind == "system"
+    assert bug.fault.reason.startswith(f"tool '{__name__}:Breaks' of tests: run raised KeyError: 'run' (")
     assert (policy.fault.kind, policy.fault.reason) == ("policy", "tool breaks: killed twice")
     assert policy.trainable and not system.trainable and not bug.trainable
     assert policy.text == "policy" and policy.parsed is None and len(policy.calls) == 1

@@ -79,7 +79,7 @@ def test_closing_undoes_what_was_opened_before_the_failure(monkeypatch):
     noted(run.trainer, "trainer.close")
     with pytest.raises(MemoryError, match="no room") as caught:
         trained(run)
-    assert "in trainer 'none' of coterie: open" in caught.value.__notes__
+    assert any(note.startswith("in trainer 'none' of coterie: open (") for note in caught.value.__notes__)
     assert events == [
         "engine.open", "executor.open", "trainer.open", "trainer.close", "executor.close", "engine.close"
     ]  # fmt: skip
@@ -112,8 +112,26 @@ def test_a_failing_close_is_told_and_hides_nothing(monkeypatch, caplog):
     monkeypatch.setattr(run.trainer, "update", breaks)
     with pytest.raises(ValueError, match="in the middle") as caught:
         trained(run)
-    assert caught.value.__notes__ == ["in trainer 'none' of coterie: update"]
+    assert caught.value.__notes__[0].startswith("in trainer 'none' of coterie: update (")
     assert "close raised OSError: at its end" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("part", "method", "kind"),
+    [("engine", "codec", "Codec"), ("engine", "generate", "Call"), ("trainer", "weights", "Weights"),
+     ("sampler", "for_evaluation", "Sampler")],
+)  # fmt: skip
+def test_a_method_that_forgets_to_return_what_it_makes_is_named(monkeypatch, part, method, kind):
+    run = coterie_run(answers="1", trackers={}, schedule={"steps": 1, "evaluate_every": 1})
+    plugin = run.rollout_side.sampler if part == "sampler" else getattr(run, part)
+
+    async def later(*arguments):
+        return None
+
+    monkeypatch.setattr(plugin, method, later if method == "generate" else lambda *arguments: None)
+    with pytest.raises(PluginError, match=f"of coterie: {method} returned None") as caught:
+        trained(run)
+    assert caught.value.fix == f"return a coterie.{kind}"
 
 
 def test_a_trainer_that_returns_no_metrics_is_refused(monkeypatch):

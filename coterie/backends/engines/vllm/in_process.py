@@ -16,6 +16,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from coterie import logs
 from coterie.backends.engines.vllm.arguments import (
     check_options,
     check_platform,
@@ -75,6 +76,10 @@ class InProcessServer:
     @property
     def alive(self) -> bool:
         return self._engine is not None
+
+    @property
+    def log(self) -> str:
+        return logs.LIBRARIES
 
     async def open(self) -> None:
         await compute(self._start)
@@ -137,8 +142,9 @@ class InProcessServer:
             try:
                 results = await compute(self._turn)
             except Exception as error:
-                log.exception("vLLM failed")
-                self._lose(f"the vLLM of '{self.spec.name}' failed: {type(error).__name__}: {error}")
+                reason = f"the vLLM of '{self.spec.name}' failed: {type(error).__name__}: {error}"
+                log.exception("%s; see %s", reason, logs.where(self.log))
+                self._lose(reason)
                 return
             for request_id, result in results:
                 future = self._futures.pop(request_id, None)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import multiprocessing.util
 import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import fields
 from multiprocessing import resource_tracker
 from typing import Any
 
+from coterie import logs
 from coterie.backends.engines.vllm import reaper
 from coterie.backends.engines.vllm.arguments import (
     check_options,
@@ -28,6 +30,8 @@ from coterie.core.errors import ConfigError, UserError
 _environment = threading.Lock()
 """Held while `os.environ` is another server's."""
 _starts = itertools.count(1)
+_made: dict[str, set[str]] = {}
+"""Shared memory and semaphores of running servers, by mark: a process that died names its own no more."""
 
 
 def launch(spec: ServerSpec, placement: Placement, backend: str) -> tuple[Any, str]:
@@ -61,6 +65,7 @@ def launch(spec: ServerSpec, placement: Placement, backend: str) -> tuple[Any, s
         check_platform(config, spec, on_cpu)
         try:
             llm = AsyncLLM.from_vllm_config(config, enable_log_requests=False, disable_log_stats=True)
+            _made[mark] = reaper.segments(mark)
             return llm, mark
         except (RuntimeError, TimeoutError) as error:
             reaper.kill(mark)
@@ -68,7 +73,7 @@ def launch(spec: ServerSpec, placement: Placement, backend: str) -> tuple[Any, s
                 f"vLLM's process for policy '{spec.name}' did not start",
                 path="engine",
                 why=str(patience if hangs.is_set() else error),
-                fix="see what the process printed above. Too little memory: lower engine.memory_share or "
+                fix=f"see {logs.where(spec.log)}. Too little memory: lower engine.memory_share or "
                 "engine.kv_gib. A script that trains needs `if __name__ == '__main__':`, since vLLM's "
                 "processes import it",
             ) from error
@@ -76,7 +81,7 @@ def launch(spec: ServerSpec, placement: Placement, backend: str) -> tuple[Any, s
 
 def stop(llm: Any, mark: str) -> None:
     """End a server's processes; blocks. They have nothing to save, and one that hangs obeys SIGKILL alone."""
-    segments = reaper.segments(mark)
+    segments = _made.pop(mark, set()) | reaper.segments(mark)
     reaper.kill(mark)
     llm.shutdown(timeout=1.0)
     # `AsyncLLM.__del__` shuts it down again, at the interpreter's end without vLLM's modules.
@@ -113,12 +118,13 @@ def _variables(spec: ServerSpec, placement: Placement, mark: str) -> Iterator[No
         # For good, and for all servers: both ends of vLLM's sockets, which are local, must agree on it.
         os.environ["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
     _environment.acquire()
-    before = replace_variables(wanted)
+    before, undivert = replace_variables(wanted), _divert(spec.log)
     restored = threading.Event()
 
     def restore() -> None:
         if not restored.is_set():
             restored.set()
+            undivert()
             replace_variables(before)
             _environment.release()
 
@@ -138,6 +144,33 @@ def _variables(spec: ServerSpec, placement: Placement, mark: str) -> Iterator[No
     finally:
         ended.set()
         watcher.join()
+
+
+def _divert(who: str) -> Callable[[], None]:
+    """Send the output of the process that this thread spawns next to a log; returns what undoes it.
+
+    multiprocessing gives a new process the descriptors of this one, which may be a user's own. So the process
+    itself takes the log's, before it imports anything; its workers have them from it.
+    """
+    log, util, thread = logs.opened(who), vars(multiprocessing.util), threading.get_ident()
+    if log is None:
+        return lambda: None
+    spawn, number = util["spawnv_passfds"], log.fileno()
+
+    def spawn_with_log(path: bytes, arguments: list[Any], descriptors: list[int]) -> int:
+        words = list(arguments)
+        if threading.get_ident() == thread and "--multiprocessing-fork" in words and "-c" in words:
+            program = words.index("-c") + 1
+            words[program] = f"import os; os.dup2({number}, 1); os.dup2({number}, 2); {words[program]}"
+            descriptors = [*descriptors, number]
+        return int(spawn(path, words, descriptors))
+
+    def undo() -> None:
+        util["spawnv_passfds"] = spawn
+        log.close()
+
+    util["spawnv_passfds"] = spawn_with_log
+    return undo
 
 
 @contextmanager

@@ -64,6 +64,10 @@ class OwnProcessServer:
         return self._llm is not None and not self._llm.errored
 
     @property
+    def log(self) -> str:
+        return self.spec.log
+
+    @property
     def version(self) -> int:
         """Of the weights that it has; -1: no sync sent them."""
         return self._versions[-1]

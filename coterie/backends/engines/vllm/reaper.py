@@ -111,21 +111,20 @@ def spawned(token: str) -> list[int]:
 def segments(token: str) -> set[str]:
     """Names of Python's shared memory and semaphores that only the processes of a token have.
 
-    A semaphore that this process made for them would be listed too, since its maps don't name it; it makes
-    none.
+    A file is known by its inode: a semaphore has another name, soon removed, in the maps of who made it.
     """
 
-    def of(pid: int | str) -> set[str]:
+    def of(pid: int | str) -> set[int]:
         try:
             lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
         except OSError:
             return set()  # ended
-        files = {line.rpartition(SEGMENTS)[2] for line in lines if f" {SEGMENTS}" in line}
-        return {
-            name for name in files if name.startswith(("psm_", SEMAPHORE)) and not name.endswith(" (deleted)")
-        }
+        return {int(line.split()[4]) for line in lines if f" {SEGMENTS}" in line}
 
-    return set().union(*map(of, owned(token))) - of("self")
+    theirs = set().union(*map(of, owned(token))) - of("self")
+    with os.scandir(SEGMENTS) as files:
+        named = [file for file in files if file.name.startswith(("psm_", SEMAPHORE))]
+        return {file.name for file in named if file.inode() in theirs}
 
 
 def kill(token: str, seconds: float = 10.0) -> None:

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
+from coterie import logs
 from coterie.backends.engines.vllm.server import Server, ServerLost
 from coterie.backends.models.lru import Lru
 from coterie.core.errors import SystemFault, UserError
@@ -192,7 +193,7 @@ class Replicas:
                     f"vLLM of policy '{self._name}' can't take the new weights",
                     path="engine",
                     why=str(fault),
-                    fix="see vLLM's messages above",
+                    fix=f"see {logs.where(server.log)}",
                 ) from fault
         if not refilled:
             await work(server)
@@ -249,7 +250,9 @@ class Replicas:
                 self._faults[index] = SystemFault(f"the vLLM of '{self._name}' was closed")
             elif (error := task.exception()) is not None:
                 self._faults[index] = error
-                log.error("vLLM of '%s', replica %d, is given up: %s", self._name, index, error)
+                place = logs.where(self.servers[index].log)
+                what = f"vLLM of '{self._name}', replica {index}, is given up"
+                log.error("%s: %s; see %s", what, error, place)
 
         task.add_done_callback(ended)
 
@@ -262,9 +265,9 @@ class Replicas:
         """
         server = self.servers[index]
         async with self._locks[index]:
-            reason: BaseException = lost
+            reason = lost
             while not (server.alive and self._current(server)):
-                cause = reason.__cause__ or reason
+                cause = _cause(reason)
                 if self._restarts[index] >= self._most:
                     raise SystemFault(
                         f"vLLM died {self._restarts[index] + 1} times with these weights: {cause}"
@@ -273,8 +276,9 @@ class Replicas:
                 self._restarts[index] += 1
                 self.restarts += 1
                 log.warning(
-                    "vLLM of '%s' is restarted: %s (replica %d; restart %d of at most %d with these weights)",
-                    self._name, cause, index, self._restarts[index], self._most,
+                    "vLLM of '%s' is restarted: %s (replica %d; restart %d of at most %d with these "
+                    "weights); see %s",
+                    self._name, cause, index, self._restarts[index], self._most, logs.where(server.log),
                 )  # fmt: skip
                 try:
                     await server.restart()
@@ -283,3 +287,11 @@ class Replicas:
                     if isinstance(again.__cause__, UserError):
                         raise again.__cause__ from again
                     reason = again
+
+
+def _cause(lost: ServerLost) -> str:
+    """Why a server was lost. vLLM's error about a dead process says no more than that, and points above."""
+    cause = lost.__cause__
+    if cause is None or type(cause).__name__ == "EngineDeadError":
+        return str(lost)
+    return str(cause) or type(cause).__name__

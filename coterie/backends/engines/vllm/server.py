@@ -92,6 +92,11 @@ class ServerSpec:
     settings: Any = field(default=None)
     """The engine's `VLLMConfig`."""
 
+    @property
+    def log(self) -> str:
+        """Whose log has the output of its processes."""
+        return f"vllm-{self.name}-{self.replica}"
+
 
 class Server(Protocol):
     """One vLLM. All methods are called on the event loop; none blocks it."""
@@ -140,6 +145,10 @@ class Server(Protocol):
 
     @property
     def alive(self) -> bool: ...
+
+    @property
+    def log(self) -> str:
+        """Whose log has what it prints."""
 
     @property
     def version(self) -> int:

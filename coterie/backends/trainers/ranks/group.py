@@ -25,6 +25,7 @@ from multiprocessing.connection import Connection, answer_challenge, deliver_cha
 from pathlib import Path
 from typing import NamedTuple
 
+from coterie import logs
 from coterie.backends.models.patience import Patience
 from coterie.core.errors import ConfigError, UserError
 
@@ -171,12 +172,13 @@ class Group:
         deadline = time.monotonic() + _END
         while not rank.ended and time.monotonic() < deadline:
             time.sleep(0.01)  # its reader is about to see it
+        place = logs.where(_log(rank.number)) if rank.process is not None else "its messages"
         return RankLost(
             f"rank {rank.number} {rank.ended or 'closed its connection'}",
             path="trainer.ranks",
             why="every rank computes a part of each update, so the others can't go on. A kill by signal 9 is "
             "most often the system's, out of memory",
-            fix="see its messages above; resume the run, with smaller trainer.micro_tokens or fewer ranks",
+            fix=f"see {place}; resume the run, with smaller trainer.micro_tokens or fewer ranks",
         )
 
     def close(self, *, at_once: bool = False) -> None:
@@ -285,13 +287,16 @@ def _spawn(number: int, world: int, port: int, key: bytes) -> subprocess.Popen[b
         "PYTHONPATH": os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH")))),
         "LOCAL_RANK": str(number),
     }
+    log = logs.opened(_log(number))
     process = subprocess.Popen(
         [sys.executable, "-m", PROGRAM, "join", str(number), str(port)],
         stdin=subprocess.PIPE,
-        stdout=_messages(),
-        stderr=_messages(),
+        stdout=log or _messages(),
+        stderr=log or _messages(),
         env=env,
     )
+    if log is not None:
+        log.close()
     assert process.stdin is not None
     with contextlib.suppress(OSError):  # it has ended already; `_check_alive` says so
         process.stdin.write(key)  # not among its arguments, which every user of the machine can read
@@ -299,8 +304,13 @@ def _spawn(number: int, world: int, port: int, key: bytes) -> subprocess.Popen[b
     return process
 
 
+def _log(number: int) -> str:
+    """Whose log has the output of a rank."""
+    return f"rank-{number}"
+
+
 def _messages() -> int | None:
-    """Where the ranks write: the standard error of this process, which keeps standard output readable."""
+    """Where ranks without a log write: the standard error of this process; standard output stays readable."""
     try:
         return sys.__stderr__.fileno() if sys.__stderr__ is not None else subprocess.DEVNULL
     except (OSError, ValueError):
@@ -315,7 +325,7 @@ def _check_alive(processes: Mapping[int, subprocess.Popen[bytes]]) -> None:
                 f"rank {number} could not start: it {ended(code)}",
                 path="trainer.ranks",
                 why=f"`{sys.executable} -m {PROGRAM}` did not come as far as its first message",
-                fix="see its messages above",
+                fix=f"see {logs.where(_log(number))}",
             )
 
 

@@ -204,4 +204,4 @@ def _name(value: Any) -> str:
     for kind, types in TYPES.items():
         if kind != "any" and isinstance(value, types):
             return "bool" if isinstance(value, bool) else kind
-    return type(value).__name__
+    return "null" if value is None else type(value).__name__
