@@ -12,7 +12,7 @@ from coterie.core.errors import PolicyFault, SystemFault
 from coterie.core.protocols import Limits, TestFailure, Verdict
 from coterie.plugins.envs.code.judging import LEAST_CPU, LEAST_WALL, Judge, _share, never_ran, whole_program
 from coterie.plugins.envs.code.problem import problem_of
-from tests.plugins.envs.code.problems import ADD, ROOT, SHIFT, SUM_LINES
+from tests.plugins.envs.code.problems import ADD, ROOT, SHIFT, SQUARES, SUM_LINES
 
 
 class Slow:
@@ -85,7 +85,6 @@ def test_a_program_that_ends_itself_fails_its_tests_and_nothing_else():
     assert [verdict.ok for verdict in results] == [False] * 6 + [True]
 
 
-SQUARES = {**ADD, "tests": "".join(f"assert f({n}, 0) == {n * n}\n" for n in range(1, 7))}
 BODIES = [
     "exit()",
     "return f(x, y)",
