@@ -21,7 +21,7 @@ from coterie.plugins.outputs import judge_outputs
 
 KEPT = 4096
 """Verdicts that are remembered."""
-LEAST_CPU, LEAST_WALL = 0.5, 5.0
+LEAST_CPU, LEAST_WALL = 0.2, 3.0
 """Least seconds of a test that is judged by itself, where the program's limits are as long."""
 SHOWN = 10
 """Most failures of a verdict on tests that were judged by themselves."""
