@@ -1,4 +1,4 @@
-"""Environment variables of all tests.
+"""Environment variables of all tests, and the profile of Hypothesis.
 
 One thread a process, set before any import of torch: idle OpenMP threads make two test processes on two cores
 ten times slower.
@@ -10,3 +10,8 @@ for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+from hypothesis import settings  # noqa: E402
+
+settings.register_profile("coterie", deadline=None)  # a busy machine makes no property false
+settings.load_profile("coterie")

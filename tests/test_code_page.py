@@ -11,6 +11,7 @@ import pytest
 
 from coterie.backends.data.sets.forms import FORMS
 from coterie.backends.data.shipped import Cooperative
+from coterie.plugins.envs.code.judging import LEAST_CPU, LEAST_WALL
 from coterie.plugins.envs.code.problem import problem_of, record_of
 from coterie.plugins.envs.code.written_tests import written_tests
 from coterie.plugins.rewards import code_structure
@@ -125,3 +126,7 @@ def interval(value, digits):
 def test_judging_takes_the_share_that_the_page_says():
     share = json.loads((RESULTS / "code_judging.json").read_text())["median_waits"]
     assert share <= 0.1 and f"{share:.1%} of a step" in PAGE.replace(" %", "%")
+
+
+def test_the_least_time_of_a_test_is_as_it_says():
+    assert f"at least {LEAST_CPU:g} of CPU time and {LEAST_WALL:g} of wall time" in PAGE

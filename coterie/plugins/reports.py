@@ -24,7 +24,8 @@ class CodeReport(TypedDict):
     builds: bool
     """There is code, and imports, given helpers, `aux` and the entry point parse together."""
     runs: bool
-    """The program could be loaded, and at least one test was reached."""
+    """The program could be loaded, and at least one test was reached; of a program that reads stdin, at least
+    one case ended with exit code 0."""
     passed: int
     """Hidden tests that it passed, of `total`."""
     total: int
@@ -32,7 +33,7 @@ class CodeReport(TypedDict):
     """Tests that the team may see and that it passed, of `visible_total`."""
     visible_total: int
     called: bool
-    """The entry point calls `aux`."""
+    """The entry point reaches a call of the helper's `aux`."""
     thin: bool
     """The entry point does nothing but call `aux`."""
     ignored: bool

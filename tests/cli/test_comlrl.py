@@ -220,6 +220,7 @@ def test_a_later_form_of_the_files_is_read_too(tmp_path):
     assert config["rewards"]["code_structure"] == {"type": "code_structure", "scale": 2.0, "shift": -4.0}
     transition = {"type": "passed", "sandbox_slice": 0, "original_prompt": True}
     assert config["transition"] == transition
+    assert config["env"]["feedback_tests"] == "hidden", "there is no choice of them there"
     assert "magrpo.agents: an unknown key; did you mean 'magrpo.num_agents'?" in warned
     assert "agent_model.torch_dtype: the recipe's dtype stays" in warned
     assert "magrpo.early_termination_threshold of " in warned and "plays no further turn" in warned

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coterie.api.comlrl.mapping import CHOOSING, MODES, ROWS, Case, Row
+from coterie.api.comlrl.mapping import CHOOSING, MODES, ROWS, WITH_TESTS, Case, Row
 from coterie.api.comlrl.reading import Given, Original
 from coterie.api.comlrl.values import Dropped, choice, text, truth, whole
 from coterie.core.errors import ConfigError, did_you_mean
@@ -93,6 +93,8 @@ def translate(original: Original) -> Translation:
         settings["data.hub"] = text(hub, "dataset.name")
     if turns > 1:
         settings |= {"team.max_turns": turns, "transition.type": case.mode}
+    if case.mode in WITH_TESTS:
+        settings["env.feedback_tests"] = "hidden"  # there is no choice of them there
     dropped: dict[str, str] = {}
     mentions: dict[str, str] = {}
     for row in ROWS:

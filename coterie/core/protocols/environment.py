@@ -101,3 +101,5 @@ class StepContext:
     turn: int
     seed: int
     """64 bits keyed by the joint action. The environment's randomness derives from them."""
+    evaluation: bool = False
+    """Whether the episode is of an evaluation."""

@@ -336,7 +336,8 @@ class JobContext:
             if action.fault is not None and action.fault.kind == "system":
                 return action.fault
         environment = self.environment
-        ctx = StepContext(task=task, turn=turn, seed=self.seed(key, "environment"))
+        seed = self.seed(key, "environment")
+        ctx = StepContext(task=task, turn=turn, seed=seed, evaluation=self.evaluation)
         try:
             stepping = environment.step(state, actions, ctx)
             step: Step = await contracts.check_async(environment, "step", stepping)

@@ -22,9 +22,8 @@ def levels(report: CodeReport) -> float:
 
     .4: the helper wrote a function `aux` that returns something; .6: the main role wrote the entry point
     (else it ends here); .5: the program parses (else it ends here); the share of tests that pass; and where a
-    test passed and there is an `aux`: .5 the entry point calls it, 1 the entry point is no mere call of it
-    (also where it doesn't call it), -.5 it calls it and uses no result. Without a helper, the parts of `aux`
-    are left out: at most 2.1.
+    test passed, there is an `aux` and the entry point calls it: .5 for the call, 1 where it is no mere call,
+    -.5 where no result is used. Without a helper, the parts of `aux` are left out: at most 2.1.
     """
     total = AUX * (report["team"] and report["aux"])
     if not report["main"]:
@@ -36,8 +35,8 @@ def levels(report: CodeReport) -> float:
     if not report["total"] or not report["passed"]:
         return total
     total += TESTS * report["passed"] / report["total"]
-    if report["team"] and report["aux"]:
-        total += CALLED * report["called"] + NOT_THIN * (not report["thin"]) + IGNORED * report["ignored"]
+    if report["team"] and report["aux"] and report["called"]:
+        total += CALLED + NOT_THIN * (not report["thin"]) + IGNORED * report["ignored"]
     return total
 
 

@@ -28,7 +28,11 @@ GOOD = {
         ({"builds": False}, 1.0),  # .4 + .6
         ({"passed": 0}, 1.5),  # .4 + .6 + .5, and no test passed
         ({"passed": 1}, 3.25),  # 1.5 + .25 + 1.5
-        ({"passed": 3, "called": False}, 3.25),  # 1.5 + .75 + 1: it does more than call aux
+        ({"called": False}, 2.5),  # none of the three without a call
+        ({"passed": 3, "called": False}, 2.25),
+        ({"called": False, "thin": True}, 2.5),
+        ({"called": False, "ignored": True}, 2.5),
+        ({"passed": 0, "called": False}, 1.5),
         ({"thin": True}, 3.0),
         ({"team": False}, 2.1),  # whatever a report says of aux
         ({"ignored": True}, 3.5),
@@ -42,10 +46,9 @@ def test_the_sum_of_the_levels(change, value):
 
 
 def reports():
-    """Reports of programs; only a called `aux` can be all that a function does, or be ignored."""
+    """Reports of programs."""
     flags = {name: st.booleans() for name in ("team", "aux", "main", "builds", "called", "thin", "ignored")}
-    every = st.fixed_dictionaries({**flags, "passed": st.integers(0, 5), "total": st.just(5)})
-    return every.filter(lambda report: report["called"] or not (report["thin"] or report["ignored"]))
+    return st.fixed_dictionaries({**flags, "passed": st.integers(0, 5), "total": st.just(5)})
 
 
 @given(reports())
@@ -61,6 +64,13 @@ def test_the_levels_are_bounded_and_later_ones_need_the_earlier(report):
 @given(reports(), st.integers(0, 4))
 def test_one_more_test_never_pays_less(report, passed):
     assert levels({**report, "passed": passed + 1}) >= levels({**report, "passed": passed})
+
+
+@given(reports())
+def test_without_a_call_cooperation_earns_nothing_whatever_else_is_said(report):
+    silent = {**report, "called": False}
+    plain = {**silent, "thin": False, "ignored": False}
+    assert levels(silent) == levels(plain) <= 2.5
 
 
 def scored(plugin, info, roles=("aux", "main"), **settings):
@@ -83,6 +93,23 @@ def test_scale_shift_and_the_floor():
 def test_a_step_without_a_program_has_no_score():
     for plugin in (CodeStructure, UnitTests, GoldenTests):
         assert scored(plugin, {})[0] == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "builds", "runs", "golden"),
+    [
+        ({}, 1.0, 1.0, 1.0),
+        ({"passed": 1}, 1.0, 1.0, 0.25),
+        ({"passed": 0}, 1.0, 1.0, 0.0),
+        ({"passed": 0, "runs": False}, 1.0, 0.0, 0.0),
+        ({"passed": 0, "runs": False, "builds": False}, 0.0, 0.0, 0.0),
+        ({"passed": 0, "total": 0}, 1.0, 1.0, 0.0),
+    ],
+)
+def test_a_coder_earns_for_building_for_running_and_for_hidden_tests(change, builds, runs, golden):
+    table, source = scored(GoldenTests, {"code": {**GOOD, **change}}, roles=("coder",))
+    assert [table["coder", name] for name in ("builds", "runs", "golden")] == [builds, runs, golden]
+    assert table["team", "golden_tests"] == golden and sum(source.weights.values()) - 1 == pytest.approx(1)
 
 
 def test_shares_of_visible_and_of_hidden_tests():

@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import builtins
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from coterie.plugins.envs.code.bindings import bound
+from coterie.plugins.envs.code.reachable import reachable
 from coterie.plugins.envs.code.sources import Function, function_of
 
 AUX = "aux"
 """The name of the helper's function."""
+_LAZY = frozenset({"map", "filter", "iter"})
+"""Builtins that call what they are given when somebody reads their result."""
+_CALLERS = _LAZY | {"sorted", "min", "max"}
+_BUILTINS = frozenset(dir(builtins))
+"""All but the callers call none of their arguments, such as `print` and `callable`."""
+_HOLDING = (ast.keyword, ast.Starred, ast.NamedExpr, ast.List, ast.Tuple, ast.Dict, ast.IfExp)
+_PURE = (ast.BinOp, ast.UnaryOp, ast.Compare, ast.List, ast.Tuple, ast.Set, ast.Starred, ast.Await)
+"""Expressions whose value is made of the values in them, and which do nothing else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,48 +37,110 @@ class Usage:
 
 
 def usage(code: str, entry_point: str) -> Usage:
-    """How the entry point uses `aux`; nothing of it where the code doesn't parse."""
-    function = function_of(code, entry_point)
-    if function is None:
+    """How the entry point uses `aux`, where its body reaches a call, as far as syntax shows it; nothing of it
+    where the code doesn't parse, or the name stands for something of the function's own."""
+    written = function_of(code, entry_point)
+    if written is None or any(bound(ast.unparse(written), AUX)):
         return Usage()
-    references = [node for node in ast.walk(function) if isinstance(node, ast.Name) and node.id == AUX]
-    loaded = [isinstance(node.ctx, ast.Load) for node in references]
-    parameters = {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
-    if not any(loaded) or not all(loaded) or AUX in parameters:  # the name stands for something of its own
+    function = reachable(written)
+    unread = _unread(function)
+    uses = list(_uses(function, unread))
+    if not uses:
         return Usage()
-    return Usage(called=True, ignored=_ignored(function), thin=_is_thin(function))
+    return Usage(called=True, ignored=_ignored(function, uses, unread), thin=_is_thin(function))
 
 
 def _is_call(node: ast.AST | None) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == AUX
 
 
-def _ignored(function: Function) -> tuple[str, ...]:
-    """The reason for each call, where the function uses no result of any reference to `aux`."""
-    parents = {child: node for node in ast.walk(function) for child in ast.iter_child_nodes(node)}
-    unread = _unread(function)
-    reasons: list[str] = []
-    for node in ast.walk(function):
-        if not (isinstance(node, ast.Name) and node.id == AUX and isinstance(node.ctx, ast.Load)):
+class _Use(NamedTuple):
+    line: int
+    """In the function, from 1."""
+    call: ast.Call | None
+    """The call whose value `aux` makes; None: a function that we don't know gets `aux`, and may call it."""
+
+
+def _uses(function: Function, unread: set[str]) -> Iterator[_Use]:
+    """The calls of `aux`, under other names of it too, and where it is handed on."""
+    parents, names = _parents(function), _names_of_aux(function)
+    for node in _inside(function):
+        if not (isinstance(node, ast.Name) and node.id in names and isinstance(node.ctx, ast.Load)):
             continue
-        call = parents[node]
-        if not isinstance(call, ast.Call) or call.func is not node:
-            return ()  # handed on
-        reason = _reason(parents.get(call), unread)
-        if not reason:
-            return ()
-        reasons.append(f"line {node.lineno - function.lineno + 1}: {reason}")
-    return tuple(reasons)
+        line = node.lineno - function.lineno + 1
+        held, holder = _holder(node, parents)
+        if isinstance(holder, ast.Call):
+            to = holder.func.id if isinstance(holder.func, ast.Name) else ""
+            lazy = to in _LAZY and _reason(holder, parents, unread)
+            if holder.func is held or (to in _CALLERS and not lazy):
+                yield _Use(line, holder)
+            elif to not in _BUILTINS:
+                yield _Use(line, None)
+        elif held is not node and isinstance(holder, ast.Assign) and not _all_unread(holder, unread):
+            yield _Use(line, None)  # kept in a container, which something reads
 
 
-def _reason(statement: ast.AST | None, unread: set[str]) -> str:
-    """Why the value of a call that is the whole of a statement's value is not used; empty: it may be."""
-    if isinstance(statement, ast.Expr):
+def _holder(node: ast.AST, parents: Mapping[ast.AST, ast.AST]) -> tuple[ast.AST, ast.AST | None]:
+    """What holds a function, as (a part of the holder, the holder): containers and choices are passed."""
+    while True:
+        parent = parents.get(node)
+        if not isinstance(parent, _HOLDING) or (isinstance(parent, ast.IfExp) and parent.test is node):
+            return node, parent
+        assert parent is not None
+        node = parent
+
+
+def _names_of_aux(function: Function) -> set[str]:
+    """`aux`, and the names that are assigned `aux` itself."""
+    names = {AUX}
+    while True:
+        more = {
+            name
+            for node in _inside(function)
+            if isinstance(node, (ast.Assign, ast.NamedExpr))
+            and isinstance(node.value, ast.Name)
+            and node.value.id in names
+            for name in _targets(node)
+        }
+        if more <= names:
+            return names
+        names |= more
+
+
+def _inside(function: Function) -> Iterator[ast.AST]:
+    """The nodes of a function's body."""
+    for statement in function.body:
+        yield from ast.walk(statement)
+
+
+def _parents(function: Function) -> dict[ast.AST, ast.AST]:
+    return {child: node for node in ast.walk(function) for child in ast.iter_child_nodes(node)}
+
+
+def _ignored(function: Function, uses: Sequence[_Use], unread: set[str]) -> tuple[str, ...]:
+    """The reason for each call, where the function uses no result of `aux`."""
+    parents = _parents(function)
+    reasons = [(line, _reason(call, parents, unread) if call is not None else "") for line, call in uses]
+    return tuple(f"line {line}: {reason}" for line, reason in reasons) if all(r for _, r in reasons) else ()
+
+
+def _reason(call: ast.AST, parents: Mapping[ast.AST, ast.AST], unread: set[str]) -> str:
+    """Why the value of a call, or of an expression around it, is not used; empty: it may be."""
+    node: ast.AST | None = parents.get(call)
+    while isinstance(node, _PURE):
+        node = parents.get(node)
+    if isinstance(node, ast.Expr):
         return "the result is dropped"
-    targets = _targets(statement)
-    if targets and all(name in unread for name in targets):
+    targets = _targets(node)
+    if targets and _all_unread(node, unread):
         return f"{', '.join(dict.fromkeys(targets))} is never used"
     return ""
+
+
+def _all_unread(statement: ast.AST | None, unread: set[str]) -> bool:
+    """Whether a statement assigns to names alone that nothing reads."""
+    targets = _targets(statement)
+    return bool(targets) and all(name in unread for name in targets)
 
 
 def _targets(statement: ast.AST | None) -> list[str]:
@@ -131,9 +205,6 @@ def _has_call(value: ast.AST | None) -> bool:
 def _is_thin(function: Function) -> bool:
     """Whether the body is `return aux(...)`, or a name for that result and its return."""
     body = function.body
-    if ast.get_docstring(function) is not None:
-        body = body[1:]
-    body = [node for node in body if not isinstance(node, ast.Pass)]
     last = body[-1] if body else None
     value = last.value if isinstance(last, ast.Return) else None
     if len(body) == 2 and isinstance(value, ast.Name) and _targets(body[0]) == [value.id]:

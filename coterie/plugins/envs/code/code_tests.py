@@ -122,7 +122,7 @@ class CodeTests(CodeEnvironment):
         if self._coder in actions:
             attempt = await self._attempt(state.problem, texts[self._coder], ctx.turn)
             after = replace(after, attempt=attempt)
-            info["code"] = _code_report(attempt)
+            info["code"] = _code_report(attempt, state.problem.tests)
             scores = {(TEAM, "solved"): float(attempt.solved), (TEAM, "passed"): attempt.share}
         if self._tester in actions:
             suite = self._suite(state.problem, texts[self._tester], ctx.turn)
@@ -294,13 +294,13 @@ class CodeTests(CodeEnvironment):
         return feedback.tests_finding(state.compared).details
 
 
-def _code_report(attempt: Attempt) -> CodeReport:
+def _code_report(attempt: Attempt, tests: Tests) -> CodeReport:
     return CodeReport(
         team=False,
         aux=False,
         main=attempt.defined,
         builds=attempt.builds,
-        runs=not attempt.error and attempt.defined and not never_ran(attempt.verdict),
+        runs=not attempt.error and attempt.defined and not never_ran(attempt.verdict, tests),
         passed=attempt.verdict.passed,
         total=attempt.verdict.total,
         visible_passed=attempt.visible.passed,

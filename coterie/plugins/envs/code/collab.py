@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import inspect
+import logging
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Literal, cast
 
 from pydantic import Field
 
 from coterie.core.errors import ConfigError, PluginError
-from coterie.core.protocols import StepContext, Verdict
+from coterie.core.protocols import StepContext, TaskSource, Verdict
 from coterie.core.types import TEAM, Action, ComponentKind, Finding, Step, Task, as_tuple
+from coterie.core.types.splits import Split
 from coterie.plugins.envs.code import feedback, sources
 from coterie.plugins.envs.code.analysis import AUX, usage
 from coterie.plugins.envs.code.base import CodeConfig, CodeEnvironment
+from coterie.plugins.envs.code.bindings import without
 from coterie.plugins.envs.code.judging import never_ran, whole_program, worst
 from coterie.plugins.envs.code.problem import CodeProblem, Tests, tests_of
 from coterie.plugins.envs.code.state import Observation, State, Work, Written
@@ -22,19 +26,25 @@ from coterie.plugins.envs.common.teams import check_not_lost, team_of
 from coterie.plugins.functions import FunctionReference, load_function
 from coterie.plugins.reports import CodeReport
 
+log = logging.getLogger("coterie")
+
 PAIR = ("aux", "main")
 SOLO = ("solver",)
 ROLES = (*PAIR, *SOLO)
+SHOWS_NO_TEST = ("none", "plain", "passed", "level_passed", "expert_edits")
+"""Transition modes that tell how many tests passed at most."""
 
 
 class CodeCollabConfig(CodeConfig):
     end_when_solved: bool = Field(
         False, description="The episode ends once every hidden test passes. False: all turns are played."
     )
-    feedback_tests: FunctionReference | None = Field(
-        None,
-        description="`module:function` (problem) -> Python with asserts: the tests that feedback may tell "
-        "of. Default: the hidden tests.",
+    feedback_tests: Literal["visible", "hidden"] | FunctionReference = Field(
+        "visible",
+        description="The tests that feedback may tell of. visible: those that come with the problem, and the "
+        "hidden ones where none do, with a warning; hidden: the hidden ones, as in the paper; "
+        "`module:function`: (problem) -> Python with asserts. An evaluation tells of hidden tests how many "
+        "passed, and never which.",
     )
 
 
@@ -64,10 +74,18 @@ class CodeCollab(CodeEnvironment):
         self._team = team_of(order, (PAIR, SOLO), self.name, build.path)
         self._writer = "main" if "main" in self._team else "solver"
         self._tests = None
-        if config.feedback_tests is not None:
+        if config.feedback_tests not in ("visible", "hidden"):
             self._tests = load_function(config.feedback_tests, f"{build.path}.feedback_tests")
+        self._counts: Counter[str] = Counter()
+        self._warned = False
 
     # ---- the game ------------------------------------------------------------------------------------------
+
+    def tasks(self, split: Split, seed: int) -> TaskSource:
+        tasks = super().tasks(split, seed)
+        if split == "train" and not self._warned:
+            self._warn_of_hidden(tasks)
+        return tasks
 
     def reset(self, task: Task, seed: int) -> State:
         return State(problem=task.payload)
@@ -99,13 +117,13 @@ class CodeCollab(CodeEnvironment):
         for role, action in actions.items():
             code = self.code_of(role, action.text)
             latest[role] = Written(text=action.text, code=code, turn=ctx.turn)
-        after = replace(state, latest=tuple(latest.items()), turns=ctx.turn + 1)
+        after = replace(state, latest=tuple(latest.items()), turns=ctx.turn + 1, evaluation=ctx.evaluation)
         info: dict[str, Any] = {"wrote": {role: latest[role].code for role in actions}}
         if any(role not in latest or latest[role].turn < ctx.turn for role in self._team):
             return Step(state=after, info=info)
         work = await self._work(after)
         after = replace(after, work=work, over=self.config.end_when_solved and work.solved)
-        info["code"] = self._report(work)
+        info["code"] = self._report(state.problem, work)
         share = work.verdict.passed / work.verdict.total if work.verdict.total else 0.0
         scores = {(TEAM, "solved"): float(work.solved), (TEAM, "passed"): share}
         return Step(state=after, scores=scores, info=info)
@@ -137,13 +155,17 @@ class CodeCollab(CodeEnvironment):
     # ---- the optional part ---------------------------------------------------------------------------------
 
     def feedback_tests(self, problem: CodeProblem) -> Tests | str:
-        """The tests that feedback may tell of, as `Tests` or Python with asserts: the hidden ones, unless
-        `feedback_tests` names others. A subclass may replace it.
+        """The tests that feedback may tell of, as `Tests` or Python with asserts: those that `feedback_tests`
+        chooses. A subclass may replace it.
         """
-        return problem.tests if self._tests is None else cast(str, self._tests(problem))
+        if self._tests is not None:
+            return cast(str, self._tests(problem))
+        visible = self.config.feedback_tests == "visible" and len(problem.visible)
+        return problem.visible if visible else problem.tests
 
     async def findings(self, state: State, role: str, tests: int) -> tuple[Finding, ...]:
-        """The checks of the last turn's program, the role's own part first; none before it.
+        """The checks of the last turn's program, the role's own part first; none before it. In an evaluation,
+        of hidden tests only how many passed.
 
         Raises:
             SystemFault: the sandbox failed.
@@ -151,9 +173,19 @@ class CodeCollab(CodeEnvironment):
         work = state.work
         if work is None:
             return ()
-        chosen = self._shown_tests(state.problem).sliced(tests)
-        verdict = await self._verdict(state.problem, work, chosen)
+        shown = self._shown_tests(state.problem)
+        verdict = await self._verdict(state.problem, work, shown.sliced(tests))
+        if shown == state.problem.tests and state.evaluation:
+            verdict = replace(verdict, failures=())
+        elif shown == state.problem.tests:
+            self._counts["feedback/hidden_tests"] += 1
         return feedback.findings(state.problem, work, verdict, role, helped=AUX in self._team)
+
+    def counted(self) -> Mapping[str, float]:
+        """What the judge counted, and `feedback/hidden_tests`: prompts of training that hidden tests were
+        told in."""
+        counts, self._counts = self._counts, Counter()
+        return {**super().counted(), **counts}
 
     async def diagnose(self, state: State, role: str) -> str:
         """The findings that did not pass, in sentences; empty: all did."""
@@ -190,8 +222,9 @@ class CodeCollab(CodeEnvironment):
         assert main is not None, "every role has answered"
         aux = state.of(AUX)
         aux_code = sources.kept_code(aux.code) if aux is not None else ""
-        without = (AUX,) if aux is not None else ()
-        main_code = sources.kept_code(main.code, without)
+        main_code = sources.kept_code(main.code)
+        if aux is not None:
+            main_code = without(main_code, AUX, problem.entry_point)
         program = whole_program(problem, aux_code, main_code)
         used = usage(main_code, problem.entry_point) if aux is not None else usage("", "")
         limit = self._limit(problem)
@@ -239,17 +272,36 @@ class CodeCollab(CodeEnvironment):
             raise PluginError(what, path=path, why=why, fix=fix) from error
         return given
 
+    def _warn_of_hidden(self, tasks: TaskSource) -> None:
+        """Say once, before the first step, that later turns show hidden tests for want of visible ones."""
+        run = self.build.run
+        replaced = type(self).feedback_tests is not CodeCollab.feedback_tests
+        if replaced or self.config.feedback_tests != "visible" or run.team.max_turns < 2:
+            return
+        if run.transition["type"] in SHOWS_NO_TEST:
+            return
+        self._warned = True
+        count = sum(not tasks[index].payload.visible for index in range(len(tasks)))
+        if count:
+            log.warning(
+                "%s.feedback_tests: %d of %d problems of train have no visible tests, so later turns show "
+                "those of their hidden tests that failed, and a success there may be copied (metric "
+                "feedback/hidden_tests); fix: give the records `visible_tests`, or set feedback_tests=hidden "
+                "to have it so",
+                *(self.build.path, count, len(tasks)),
+            )
+
     def _limit(self, problem: CodeProblem) -> int | None:
         """Most characters of the main role's code; a solver has no helper, and so no limit."""
         return problem.size_limit if AUX in self._team else None
 
-    def _report(self, work: Work) -> CodeReport:
+    def _report(self, problem: CodeProblem, work: Work) -> CodeReport:
         return CodeReport(
             team=AUX in self._team,
             aux=work.aux,
             main=work.main and not work.excess,
             builds=work.builds,
-            runs=not work.error and work.main and not never_ran(work.verdict),
+            runs=not work.error and work.main and not never_ran(work.verdict, problem.tests),
             passed=work.verdict.passed,
             total=work.verdict.total,
             visible_passed=work.visible.passed,

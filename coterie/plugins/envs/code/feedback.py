@@ -81,7 +81,7 @@ def tests_finding(verdict: Verdict) -> Finding:
     details = [f"Tests: {passed}/{total} passed"]
     details += [_failure(failure, verdict.candidate) for failure in verdict.failures]
     left = total - passed - len(verdict.failures)
-    if left > 0:
+    if left > 0 and verdict.failures:
         details.append(f"  ... and {left} more failed")
     return Finding(name="tests", passed=passed == total, summary=summary, details=tuple(details))
 

@@ -58,13 +58,17 @@ class CodeGame(CodeCollab):
 
     def __init__(self, config: CodeGameConfig, build: Any) -> None:
         super().__init__(config, build)
-        if config.feedback_tests is not None:
+        if "feedback_tests" in config.model_fields_set:
             raise ConfigError(
                 "nothing reads this",
                 path=f"{build.path}.feedback_tests",
                 why="the feedback of the game is of its tests",
                 fix="remove it",
             )
+
+    def feedback_tests(self, problem: CodeProblem) -> Tests:
+        """The game's tests, of which it tells how many passed."""
+        return problem.tests
 
     def problems(self) -> ProblemSource:
         """Generated problems, or those of a data source that `coterie data make` wrote."""

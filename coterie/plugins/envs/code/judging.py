@@ -7,6 +7,7 @@ forges its verdict. Equal programs have equal verdicts: siblings often write the
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Awaitable, Callable, Mapping
@@ -20,6 +21,10 @@ from coterie.plugins.outputs import judge_outputs
 
 KEPT = 4096
 """Verdicts that are remembered."""
+LEAST_CPU, LEAST_WALL = 0.2, 3.0
+"""Least seconds of a test that is judged by itself, where the program's limits are as long."""
+SHOWN = 10
+"""Most failures of a verdict on tests that were judged by themselves."""
 Key = tuple[str, str, str, Tests]
 
 
@@ -106,10 +111,31 @@ class Judge:
                 limits=self._limits,
             )
             with plugin_call(self._sandbox, "judge"):
-                return await self._sandbox.judge(judged)
+                verdict = await self._sandbox.judge(judged)
         except PolicyFault as fault:  # it killed its sandbox twice
             failure = TestFailure(line=1, source="", error="Killed", message=str(fault))
             return Verdict(passed=0, total=len(tests), failures=(failure,), candidate=str(fault))
+        if len(tests) > 1 and _ended_within(verdict):
+            return await self._apart(problem, program, tests, verdict)
+        return verdict
+
+    async def _apart(self, problem: CodeProblem, program: str, tests: Tests, whole: Verdict) -> Verdict:
+        """The verdict on a program that ended in one of its tests, so that the tests after it never ran: each
+        test is judged by itself, with its share of the limits."""
+        self._counts["judging/apart"] += 1
+        limits = self._limits or getattr(getattr(self._sandbox, "config", None), "limits", None)
+        alone = Judge(self._sandbox, _share(limits or Limits(), len(tests)))
+        judging = [asyncio.ensure_future(alone._judged(problem, program, test)) for test in tests.apart()]
+        try:
+            verdicts = await asyncio.gather(*judging)
+        finally:
+            for task in judging:
+                task.cancel()
+            await asyncio.gather(*judging, return_exceptions=True)
+        failed = [verdict for verdict in verdicts if not verdict.ok]
+        failures = tuple(_failure(verdict) for verdict in failed[:SHOWN])
+        passed, total = len(verdicts) - len(failed), len(verdicts)
+        return dataclasses.replace(whole, passed=passed, total=total, failures=failures, candidate="")
 
 
 def test_program(problem: CodeProblem, tests: Tests) -> str:
@@ -138,7 +164,33 @@ def worst(problem: CodeProblem, tests: Tests, error: str, message: str) -> Verdi
     return Verdict(passed=0, total=len(tests), failures=(failure,))
 
 
-def never_ran(verdict: Verdict) -> bool:
-    """Whether no test was reached: the program ended, or failed, as it was loaded."""
+_NO_EXIT = frozenset({"NotReached", "RuntimeError", "TimeLimitExceeded", "Killed"})
+"""Failures of cases in which a program didn't end with exit code 0 (`judge_outputs`)."""
+
+
+def never_ran(verdict: Verdict, tests: Tests) -> bool:
+    """Whether no test was reached: the program ended, or failed, as it was loaded; of a program that reads
+    stdin, whether no case ended with exit code 0."""
     failures = verdict.failures
-    return verdict.passed == 0 and bool(failures) and all(f.error == "NotReached" for f in failures)
+    errors = _NO_EXIT if tests.cases else {"NotReached"}
+    return verdict.passed == 0 and bool(failures) and all(f.error in errors for f in failures)
+
+
+def _ended_within(verdict: Verdict) -> bool:
+    """Whether the program, or the time of its tests, ended in one of the tests."""
+    early = bool(verdict.candidate) or any(f.error in ("OutOfTime", "TestsEnded") for f in verdict.failures)
+    return early and not verdict.ok and any(f.error != "NotReached" for f in verdict.failures)
+
+
+def _share(limits: Limits, count: int) -> Limits:
+    """The limits of one of `count` tests: its share of the seconds, but not less than the least."""
+    cpu = max(limits.cpu_seconds / count, min(limits.cpu_seconds, LEAST_CPU))
+    wall = max(limits.wall_seconds / count, min(limits.wall_seconds, LEAST_WALL))
+    return limits.model_copy(update={"cpu_seconds": cpu, "wall_seconds": wall})
+
+
+def _failure(verdict: Verdict) -> TestFailure:
+    """The failure of a test that was judged by itself, with how the program ended in it."""
+    failure = verdict.failures[0]
+    ended = failure.error == "CandidateEnded" and verdict.candidate
+    return dataclasses.replace(failure, message=verdict.candidate) if ended else failure

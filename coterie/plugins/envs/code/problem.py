@@ -43,7 +43,13 @@ class Tests:
         """The first `number` tests; the last `-number` where it is negative; all where it is 0."""
         if number == 0 or abs(number) >= len(self):
             return self
-        kept = slice(None, number) if number > 0 else slice(number, None)
+        return self._only(slice(None, number) if number > 0 else slice(number, None))
+
+    def apart(self) -> tuple[Tests, ...]:
+        """Each test by itself."""
+        return tuple(self._only(slice(at, at + 1)) for at in range(len(self)))
+
+    def _only(self, kept: slice) -> Tests:
         if self.cases:
             return Tests(cases=self.cases[kept])
         return Tests(source=_with_asserts(self.source, kept))
@@ -59,7 +65,7 @@ class CodeProblem:
     tests: Tests = Tests()
     """Hidden tests: they decide success."""
     visible: Tests = Tests()
-    """Tests that come with the problem; none: the hidden ones are shown where tests are."""
+    """Tests that come with the problem."""
     solution: str = ""
     """A whole reference program; empty: there is none."""
     aux_solution: str = ""

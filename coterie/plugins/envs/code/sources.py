@@ -13,7 +13,8 @@ _FENCE = re.compile(r"(`{3,}|~{3,})[ \t]*([\w+-]*)[ \t]*$")
 _BEGINS = re.compile(r"(?:def|class|async def|import|from|@|if __name__)\b|@")
 _PROSE = re.compile(r"[A-Z][a-z]+(?:'[a-z]+)?,? [a-zA-Z]|[-*] |#{2,} |\d+\. ")
 """The start of a line that is a sentence, an item or a heading, and no statement."""
-_UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
+UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
+"""What Python raises for a text that is no program."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -23,7 +24,7 @@ def parsed(code: str) -> ast.Module | None:
     """The syntax tree; None where the code doesn't parse."""
     try:
         return ast.parse(code)
-    except _UNPARSABLE:
+    except UNPARSABLE:
         return None
 
 
@@ -90,8 +91,8 @@ def parameters(prompt: str, entry_point: str) -> str:
     return " ".join(match[1].split()) if match is not None else ""
 
 
-def kept_code(code: str, without: tuple[str, ...] = ()) -> str:
-    """Imports, definitions and constants of a role's code, without functions of these names.
+def kept_code(code: str) -> str:
+    """Imports, definitions and constants of a role's code.
 
     Calls, prints and tests at the top level are left out: the program is loaded, not run. Code that doesn't
     parse is kept whole.
@@ -99,8 +100,7 @@ def kept_code(code: str, without: tuple[str, ...] = ()) -> str:
     tree = parsed(code)
     if tree is None:
         return code
-    kept = [node for node in tree.body if _gives(node) and getattr(node, "name", "") not in without]
-    return "".join(ast.unparse(node) + "\n" for node in kept)
+    return "".join(ast.unparse(node) + "\n" for node in tree.body if _gives(node))
 
 
 def function_of(code: str, name: str) -> Function | None:

@@ -64,6 +64,8 @@ class State:
     """Of the last complete turn."""
     turns: int = 0
     over: bool = False
+    evaluation: bool = False
+    """Whether the episode is of an evaluation."""
 
     def of(self, role: str) -> Written | None:
         return dict(self.latest).get(role)

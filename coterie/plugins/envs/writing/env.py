@@ -38,8 +38,8 @@ class Writing(Plugin):
 
     Source: the writing games of MAGRPO (arXiv 2508.04652). `first` and `second` each write one text, at once;
     the second doesn't see the first. `solver` alone writes both, with a line `---` between them. What differs
-    from the original: transition words are words and no parts of words, texts are joined with white space,
-    and an answer without the line is not cut at a third.
+    from the original: transition words are words and no parts of words, they are searched in each text by
+    itself, and an answer without the line is not cut at a third.
     """
 
     Config = WritingConfig

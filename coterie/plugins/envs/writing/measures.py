@@ -104,7 +104,8 @@ def measure(first: str, second: str, form: Form) -> Measures:
     length_ratio = len(second) / len(first) if first else 0.0
     distinct = [set(_WORD.findall(text.lower())) for text in (first, second)]
     word_ratio = len(distinct[1]) / len(distinct[0]) if distinct[0] else 0.0
-    kinds = categories(f"{first}\n{second}" if form.transitions_in_both else second)
+    # Each text by itself: no phrase begins in one and ends in the other.
+    kinds = categories(second) | (categories(first) if form.transitions_in_both else frozenset())
     common = overlap(first, second)
     structure = 1.0 if all(form.least <= count <= form.most for count in counts) else None
     length = form.length.value(length_ratio) if structure is not None else None

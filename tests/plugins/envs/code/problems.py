@@ -14,6 +14,7 @@ ADD: dict[str, Any] = {
     "aux_solution": "def aux(x):\n    return x * x\n",
     "main_solution": "def f(x, y):\n    return aux(x) + aux(y)\n",
 }
+SQUARES: dict[str, Any] = {**ADD, "tests": "".join(f"assert f({n}, 0) == {n * n}\n" for n in range(1, 7))}
 SHIFT: dict[str, Any] = {
     "id": "shift",
     "prompt": "import math\n\ndef encode(s):\n    return s[1:] + s[:1]\n\n"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from coterie.plugins.envs.code.analysis import usage
+from coterie.plugins.envs.code.analysis import Usage, usage
+from tests.plugins.envs.code.test_bindings import INSIDE, indented
 
 USED = [
     "def f(x):\n    return aux(x) + 1",
@@ -22,7 +23,68 @@ USED = [
     "def f(x):\n    y = aux(x)\n    print(len(y))\n    return x",
     "def f(x):\n    for v in aux(x):\n        x += v\n    return x",
     "def f(x):\n    y = aux(x)\n    z = sorted(y)\n    return x",
+    "def f(x):\n    return sorted(x, key=aux)",
+    "def f(x):\n    x.sort(key=aux)\n    return x",
+    "def f(x):\n    return reduce(aux, x)",
+    "def f(x):\n    helpers = [aux, abs]\n    return helpers[0](x)",
+    "def f(x):\n    return (aux if x else abs)(x)",
+    "def f(x):\n    while True:\n        if x > 9:\n            break\n        x += 1\n    return aux(x)",
+    "def f(x):\n    try:\n        return x[0]\n    except IndexError:\n        pass\n    return aux(x)",
+    "def f(x):\n    match x:\n        case 1:\n            return 1\n    return aux(x)",
+    "def f(x):\n    for v in range(1):\n        return aux(v)",
+    "def f(x):\n    return True and aux(x) or 0",
+    "def f(x):\n    def inner(v):\n        return outer(v - 1)\n    def outer(v):\n"
+    "        return aux(v) if v < 1 else inner(v)\n    return outer(x) + 1",
+    "def f(x):\n    def inner(v):\n        return aux(v)\n    def outer(v):\n        return inner(v)\n"
+    "    return outer(x) + 1",
+    "def f(x):\n    try:\n        x += 1\n    except E:\n        return 2\n    return aux(x)",
+    "def f(x):\n    with open(x) as file:\n        raise ValueError\n    return aux(x)",
 ]
+DEAD = [
+    "if False:\n    aux(x)",
+    "if x and 0:\n    aux(x)",
+    "if not 1:\n    aux(x)",
+    "if 1 > 2:\n    aux(x)",
+    "if True:\n    x += 1\nelse:\n    x = aux(x)",
+    "if []:\n    x = aux(x)",
+    "while 0:\n    x = aux(x)",
+    "while None:\n    x = aux(x)",
+    "for v in ():\n    x = aux(v)",
+    "for v in range(0):\n    x = aux(v)",
+    "y = 0 and aux(x)\nx += y",
+    "y = 1 or aux(x)\nx += y",
+    "y = x or True or aux(x)\nx += y",
+    "x = aux(x) if False else x",
+    "x = [x, *[aux(v) for v in []]][0]",
+    "x = [x, *(aux(v) for v in [x] if 0)][0]",
+    "x = {aux(v): v for v in ()} or x",
+    "return x\nx = aux(x)",
+    "raise ValueError\nx = aux(x)",
+    "for v in x:\n    continue\n    aux(v)",
+    "while x:\n    break\n    aux(x)",
+    "if x:\n    return 1\nelse:\n    return 2\nx = aux(x)",
+    "while True:\n    if x:\n        return 1\nx = aux(x)",
+    "while 1:\n    for v in x:\n        break\nx = aux(x)",
+    "try:\n    return 1\nexcept E:\n    return 2\nx = aux(x)",
+    "try:\n    x = 1\nfinally:\n    return 2\nx = aux(x)",
+    "match x:\n    case 1:\n        return 1\n    case _:\n        return 2\nx = aux(x)",
+    "def inner(v):\n    return aux(v)",
+    "inner = lambda v: aux(v)",
+    "def inner(v):\n    return other(v)\ndef other(v):\n    return inner(aux(v))",
+    "lambda: aux(x)",
+    "y: aux(x) = x\nx = y",
+    "y: aux(x)",
+    "aux",
+    "helper = aux",
+    "helpers = [aux, abs]",
+    "print(aux)",
+    "if callable(aux):\n    x += 1",
+    "if aux:\n    x += 1",
+    "map(aux, x)",
+    "lazy = map(aux, x)",
+    "x = (aux, x)[1]",
+]
+"""Statements that mention `aux`, of which syntax shows that none calls it."""
 IGNORED = [
     ("def f(x):\n    aux(x)\n    return x", "the result is dropped"),
     ("def f(x):\n    y = aux(x)\n    return x", "y is never used"),
@@ -31,6 +93,9 @@ IGNORED = [
     ("def f(x):\n    a, b = aux(x)\n    return x", "is never used"),
     ("def f(x):\n    y: int = aux(x)\n    return x", "y is never used"),
     ("def f(x):\n    y = aux(x)\n    y = y\n    return x", "y is never used"),
+    ("def f(x):\n    y = aux(x) + 1\n    return x", "y is never used"),
+    ("def f(x):\n    -aux(x), 2\n    return x", "the result is dropped"),
+    ("def f(x):\n    sorted(x, key=aux)\n    return x", "the result is dropped"),
 ]
 THIN = [
     "def f(x):\n    return aux(x)",
@@ -39,6 +104,8 @@ THIN = [
     "def f(*values):\n    return aux(*values)",
     "def f(x):\n    result = aux(x)\n    return result",
     "def f(x):\n    return aux(x, 3, key=True)",
+    "def f(x):\n    if False:\n        x += 1\n    pass\n    return aux(x)",
+    "def f(x):\n    return aux(x)\n    return x + 1",
 ]
 NOT_THIN = [
     "def f(x):\n    return aux(x) + 1",
@@ -88,8 +155,7 @@ def test_any_further_work_is_not_thin(code):
         "def f(x):\n    return x",
         "def f(x):\n    return 'aux(x)'",
         "def f(x):\n    # aux(x)\n    return x",
-        "def f(aux):\n    return aux(1)",
-        "def f(x):\n    aux = abs\n    return aux(x)",
+        "def f(x, y=aux(1)):\n    return x",
         "def f(x):\n    return (aux(x",
         "def g(x):\n    return aux(x)",
         "",
@@ -97,6 +163,23 @@ def test_any_further_work_is_not_thin(code):
 )
 def test_no_call_in_the_entry_point_is_no_use(code):
     assert not usage(code, "f").called
+
+
+@pytest.mark.parametrize("statements", DEAD)
+def test_a_call_that_syntax_shows_to_be_never_made_is_no_use(statements):
+    code = "def f(x):\n" + "".join(f"    {line}\n" for line in [*statements.split("\n"), "return x"])
+    compile(code, "f.py", "exec")
+    assert usage(code, "f") == Usage()
+
+
+@pytest.mark.parametrize("form", INSIDE)
+def test_an_aux_of_the_function_s_own_is_not_the_helper_s(form):
+    assert usage(indented("pass"), "f").called and usage(indented(INSIDE[form]), "f") == Usage()
+
+
+@pytest.mark.parametrize("parameters", ["aux", "x, aux=abs", "*aux", "x, *, aux", "**aux"])
+def test_a_parameter_of_that_name_is_not_the_helper_s(parameters):
+    assert usage(f"def f({parameters}):\n    return aux(1) + 1\n", "f") == Usage()
 
 
 def test_a_name_of_another_scope_is_read():

@@ -244,6 +244,14 @@ def test_programs_are_tested_by_input_and_output(tmp_path):
     assert step.info["code"]["visible_passed"] == 1
 
 
+def test_a_program_that_no_case_ends_well_for_did_not_run(tmp_path):
+    programs = ["print(1)", "raise ValueError", "exit(1)", "import no_such_module"]
+    answers = [(turn, {"coder": fenced(code + "\n")}) for turn, code in enumerate(programs)]
+    steps, _, _, _ = played(tmp_path, answers, records=[PROGRAM])
+    found = [(step.info["code"]["builds"], step.info["code"]["runs"]) for step in steps]
+    assert found == [(True, True), (True, False), (True, False), (True, False)]
+
+
 def test_split_test_may_be_of_another_set(tmp_path):
     (tmp_path / "other").mkdir()
     other = data_of(tmp_path / "other", test=[PROGRAM])

@@ -9,9 +9,11 @@ from dataclasses import replace
 import pytest
 
 from coterie.core.errors import ConfigError, DataError, PluginError, SystemFault
+from coterie.core.protocols import RolloutJob
 from coterie.core.types import Fault, all_passed
 from coterie.plugins.envs.code.collab import CodeCollab
 from coterie.plugins.envs.code.problem import Tests
+from coterie.plugins.rewards.code_structure import levels
 from coterie.testing import build, check_environment, check_reward, check_role, play_episode
 from coterie.testing.support.opening import opened
 from tests.plugins.envs.code.problems import ADD, ROOT, SHIFT, SUM_LINES
@@ -83,10 +85,92 @@ def test_two_parts_that_fit_solve_the_problem(tmp_path):
     assert json.loads(json.dumps(step.info)) == step.info, "plain data"
 
 
+USELESS = fenced("def aux(x):\n    return 0\n")
+RIGHT = ADD["main_solution"]
+AT_THE_TOP = [
+    "def aux(x):\n    return x * x\n",
+    "aux = lambda v: v * v\n",
+    "aux: object = lambda v: v * v\n",
+    "aux, z = lambda v: v * v, 1\n",
+    "z = (aux := lambda v: v * v)\n",
+    "class aux(int):\n    def __new__(cls, v):\n        return v * v\n",
+    "class Square:\n    global aux\n    aux = lambda v: v * v\n",
+]
+WITHIN = [
+    "def aux(v):\n    return v * v",
+    "aux = lambda v: v * v",
+    "global aux\naux = lambda v: v * v",
+    "from math import prod as aux\nx, y = [x, x], [y, y]",
+    "try:\n    raise ValueError\nexcept ValueError as aux:\n    return x * x + y * y",
+    "if False:\n    return aux(x)\nreturn x * x + y * y",
+]
+
+
+def reports(folder, *answers, **settings):
+    """The report on each pair of answers (of aux, of main), each an episode's first turn."""
+
+    async def go():
+        env = environment(folder, **settings)
+        async with opened(env, None):
+            task = env.tasks("train", 0)[0]
+            steps = [
+                env.step(env.reset(task, 0), {"aux": action(aux), "main": action(main)}, context(task))
+                for aux, main in answers
+            ]
+            return [step.info["code"] for step in await asyncio.gather(*steps)]
+
+    return asyncio.run(go())
+
+
 def test_main_can_not_replace_aux(tmp_path):
-    cheat = fenced("def aux(x):\n    return x * x\n" + ADD["main_solution"])
-    [step], outcome, _, _ = played(tmp_path, [{"aux": fenced("def aux(x):\n    return 0\n"), "main": cheat}])
-    assert outcome["success"] == 0.0 and step.info["code"]["called"]
+    found = reports(tmp_path, *((USELESS, fenced(replacing + RIGHT)) for replacing in AT_THE_TOP))
+    assert [(report["called"], report["passed"]) for report in found] == [(True, 0)] * len(AT_THE_TOP)
+
+
+def test_an_aux_of_main_s_own_earns_what_a_main_without_a_helper_earns(tmp_path):
+    lines = [[*statements.split("\n"), "return aux(x) + aux(y)"] for statements in WITHIN]
+    bodies = ["".join(f"    {line}\n" for line in of) for of in lines]
+    found = reports(tmp_path, *((USELESS, fenced(f"def f(x, y):\n{body}")) for body in bodies))
+    assert [(report["passed"], levels(report)) for report in found] == [(2, 2.5)] * len(WITHIN)
+
+
+BRANCHES = [  # of the original's decisions, in their order; ADD has two tests
+    ("no aux, no main", "no code", "no code", 0.0),
+    ("aux without a return, no main", fenced("def aux(x):\n    pass\n"), "no code", 0.0),
+    ("no main: it stops", AUX, "no code", 0.4),
+    ("main without a return: it stops", AUX, fenced("def f(x, y):\n    aux(x)\n"), 0.4),
+    ("no aux, and main doesn't parse: it stops", "no code", fenced("def f(x, y):\n    return (x\n"), 0.6),
+    ("main doesn't parse: it stops", AUX, fenced("def f(x, y):\n    return (x\n"), 1.0),
+    ("aux doesn't parse: it stops", fenced("def aux(x):\n    return (x\n"), MAIN, 1.0),
+    ("no test passes", AUX, fenced("def f(x, y):\n    return aux(x) * aux(y) + 3\n"), 1.5),
+    ("the program can't be loaded", AUX, fenced("T = {}['x']\n" + RIGHT), 1.5),
+    ("half of the tests pass, by a call", AUX, fenced("def f(x, y):\n    return aux(x) + 0\n"), 3.5),
+    ("half of the tests pass, without a call", AUX, fenced("def f(x, y):\n    return x * x\n"), 2.0),
+    ("a call", AUX, MAIN, 4.0),
+    ("no call", AUX, ALONE, 2.5),
+    ("no aux, and no call", "no code", ALONE, 2.1),
+    ("no aux to call", "no code", MAIN, 1.1),
+    ("a thin wrapper", fenced(ADD["solution"].replace("def f", "def aux")), fenced(
+        "def f(x, y):\n    return aux(x, y)\n"), 3.0),
+    ("a thin wrapper in two lines", fenced(ADD["solution"].replace("def f", "def aux")), fenced(
+        "def f(x, y):\n    z = aux(x, y)\n    return z\n"), 3.0),
+    ("an ignored result", AUX, fenced("def f(x, y):\n    aux(x)\n    return x * x + y * y\n"), 3.5),
+    # The original pays for a call of an aux that returns nothing.
+    ("an aux without a return", fenced("def aux(x):\n    pass\n"), fenced(
+        "def f(x, y):\n    z = [aux(x)]\n    return (x * x + y * y, z)[0]\n"), 2.1),
+]  # fmt: skip
+
+
+def test_the_reward_has_the_branches_of_the_original(tmp_path):
+    found = reports(tmp_path, *((aux, main) for _, aux, main, _ in BRANCHES))
+    earned = {name: levels(report) for (name, *_), report in zip(BRANCHES, found, strict=True)}
+    assert earned == pytest.approx({name: value for name, *_, value in BRANCHES})
+
+
+def test_a_program_that_can_t_be_loaded_builds_and_does_not_run(tmp_path):
+    broken = fenced("TABLE = {}['x']\n" + RIGHT)
+    [step], _, _, _ = played(tmp_path, [{"aux": AUX, "main": broken}])
+    assert step.info["code"]["builds"] and not step.info["code"]["runs"]
 
 
 def test_code_over_its_limit_counts_as_missing(tmp_path):
@@ -142,10 +226,113 @@ def test_a_lost_action_is_no_answer(tmp_path):
         asyncio.run(env.step(env.reset(task, 0), {"aux": lost, "main": action(MAIN)}, context(task)))
 
 
-def test_feedback_tests_are_the_hidden_ones_or_a_function_s(tmp_path):
+VISIBLE = {**ADD, "visible_tests": "assert f(0, 0) == 0\n"}
+HALF_RIGHT = fenced("def f(x, y):\n    return aux(x) + aux(y) if x == 0 == y else None\n")
+
+
+def told_of(folder, *, evaluation=False, role="main", **settings):
+    """(the finding on tests, the diagnosis, what was counted) after a turn of a half right program."""
+
+    async def go():
+        env = environment(folder, **settings)
+        async with opened(env, None):
+            task = env.tasks("train", 0)[0]
+            ctx = replace(context(task), evaluation=evaluation)
+            step = await env.step(env.reset(task, 0), {"aux": action(AUX), "main": action(HALF_RIGHT)}, ctx)
+            found = await env.findings(step.state, role, 0)
+            counted = env.counted()
+            return next(f for f in found if f.name == "tests"), await env.diagnose(step.state, role), counted
+
+    return asyncio.run(go())
+
+
+def test_feedback_is_of_the_tests_that_come_with_a_problem(tmp_path):
+    """They say nothing of the answers that decide success."""
+    tests, diagnosis, counted = told_of(tmp_path, records=[VISIBLE])
+    assert tests.passed and tests.summary == "Tests: all 1 passed"
+    assert "candidate" not in diagnosis and "feedback/hidden_tests" not in counted
+    assert env_visible(tmp_path, VISIBLE) == (1, 1)
+
+
+def env_visible(folder, record):
+    [step], _, _, _ = played(folder, [{"aux": AUX, "main": HALF_RIGHT}], records=[record])
+    return step.info["code"]["visible_passed"], step.info["code"]["visible_total"]
+
+
+@pytest.mark.parametrize("settings", [{}, {"feedback_tests": "visible"}, {"feedback_tests": "hidden"}])
+def test_without_them_or_by_a_word_it_is_of_the_hidden_ones_and_counted(tmp_path, settings):
+    records = [VISIBLE] if settings.get("feedback_tests") == "hidden" else [ADD]
+    tests, diagnosis, counted = told_of(tmp_path, records=records, **settings)
+    assert tests.summary == "Tests: none of 2 passed" and "assert candidate(1, 2) == 5" in tests.details[1]
+    assert "== 5" in diagnosis and counted["feedback/hidden_tests"] == 1
+
+
+@pytest.mark.parametrize("settings", [{}, {"feedback_tests": "hidden"}])
+def test_an_evaluation_never_shows_a_hidden_test(tmp_path, settings):
+    tests, diagnosis, counted = told_of(tmp_path, evaluation=True, records=[ADD], **settings)
+    assert tests.summary == "Tests: none of 2 passed" and not tests.passed
+    assert not any("assert" in line for line in tests.details) and "assert" not in diagnosis
+    assert "feedback/hidden_tests" not in counted
+
+
+def test_an_evaluation_shows_the_visible_tests(tmp_path):
+    wrong = {**VISIBLE, "visible_tests": "assert f(0, 1) == 1\n"}
+    tests, _, _ = told_of(tmp_path, evaluation=True, records=[wrong])
+    assert "assert f(0, 1) == 1" in tests.details[1]
+
+
+def test_a_run_s_evaluation_is_told_to_its_environment(tmp_path):
+    """Turn 2 of an evaluation reads no hidden test, turn 2 of training does."""
+    answers = {"aux": AUX, "main": HALF_RIGHT}
+    made = run(tmp_path, answers, records=[ADD], max_turns=2, transition={"type": "level_feedback"})
+
+    async def go():
+        async with opened(made):
+            jobs = [
+                RolloutJob(task=made.environment.tasks("train", 0)[0], evaluation=evaluation)
+                for evaluation in (False, True)
+            ]
+            return (await made.play(jobs)).trees
+
+    shown = [
+        {
+            ("== 5" in prompt, "Tests: 0/2 passed" in prompt)
+            for node in tree.nodes()
+            if node.turn
+            for prompt in (decision.messages[-1]["content"] for decision in node.decisions.values())
+        }
+        for tree in asyncio.run(go())
+    ]
+    assert shown == [{(True, True)}, {(False, True)}]
+
+
+@pytest.mark.parametrize(
+    ("records", "env", "transition", "turns", "said"),
+    [
+        ([ADD, VISIBLE], {}, "level_feedback", 2, "1 of 2 problems of train have no visible tests"),
+        ([ADD], {}, "diagnosis", 2, "1 of 1 problems of train have no visible tests"),
+        ([VISIBLE], {}, "level_feedback", 2, ""),
+        ([ADD], {"feedback_tests": "hidden"}, "level_feedback", 2, ""),
+        ([ADD], {"feedback_tests": "tests.plugins.envs.code.test_collab:only_zero"}, "diagnosis", 2, ""),
+        ([ADD], {}, "level_feedback", 1, ""),
+        ([ADD], {}, "passed", 2, ""),
+        ([ADD], {}, "plain", 2, ""),
+    ],
+)
+def test_a_run_that_would_show_hidden_tests_says_so_once_at_its_start(
+    tmp_path, caplog, records, env, transition, turns, said
+):
+    texts = {"aux": AUX, "main": MAIN}
+    data = [{**record, "id": str(n), "prompt": f"{n} {record['prompt']}"} for n, record in enumerate(records)]
+    made = run(tmp_path, texts, records=data, env=env, max_turns=turns, transition={"type": transition})
+    for _ in range(2):
+        made.environment.tasks("train", 0)
+    assert caplog.text.count("have no visible tests") == bool(said) and said in caplog.text
+
+
+def test_feedback_tests_may_be_a_function_s(tmp_path):
     settings = {"feedback_tests": "tests.plugins.envs.code.test_collab:only_zero"}
-    half = fenced("def f(x, y):\n    return aux(x) + aux(y) if x == 0 == y else None\n")
-    [step], _, told, _ = played(tmp_path, [{"aux": AUX, "main": half}], **settings)
+    [step], _, told, _ = played(tmp_path, [{"aux": AUX, "main": HALF_RIGHT}], **settings)
     report = step.info["code"]
     assert (report["passed"], report["visible_passed"], report["visible_total"]) == (0, 1, 1)
     tests = next(finding for finding in told["main"] if finding.name == "tests")
@@ -207,7 +394,7 @@ def test_a_subclass_may_give_the_feedback_tests(tmp_path, name):
 
 def test_feedback_says_how_a_program_ended(tmp_path):
     endless = fenced("def f(x, y):\n    while True:\n        aux(x)\n    return x\n")
-    _, _, told, _ = played(tmp_path, [{"aux": AUX, "main": endless}], limits={"cpu_seconds": 0.5})
+    _, _, told, _ = played(tmp_path, [{"aux": AUX, "main": endless}], limits={"cpu_seconds": 0.2})
     tests = next(finding for finding in told["main"] if finding.name == "tests")
     assert tests.details[1].endswith("-> CandidateEnded: timeout")
     record = {**ADD, "tests": "assert f(1, 2) == 5\nassert f(0, 3) == 9\n"}

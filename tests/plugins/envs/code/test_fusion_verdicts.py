@@ -18,7 +18,7 @@ from coterie.plugins.envs.code.judging import Judge, whole_program
 from coterie.plugins.envs.code.problem import problem_of
 from tests.backends.sandboxes.fusion_server import FusionServer
 from tests.plugins.envs.code.mutants import mutants
-from tests.plugins.envs.code.problems import ADD, ROOT, SHIFT, SUM_LINES
+from tests.plugins.envs.code.problems import ADD, ROOT, SHIFT, SQUARES, SUM_LINES
 
 RESULTS = Path(__file__).resolve().parents[4] / "benchmarks" / "results" / "code_verdicts.json"
 
@@ -46,6 +46,19 @@ def test_references_and_mutants_have_equal_verdicts():
         theirs = verdicts(fusion, programs, limits)
     ours = verdicts(LocalSandbox(LocalSandbox.Config(workers=2), None), programs, limits)
     assert ours == theirs and all(passed == total for passed, total in ours[: len(problems)])
+
+
+@pytest.mark.sandbox
+def test_a_loop_costs_one_test_in_both_sandboxes():
+    problem = problem_of(SQUARES)
+    program = "def f(x, y):\n    while x == {}:\n        pass\n    return x * x\n"
+    programs = [(problem, program.format(number)) for number in (1, 6)]
+    limits = Limits(cpu_seconds=0.5)
+    with FusionServer() as server:
+        fusion = SandboxFusion(SandboxFusion.Config(url=server.url, concurrency=2), None)
+        theirs = verdicts(fusion, programs, limits)
+    ours = verdicts(LocalSandbox(LocalSandbox.Config(workers=2), None), programs, limits)
+    assert ours == theirs == [(5, 6)] * 2
 
 
 def test_the_committed_comparison_found_no_difference():

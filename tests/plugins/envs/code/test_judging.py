@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 
 import pytest
 
 from coterie.backends.sandboxes.local import LocalSandbox
 from coterie.core.errors import PolicyFault, SystemFault
-from coterie.core.protocols import Limits, Verdict
-from coterie.plugins.envs.code.judging import Judge, whole_program
+from coterie.core.protocols import Limits, TestFailure, Verdict
+from coterie.plugins.envs.code.judging import LEAST_CPU, LEAST_WALL, Judge, _share, never_ran, whole_program
 from coterie.plugins.envs.code.problem import problem_of
-from tests.plugins.envs.code.problems import ADD, ROOT, SHIFT, SUM_LINES
+from tests.plugins.envs.code.problems import ADD, ROOT, SHIFT, SQUARES, SUM_LINES
 
 
 class Slow:
@@ -84,17 +85,110 @@ def test_a_program_that_ends_itself_fails_its_tests_and_nothing_else():
     assert [verdict.ok for verdict in results] == [False] * 6 + [True]
 
 
-def test_what_ends_one_test_and_what_ends_the_rest():
-    """An endless loop takes the rest of the time; an exit and a deep recursion cost one test."""
-    record = {**ADD, "tests": "".join(f"assert f({n}, 0) == {n * n}\n" for n in (1, 2, 3, 4))}
-    bodies = ["exit()", "return f(x, y)", "raise KeyError", "while True: pass"]
-    programs = [
-        (record, f"def f(x, y):\n    if x == {n}:\n        {body}\n    return x * x + y * y\n")
-        for body in bodies
-        for n in (1, 4)
+BODIES = [
+    "exit()",
+    "return f(x, y)",
+    "raise KeyError",
+    "while True: pass",
+    "return sum(iter(int, 1))",
+    "__import__('os')._exit(0)",
+    "return [0] * 10**10",
+]
+"""How a call ends, or doesn't; the second loop hears no signal."""
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_what_ends_one_test_costs_that_test_wherever_it_stands(body):
+    program = "def f(x, y):\n    if x == {}:\n        {}\n    return x * x + y * y\n"
+    programs = [(SQUARES, program.format(n, body)) for n in (1, 6)]
+    found = verdicts(*programs, limits=Limits(cpu_seconds=0.25, memory_mb=256))
+    assert [(verdict.passed, verdict.total) for verdict in found] == [(5, 6)] * 2
+    assert [[failure.source for failure in verdict.failures] for verdict in found] == [
+        [f"assert f({n}, 0) == {n * n}"] for n in (1, 6)
     ]
-    passed = [verdict.passed for verdict in verdicts(*programs, limits=Limits(cpu_seconds=1))]
-    assert passed == [3, 3, 3, 3, 3, 3, 0, 3]
+
+
+def test_a_loop_in_every_test_costs_no_more_than_the_limits_twice():
+    limits = Limits(cpu_seconds=3, wall_seconds=30)
+    assert sum(_share(limits, 3).cpu_seconds for _ in range(3)) == 3
+    assert _share(limits, 3).wall_seconds == 10 and _share(limits, 3).memory_mb == limits.memory_mb
+    many = _share(limits, 100)
+    assert (many.cpu_seconds, many.wall_seconds) == (LEAST_CPU, LEAST_WALL), "time to load a program"
+    short = Limits(cpu_seconds=0.1, wall_seconds=1)
+    assert _share(short, 100) == short, "never more than the program's"
+    endless = "def f(x, y):\n    while True: pass\n    return x\n"
+    (verdict,) = verdicts((SQUARES, endless), limits=Limits(cpu_seconds=0.1))
+    assert (verdict.passed, verdict.total) == (0, 6)
+    assert {failure.message for failure in verdict.failures} == {"timeout"}
+
+
+def test_a_program_that_ends_as_it_is_loaded_is_judged_once():
+    async def go(verdict):
+        sandbox, problem = Slow(verdict), problem_of(SQUARES)
+        sandbox.release.set()
+        judge = Judge(sandbox)
+        await judge.judge(problem, "a", problem.tests)
+        return sandbox.calls, judge.counted().get("judging/apart", 0)
+
+    unreached, wrong = (
+        TestFailure(line=1, source="", error=error) for error in ("NotReached", "AssertionError")
+    )
+    loaded = Verdict(passed=0, total=6, failures=(unreached,) * 6, candidate="timeout")
+    assert asyncio.run(go(loaded)) == (1, 0)
+    assert asyncio.run(go(dataclasses.replace(loaded, failures=(wrong, unreached)))) == (7, 1)
+    assert asyncio.run(go(Verdict(passed=5, total=6, failures=(wrong,)))) == (1, 0), "it ran to the end"
+
+
+def test_tests_that_use_up_their_own_time_fail_alone():
+    slow = "assert sum(1 for _ in iter(int, 1)) == f(0, 0)\n"
+    for tests in (slow + SQUARES["tests"], SQUARES["tests"] + slow):
+        (verdict,) = verdicts(({**ADD, "tests": tests}, ADD["solution"]), limits=Limits(cpu_seconds=0.25))
+        assert (verdict.passed, verdict.total) == (6, 7)
+
+
+def test_a_program_of_stdin_ran_where_a_case_ended_with_exit_code_0():
+    programs = {
+        "print(1)": False,
+        "import sys\nprint(sum(map(int, sys.stdin)))": False,
+        "raise ValueError": True,
+        "exit(3)": True,
+        "while True: pass": True,
+        "import no_such_module": True,
+        "import os\nos.kill(os.getpid(), 9)": True,
+        "if not input(): exit(1)\nprint(1)": False,
+    }
+    problem = problem_of(SUM_LINES)
+    found = verdicts(*((SUM_LINES, code) for code in programs), limits=Limits(cpu_seconds=0.25))
+    assert [never_ran(verdict, problem.tests) for verdict in found] == list(programs.values())
+
+
+def test_a_function_that_raises_in_every_test_was_reached():
+    (raises, broken) = verdicts(
+        (ADD, "def f(x, y):\n    raise RuntimeError\n"), (ADD, "TABLE = {}['x']\n" + ADD["solution"])
+    )
+    tests = problem_of(ADD).tests
+    assert not never_ran(raises, tests) and never_ran(broken, tests)
+
+
+def test_what_a_prompt_gives_is_a_part_of_the_question():
+    """Two problems whose tests, entry point and programs have the same text, but other helpers."""
+    tests = "assert f(1, 1) == helper()\n"
+    records = [
+        {**ADD, "tests": tests, "prompt": f"def helper():\n    return {number}\n\n{ADD['prompt']}"}
+        for number in (2, 3)
+    ]
+
+    async def go():
+        sandbox = LocalSandbox(LocalSandbox.Config(workers=1), None)
+        await sandbox.open()
+        try:
+            judge = Judge(sandbox)
+            problems = [problem_of(record) for record in records]
+            return [(await judge.judge(p, ADD["solution"], p.tests)).ok for p in problems]
+        finally:
+            await sandbox.close()
+
+    assert asyncio.run(go()) == [True, False]
 
 
 def test_equal_programs_are_judged_once_also_at_the_same_time():

@@ -63,7 +63,7 @@ def test_a_syntax_error_stays_in_the_code_with_its_place():
 @given(st.text(max_size=300))
 def test_any_text_is_read(text):
     code = sources.answered_code(text)
-    sources.kept_code(code, ("aux",))
+    sources.kept_code(code)
     sources.main_size(code)
     sources.defines(code, "f")
     sources.given_code(text, "f")
@@ -97,11 +97,6 @@ def test_statements_that_run_when_a_program_is_loaded_are_left_out():
     code = f"import sys\nprint('hi')\n{F}{run}"
     kept = sources.kept_code(code)
     assert kept == "import sys\ndef f(x):\n    return x + 1\nLIMIT = 2\n"
-
-
-def test_a_function_that_is_not_its_role_s_is_left_out():
-    code = f"def aux(x):\n    return 0\n{F}"
-    assert "aux" not in sources.kept_code(code, ("aux",)) and "def f" in sources.kept_code(code, ("aux",))
 
 
 @pytest.mark.parametrize(

@@ -108,14 +108,73 @@ def test_transition_words_of_the_first_text_count_for_arxiv_alone():
         assert measure(first, words(150, 200), form).categories == count
 
 
-def test_the_join_of_two_texts_makes_no_word():
-    """The original joins without white space: "...so" and "me..." would be "some"."""
-    assert measure(f"{words(130)} so", f"me {words(150, 200)}", ARXIV).categories == 1
+@pytest.mark.parametrize(("end", "start", "count"), [
+    ("so", "me", 1),  # glued, as in the original, it would be "some"
+    ("al", "so", 1),  # ... and "also"
+    ("in", "short", 0),  # the original finds none either
+    ("in ", "short", 0),  # ... and "in short" where white space is between them
+    ("as a", "result", 0),
+    ("in short", "in fact", 2),
+    ("in short", "in short", 1),
+])  # fmt: skip
+def test_each_text_is_searched_by_itself(end, start, count):
+    assert measure(f"{words(130)} {end}", f"{start} {words(150, 200)}", ARXIV).categories == count
+
+
+BRANCHES = [  # (name, form, first, second, the levels' shares), of the original's decisions in their order
+    ("no text", TLDR, "", "", (None, None, None)),
+    ("the first is too short", TLDR, words(7), words(20), (None, None, None)),
+    ("the second is too long", TLDR, words(8), words(257), (None, None, None)),
+    ("the ratio is too small", TLDR, words(20), words(21), (1.0, None, None)),
+    ("the ratio is too large", TLDR, words(20), words(101), (1.0, None, None)),
+    (
+        "at the lower end, and on",
+        TLDR,
+        f"{words(10)}q",
+        f"{' '.join('abcdefghijklmnopqrstuv')}v",
+        (1.0, 0.0, 1.0),
+    ),
+    ("too few distinct words", TLDR, words(20), words(25) + " aaq" * 20, (1.0, 1.0, None)),
+    ("some distinct words", TLDR, words(20), words(33), (1.0, 1.0, 0.5)),
+    ("many distinct words", TLDR, words(20), words(40), (1.0, 1.0, 1.0)),
+    ("the first is too short", ARXIV, words(127), words(160), (None, None, None)),
+    ("the second is too short", ARXIV, words(150), words(127), (None, None, None)),
+    ("the ratio is too small", ARXIV, words(200), words(159), (1.0, None, None)),
+    ("the ratio is too large", ARXIV, words(128), "muchlonger " * 128, (1.0, None, None)),
+    ("a ratio of one", ARXIV, words(150), words(150), (1.0, 0.4, 1.0)),
+    ("a large ratio", ARXIV, words(130), words(234), (1.0, 0.5, None)),
+    ("too many distinct words", ARXIV, f"{words(70)} {words(70)}", words(190), (1.0, 1.0, None)),
+    ("many distinct words", ARXIV, f"{words(120)} {words(20)}", words(190), (1.0, 1.0, 0.29)),
+    ("few distinct words", ARXIV, words(140), f"{words(95)} {words(95)}", (1.0, 1.0, 0.89)),
+    ("too few distinct words", ARXIV, words(140), f"{words(61)} {words(61)} {words(61)}", (1.0, 1.0, None)),
+]
+
+
+@pytest.mark.parametrize(
+    ("form", "first", "second", "levels"), [row[1:] for row in BRANCHES], ids=[row[0] for row in BRANCHES]
+)
+def test_the_levels_have_the_branches_of_the_original(form, first, second, levels):
+    found = measure(first, second, form)
+    values = (found.structure, found.length, found.vocabulary)
+    assert values == tuple(None if level is None else pytest.approx(level, abs=0.011) for level in levels)
+    assert (found.style is None) == (levels[-1] is None)
+
+
+@pytest.mark.parametrize(("kinds", "share"), [(0, 0.0), (1, 0.4), (2, 0.45), (3, 0.5), (12, 0.95)])
+def test_the_first_kind_of_transition_words_is_worth_most(kinds, share):
+    phrases = [phrases[0] for phrases in list(TRANSITIONS.values())[:kinds]]
+    found = measure(words(20), f"{words(45, 100)} {' '.join(phrases)}", TLDR)
+    assert (found.categories, found.style) == (kinds, pytest.approx(0.4 * share))
 
 
 def test_the_overlap_leaves_stop_words_out():
     assert overlap("the cat", "the dog") == 0.0 and overlap("", "") == 0.0 == overlap("the", "the")
     assert overlap("a red cat", "the red dog") == pytest.approx(1 / 3)
+
+
+def test_the_overlap_reads_capitals_as_the_same_letters():
+    assert overlap("Red Cat", "red cat") == 1.0 and overlap("THE Cat", "dog") == 0.0
+    assert overlap("The cat", "dog") == overlap("cat", "dog") and overlap("The", "the") == 0.0
 
 
 @given(st.text(max_size=300), st.text(max_size=300))
