@@ -71,18 +71,36 @@ def _success(rows: Rows) -> float:
     return math.fsum(sampled or chosen or 0.0 for sampled, chosen in of_rows) / len(rows)
 
 
-def _equal_rewards(rows: Rows, role: str) -> bool:
-    """No advantage, or one in so few groups. A lone action is a flat group, and may have an advantage."""
-    zero = all((value or 0.0) < ZERO for value in _values(rows, f"advantage/{role}/abs"))
-    groups = f"groups/{role}"
-    if _mean(rows, f"{groups}/zero_variance") < 0.0:  # an estimator without groups
-        return zero and None not in _values(rows, f"advantage/{role}/abs")
-    idle = _mean(rows, f"{groups}/zero_variance") + max(_mean(rows, f"{groups}/too_small"), 0.0)
-    return idle >= FLAT
+def _equal_rewards(rows: Rows, _: str) -> bool:
+    """Of every role. A role whose actions don't matter has equal rewards while its partners learn."""
+    roles = _second_parts(rows[-1], "groups") | _second_parts(rows[-1], "advantage")
+    return bool(roles) and all(_without_advantage(rows, role) for role in roles)
 
 
-def _zero_gradient(rows: Rows, policy: str) -> bool:
-    """No optimiser step, or one by nothing."""
+def _without_advantage(rows: Rows, role: str) -> bool:
+    """Whether no more than one in a hundred groups of a role compares anything."""
+    sizes = _values(rows, f"advantage/{role}/abs")  # None where flat groups are dropped
+    equal, small = (_values(rows, f"groups/{role}/{name}") for name in ("zero_variance", "too_small"))
+    idle = [e + s for e, s in zip(equal, small, strict=True) if e is not None and s is not None]
+    if len(idle) < len(rows):  # an estimator without groups
+        return all(size is not None and size < ZERO for size in sizes)
+    # Without a baseline, a lone action is a group too: its rewards are equal, and its advantage is not 0.
+    compares = all(share < 1.0 or (size or 0.0) < ZERO for share, size in zip(idle, sizes, strict=True))
+    return compares and math.fsum(idle) / len(idle) >= FLAT
+
+
+def _zero_gradient(rows: Rows, _: str) -> bool:
+    """Of every policy: no optimiser step, or steps of nothing."""
+    policies = {policy for policy in _second_parts(rows[-1], "policy") if _reports_steps(rows[-1], policy)}
+    return bool(policies) and all(_stands_still(rows, policy) for policy in policies)
+
+
+def _reports_steps(row: Row, policy: str) -> bool:
+    """Whether the trainer says how many optimiser steps it made; a trainer of a plugin may not."""
+    return f"policy/{policy}/optimizer_steps" in row
+
+
+def _stands_still(rows: Rows, policy: str) -> bool:
     norms, steps, skipped = (
         _values(rows, f"policy/{policy}/{name}") for name in ("grad_norm", "optimizer_steps", "skipped_steps")
     )
@@ -118,27 +136,27 @@ def _reward_unchanged(rows: Rows, _: str) -> bool:
 
 
 RULES = (
-    Rule("equal_rewards", "role", _equal_rewards,
-         "the rewards within its groups are equal, so no action is better than another",
-         "sampler.sampling.temperature=1 where it is 0; more sampler.branches or chains; easier tasks or a "
-         "reward that tells more answers apart; a lower learning rate where one update broke the policy"),
-    Rule("zero_gradient", "policy", _zero_gradient,
-         "its gradient is 0, so its weights stay what they are",
-         "what helps equal rewards; else a lower learning rate, since a policy that one update has driven to "
-         "certainty has no gradient, and a start from earlier weights"),
+    Rule("equal_rewards", "run", _equal_rewards,
+         "the rewards within a group are equal, for every role, so no answer is better than another",
+         "sampler.sampling.temperature=1 where it is 0; more sampler.branches or chains; easier tasks, or a "
+         "reward that tells more answers apart; a lower learning rate where an update broke the policy"),
+    Rule("zero_gradient", "run", _zero_gradient,
+         "the gradient of every policy is 0, and the weights stay what they are",
+         "what helps equal rewards; else a new run with a lower learning rate, since a policy that an update "
+         "has driven to certainty has no gradient"),
     Rule("gradient_not_finite", "policy", _gradient_not_finite,
-         "its gradient is not finite, and every optimiser step is skipped",
-         "a lower learning rate; dtype=float32; a loss without unbounded ratios (loss.type=ppo_clip)", False),
+         "the gradient is not finite, and every optimiser step is skipped",
+         "a lower learning rate; dtype=float32; a loss whose ratios are bounded (loss.type=ppo_clip)", False),
     Rule("entropy_collapse", "policy", _entropy_collapse,
-         f"its entropy is below {COLLAPSED} nats a token: it writes the same answers whatever is rewarded",
-         "a lower learning rate, an entropy bonus (loss.entropy=0.01), a KL penalty (loss.kl), and a start "
-         "from earlier weights"),
+         f"the entropy is below {COLLAPSED} nats a token: the same answers are drawn again and again",
+         "a lower learning rate, an entropy bonus (loss.entropy=0.01) or a KL penalty (loss.kl), and a start "
+         "from earlier weights (policies.<name>.from)"),
     Rule("truncated", "role", _truncated,
-         f"max_new_tokens cuts off {CUT_OFF:.0%} of its answers or more",
+         f"max_new_tokens cuts off {CUT_OFF:.0%} of the answers or more",
          "a larger sampler.sampling.max_new_tokens and policies.<name>.context; a tokenizer of words, since "
          "`bytes` spends a token on each letter; a prompt that asks for a short answer"),
     Rule("unreadable", "role", _unreadable,
-         f"its parser can't read {UNREADABLE:.0%} of its answers or more",
+         f"the parser can't read {UNREADABLE:.0%} of the answers or more",
          "a prompt that shows the form of an answer; a larger max_new_tokens where answers are cut off; a "
          "warm start or a model that follows instructions; `coterie eval RUN --show 1` prints answers"),
     Rule("reward_unchanged", "run", _reward_unchanged,
@@ -215,8 +233,12 @@ def _subjects(rule: Rule, row: Row) -> list[str]:
     """Roles or policies that a row tells of; of a rule on the whole run, "" alone."""
     if rule.subjects == "run":
         return [""]
-    heads = {"role": ("reward",), "policy": ("policy",)}[rule.subjects]
-    return sorted({key.split("/")[1] for key in row if key.split("/")[0] in heads})
+    return sorted(_second_parts(row, "reward" if rule.subjects == "role" else "policy"))
+
+
+def _second_parts(row: Row, head: str) -> set[str]:
+    """`solver` of `reward/solver`: the roles or policies with a metric of that head."""
+    return {key.split("/")[1] for key in row if key.startswith(f"{head}/")}
 
 
 def summary(found: Mapping[str, tuple[int, int]], step: int) -> str:
