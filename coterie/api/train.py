@@ -110,10 +110,9 @@ def train(
             recorder=rollout_recorder(run_folder),
             progress=progress,
             interrupt=interrupt,
-            watch=(signals := Signals()),
         )
         with resumable(run_folder, store):
-            return asyncio.run(_train(run, store, resumed, signals))
+            return asyncio.run(_train(run, store, resumed))
 
 
 def _check(run: Run) -> None:
@@ -129,10 +128,10 @@ def _check(run: Run) -> None:
         )
 
 
-async def _train(
-    run: Run, store: CheckpointStore, resumed: Resumption | None, signals: Signals
-) -> TrainResult:
+async def _train(run: Run, store: CheckpointStore, resumed: Resumption | None) -> TrainResult:
     assert run.folder is not None
+    signals = Signals()
+    run = replace(run, watch=signals)
     resuming = resumed is not None
     checkpoint = store.latest() if resuming else None
     if resuming and checkpoint is None and store.steps():
