@@ -129,9 +129,9 @@ def _check(run: Run) -> None:
 
 
 async def _train(run: Run, store: CheckpointStore, resumed: Resumption | None) -> TrainResult:
-    assert run.folder is not None
     signals = Signals()
     run = replace(run, watch=signals)
+    assert run.folder is not None
     resuming = resumed is not None
     checkpoint = store.latest() if resuming else None
     if resuming and checkpoint is None and store.steps():
