@@ -171,21 +171,21 @@ class Signals:
     """Watches the rows of a run; a `Watch` (`core/training/step_rollouts.py`).
 
     Attributes:
-        found: by name, as in `signal/<name>`, the first and the last step of each sign.
+        signs: by name, as in `signal/<name>`, the first and the last step of each sign.
     """
 
     def __init__(self) -> None:
-        self.found: dict[str, tuple[int, int]] = {}
+        self.signs: dict[str, tuple[int, int]] = {}
         self._rows: deque[Row] = deque(maxlen=WINDOW)
 
     def __call__(self, step: int, row: Row) -> dict[str, float]:
         """The metrics that the signs of this step add to its row. The first of a sign logs a line."""
         holding = self._holding(step, row)
         for rule, subjects in holding.items():
-            new = [subject for subject in subjects if _name(rule, subject) not in self.found]
-            self._find(step, rule, subjects)
+            new = [subject for subject in subjects if _name(rule, subject) not in self.signs]
+            self._note(step, rule, subjects)
             if new:
-                since = self.found[_name(rule, new[0])][0]
+                since = self.signs[_name(rule, new[0])][0]
                 text = "no signal in steps %d-%d (signal/%s): %s%s; what usually helps: %s"
                 log.warning(text, since, step, rule.name, _who(rule, new), rule.says, rule.helps)
         return {f"signal/{_name(rule, each)}": 1.0 for rule, subjects in holding.items() for each in subjects}
@@ -194,7 +194,7 @@ class Signals:
         """Read the rows that a run has already, without a word: their signs were told when they were new."""
         for row in rows:
             for rule, subjects in self._holding(row["step"], row).items():
-                self._find(row["step"], rule, [s for s in subjects if f"signal/{_name(rule, s)}" in row])
+                self._note(row["step"], rule, [s for s in subjects if f"signal/{_name(rule, s)}" in row])
 
     def _holding(self, step: int, row: Row) -> dict[Rule, list[str]]:
         """The rules that hold now, with their subjects."""
@@ -211,11 +211,11 @@ class Signals:
                     holding[rule] = subjects
         return holding
 
-    def _find(self, step: int, rule: Rule, subjects: Iterable[str]) -> None:
+    def _note(self, step: int, rule: Rule, subjects: Iterable[str]) -> None:
         for subject in subjects:
             name = _name(rule, subject)
-            first, _ = self.found.get(name, (self._rows[0]["step"], step))
-            self.found[name] = (first, step)
+            first, _ = self.signs.get(name, (self._rows[0]["step"], step))
+            self.signs[name] = (first, step)
 
 
 def _name(rule: Rule, subject: str) -> str:
@@ -241,15 +241,15 @@ def _second_parts(row: Row, head: str) -> set[str]:
     return {key.split("/")[1] for key in row if key.startswith(f"{head}/")}
 
 
-def summary(found: Mapping[str, tuple[int, int]], step: int) -> str:
+def summary(signs: Mapping[str, tuple[int, int]], step: int) -> str:
     """`no signal: equal_rewards (planner, executor) since step 3; truncated (planner) in steps 5-20`.
 
     Args:
-        found: as `Signals.found`, not empty.
+        signs: as `Signals.signs`, not empty.
         step: the last one of the run.
     """
     together: dict[tuple[str, int, int], list[str]] = {}
-    for name, (first, last) in found.items():
+    for name, (first, last) in signs.items():
         rule, _, subject = name.partition("/")
         together.setdefault((rule, first, last), []).append(subject)
     parts = []

@@ -178,7 +178,7 @@ async def _train(run: Run, store: CheckpointStore, resumed: Resumption | None) -
             run.finished,
             time.perf_counter() - begin,
             run.state.tokens,
-            signals.found,
+            signals.signs,
         )
     finally:
         await run.close()

@@ -85,7 +85,7 @@ def test_each_sign_is_told_once_when_it_has_lasted(name, caplog):
     rule = next(rule for rule in RULES if rule.name == name.partition("/")[0])
     assert f"steps 1-{WINDOW} (signal/{rule.name})" in line and rule.says in line and rule.helps in line
     assert rule.subjects == "run" or f"'{name.partition('/')[2]}'" in line
-    assert signals.found == {name: (1, WINDOW + 3)}
+    assert signals.signs == {name: (1, WINDOW + 3)}
 
 
 @pytest.mark.parametrize("name", SIGNS)
@@ -104,15 +104,15 @@ def test_every_rule_has_rows_here():
 
 def test_a_team_that_learns_is_told_nothing(caplog):
     added, signals = watched(steps(count=3 * WINDOW))
-    assert not any(added) and not caplog.messages and signals.found == {}
+    assert not any(added) and not caplog.messages and signals.signs == {}
 
 
 @pytest.mark.parametrize("key", ["success", "success_committed"])
 def test_equal_rewards_of_a_team_that_has_learned_are_no_sign(key):
     bare = {name: value for name, value in HEALTHY.items() if name != "success"}
     learned = {**bare, **FLAT_GROUPS, "policy/shared/entropy": 0.0, "policy/shared/grad_norm": 0.0}
-    assert watched([{**learned, key: 0.95}] * WINDOW)[1].found == {}
-    assert len(watched([{**learned, key: 0.85}] * WINDOW)[1].found) == 4
+    assert watched([{**learned, key: 0.95}] * WINDOW)[1].signs == {}
+    assert len(watched([{**learned, key: 0.85}] * WINDOW)[1].signs) == 4
 
 
 def test_a_role_whose_actions_do_not_matter_is_no_sign():
@@ -135,35 +135,35 @@ def test_dropped_groups_have_no_advantage_and_a_stray_one_saves_no_run():
     ]
     for row in dropped:
         del row["policy/shared/grad_norm"]
-    assert set(watched(dropped)[1].found) == {"equal_rewards", "zero_gradient"}
+    assert set(watched(dropped)[1].signs) == {"equal_rewards", "zero_gradient"}
     stray = 1 - FLAT
     dropped[4] |= {"groups/solver/zero_variance": 1 - 5 * stray, "advantage/solver/abs": 0.25}
-    assert "equal_rewards" in watched(dropped)[1].found
+    assert "equal_rewards" in watched(dropped)[1].signs
     dropped[4] |= {"groups/solver/zero_variance": 1 - 15 * stray}
-    assert "equal_rewards" not in watched(dropped)[1].found
+    assert "equal_rewards" not in watched(dropped)[1].signs
 
 
 def test_an_estimator_without_groups_is_judged_by_its_advantages():
     bare = {key: value for key, value in HEALTHY.items() if not key.startswith("groups/")}
-    assert "equal_rewards" in watched([{**bare, "advantage/solver/abs": 0.0}] * WINDOW)[1].found
-    assert "equal_rewards" not in watched([{**bare, "advantage/solver/abs": 0.1}] * WINDOW)[1].found
+    assert "equal_rewards" in watched([{**bare, "advantage/solver/abs": 0.0}] * WINDOW)[1].signs
+    assert "equal_rewards" not in watched([{**bare, "advantage/solver/abs": 0.1}] * WINDOW)[1].signs
 
 
 def test_a_short_answer_that_ends_at_its_limit_is_no_sign_unless_nothing_succeeds():
     moves = {"finish_length/solver": 1.0, "length/solver": 5.0}
     assert not any(watched(steps(**moves))[0])
-    assert watched(steps(**moves, success=0.0))[1].found.keys() == {"truncated/solver"}
+    assert watched(steps(**moves, success=0.0))[1].signs.keys() == {"truncated/solver"}
 
 
 def test_nan_and_null_say_the_same():
     nan, null = ([{**HEALTHY, "policy/shared/entropy": value}] * WINDOW for value in (math.nan, None))
-    assert watched(nan)[1].found == watched(null)[1].found == {"reward_unchanged": (1, WINDOW)}
+    assert watched(nan)[1].signs == watched(null)[1].signs == {"reward_unchanged": (1, WINDOW)}
 
 
 def test_the_last_line_says_what_still_holds_and_what_has_passed():
-    found = {"truncated/planner": (1, 20), "truncated/executor": (1, 20), "reward_unchanged": (3, 14)}
+    signs = {"truncated/planner": (1, 20), "truncated/executor": (1, 20), "reward_unchanged": (3, 14)}
     line = "no signal: truncated (planner, executor) since step 1; reward_unchanged in steps 3-14"
-    assert summary(found, 20) == line
+    assert summary(signs, 20) == line
 
 
 # -------------------------------------------------------------------------------------------------- in a run
