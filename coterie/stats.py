@@ -79,18 +79,21 @@ def clustered_bootstrap(
     The interval is BCa (Efron 1987) at the expanded quantiles of Hesterberg (arXiv 1411.5279): t instead of
     z, times sqrt(n / (n - 1)). In simulations with 6 to 128 tasks, 1 or 4 samples each and mean success of
     0.05 to 0.98, its 95 % interval covered in 91 to 100 %; the plain percentile in 83 to 100 %, plain BCa in
-    88 to 100 %. Where resampling is uninformative, another interval replaces it:
+    88 to 100 %. Where another interval is known, it replaces it:
 
+    * shares that are 0 or 1 in every task (60 of 64 solved), or don't spread: Wilson's interval, counting
+      tasks and not samples;
     * fewer than 6 tasks: Student's t over task means, clipped to [0, 1] for shares;
-    * no spread at all, shares (64 of 64 solved): Wilson's interval, counting tasks and not samples;
     * no spread, or one task, and no shares: NaN bounds.
+
+    The interval depends on the values alone, never on the names or the order of their tasks.
 
     Args:
         values: {task: values of its samples}, or one value per sample together with `tasks`.
         tasks: the task of each value; None for a mapping.
         resamples: bootstrap resamples.
         level: nominal coverage, in (0, 1).
-        seed: the same seed and data give the same interval, whatever the order of the tasks.
+        seed: of the resamples.
         share: whether values are shares, in [0, 1] by their meaning; None: whether all of them lie there.
 
     Raises:
@@ -120,7 +123,7 @@ def paired_difference(
     The interval is that of `clustered_bootstrap` on the per-task differences; where they don't spread and
     both sides are shares, Newcombe's hybrid of two Wilson intervals (1998, method 10 without correlation).
     The p-value flips the sign of each task's difference: all 2**n ways up to 14 tasks, else `flips` draws,
-    the data counted among them, so that it is never 0.
+    the data counted among them, so that it is never 0. Neither depends on the tasks' names or order.
 
     Raises:
         ValueError: a and b were not measured on the same tasks, so that they are not paired.
@@ -138,7 +141,7 @@ def paired_difference(
     spread = len(differences) > 1 and _spreads(differences)
     bounded = all(((v >= 0.0) & (v <= 1.0)).all() for v in (*grouped_a.values(), *grouped_b.values()))
     if len(differences) and bounded and not spread:
-        lo, hi = _newcombe(float(means_a.mean()), float(means_b.mean()), len(names), level)
+        lo, hi = _newcombe(_mean(means_a), _mean(means_b), len(names), level)
     elif bounded:
         lo, hi = max(lo, -1.0), min(hi, 1.0)
     return Difference(interval.mean, lo, hi, interval.n, level, _sign_flip(differences, flips, seed))
@@ -229,13 +232,20 @@ def _spreads(means: Floats) -> bool:
     return bool(np.ptp(means) > 1e-12 * max(1.0, float(np.abs(means).max())))
 
 
+def _mean(values: Floats) -> float:
+    """The mean, correctly rounded: the same number in whatever order the values come."""
+    return math.fsum(values) / len(values)
+
+
 def _interval(means: Floats, resamples: int, level: float, seed: int, share: bool) -> Interval:
     n = len(means)
     if n == 0:
         return Interval(math.nan, math.nan, math.nan, 0, level)
-    mean = float(means.mean())
-    if n == 1 or not _spreads(means):
-        # One task does not show how tasks differ. A share is at most as uncertain as a coin per task.
+    means = np.sort(means)  # resamples draw places, and a task's name or place must not matter
+    mean = _mean(means)
+    if n == 1 or not _spreads(means) or (share and bool(np.isin(means, (0.0, 1.0)).all())):
+        # One task does not show how tasks differ. A share is at most as uncertain as a coin per task, and
+        # tasks that are 0 or 1 are coins.
         lo, hi = wilson(min(max(mean, 0.0), 1.0), n, level) if share else (math.nan, math.nan)
     elif n < BOOTSTRAP_FROM:
         half = student_t(0.5 + level / 2, n - 1) * float(means.std(ddof=1)) / math.sqrt(n)
@@ -290,16 +300,17 @@ def _sign_flip(differences: Floats, flips: int, seed: int) -> float:
     n = len(differences)
     if n == 0:
         return math.nan
+    sizes = np.sort(np.abs(differences))  # what random signs make of them doesn't depend on their own
     # Flips that tie with the data count, although their sums round differently.
-    bound = abs(float(differences.sum())) - 1e-9 * float(np.abs(differences).sum())
+    bound = abs(math.fsum(differences)) - 1e-9 * float(sizes.sum())
     if n <= EXACT_UP_TO:
         patterns = (np.arange(2**n)[:, None] >> np.arange(n)) & 1
-        return float((np.abs((1 - 2 * patterns) @ differences) >= bound).mean())
+        return float((np.abs((1 - 2 * patterns) @ sizes) >= bound).mean())
     rng = np.random.Generator(np.random.PCG64([seed, 1]))  # another stream than the bootstrap's
     rows, hits = max(1, _CHUNK // n), 0
     for start in range(0, flips, rows):
         signs = 1.0 - 2.0 * rng.integers(0, 2, size=(min(rows, flips - start), n))
-        hits += int((np.abs(signs @ differences) >= bound).sum())
+        hits += int((np.abs(signs @ sizes) >= bound).sum())
     return (hits + 1) / (flips + 1)
 
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -20,6 +20,7 @@ from coterie.api.rollouts import rollout_recorder
 from coterie.api.rows import read_metrics
 from coterie.api.run_files import claimed, new_run, resumable, truncate_files
 from coterie.api.run_record import RunRecord
+from coterie.api.signals import Signals
 from coterie.api.starting_weights import find_sources
 from coterie.compose import check_packages, compose, trained_splits
 from coterie.core.config import RunConfig
@@ -49,6 +50,8 @@ class TrainResult:
     """Seconds of training in this call."""
     tokens: int = 0
     """Tokens generated in training, over all calls."""
+    signals: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Signs that nothing was learned, by name as in the metrics `signal/<name>`: first and last step."""
 
 
 def train(
@@ -127,6 +130,8 @@ def _check(run: Run) -> None:
 
 
 async def _train(run: Run, store: CheckpointStore, resumed: Resumption | None) -> TrainResult:
+    signals = Signals()
+    run = replace(run, watch=signals)
     assert run.folder is not None
     resuming = resumed is not None
     checkpoint = store.latest() if resuming else None
@@ -156,7 +161,7 @@ async def _train(run: Run, store: CheckpointStore, resumed: Resumption | None) -
             log.warning("%s was stopped before its first checkpoint: starting over", run.folder.path)
         run.metrics_writer.open(run.folder, run.state.step)
         if resuming:
-            _truncate(run, store, reached)
+            signals.recall(_truncate(run, store, reached))
         await open_run(run, checkpoint.path if checkpoint is not None else None)
         if resumed is not None:  # once all is loaded: what can't be opened changes nothing
             resumed.begin(max(reached, 0) + 1)
@@ -174,6 +179,7 @@ async def _train(run: Run, store: CheckpointStore, resumed: Resumption | None) -
             run.finished,
             time.perf_counter() - begin,
             run.state.tokens,
+            signals.signs,
         )
     finally:
         await run.close()
@@ -199,11 +205,11 @@ def _out_of_time(run: Run) -> bool:
     return limit is not None and run.state.seconds >= limit
 
 
-def _truncate(run: Run, store: CheckpointStore, step: int) -> None:
-    """Remove everything that was written after the checkpoint of step `step`."""
+def _truncate(run: Run, store: CheckpointStore, step: int) -> list[dict[str, Any]]:
+    """Remove everything that was written after the checkpoint of step `step`; returns the rows that stay."""
     assert run.folder is not None
     with written(store.folder):
         store.truncate_after(step)
     truncate_files(run.folder, step)
     run.metrics_writer.truncate_after(step)
-    read_metrics(run.folder.metrics)  # warns of the rows that are lost
+    return read_metrics(run.folder.metrics)  # warns of the rows that are lost

@@ -103,7 +103,7 @@ def _prepare(resolved: Resolved, splits: Collection[Split]) -> Callable[[], Run]
     _warn_stopping(side)
     for played in (side.environment, *side.levels):
         _check_summable(parts.estimator, played, side.reward_weights)
-    _warn_truncation(side)
+    _warn_sampling(side, config)
     _check_oracle(config, side.environment)
     settings = late["trainer"].config
     if isinstance(settings, ChecksNeeds):
@@ -305,7 +305,9 @@ def _potential_form(environment: Environment) -> str:
     return ""
 
 
-def _warn_truncation(side: LocalRolloutSide) -> None:
+def _warn_sampling(side: LocalRolloutSide, config: RunConfig) -> None:
+    """Warn of samples that training can't compare, or that are of another distribution than it assumes."""
+    plan = side.sampler.plan
     for role in side.team.members:
         with plugin_call(side.sampler, "sampling"):
             sampling = side.sampler.sampling(role)
@@ -315,5 +317,12 @@ def _warn_truncation(side: LocalRolloutSide) -> None:
             log.warning(
                 "role '%s' samples with top_p/top_k: what is trained is not what is sampled (log-probs are "
                 "of the untruncated distribution)",
+                role,
+            )
+        trained = config.policies[side.team.policies[role]].train != "none"
+        if sampling.temperature == 0 and trained and plan.chains * plan.branches > 1:
+            log.warning(
+                "role '%s' samples at temperature 0: all its answers to one prompt are equal, so training "
+                "that compares them learns nothing; fix: sampler.sampling.temperature=1",
                 role,
             )

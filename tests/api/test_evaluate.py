@@ -43,3 +43,14 @@ def test_settings_of_tensors_on_a_table_are_said(tmp_path, caplog):
     overrides = ["schedule.steps=0", "policies.shared.dtype=bfloat16"]
     train(TABULAR, overrides=overrides, out=tmp_path / "a")
     assert "policies.shared.dtype has no effect" in caplog.text
+
+
+def test_a_reward_of_the_team_is_the_teams_and_no_roles():
+    """Also where the last stage's role is the one that is there when it is paid."""
+    result = evaluate(TABULAR, tasks=4)
+    assert "score/team/goal" in result.metrics
+    assert {"score/legal", "faults/policy", "reward"} <= result.roles["executor"].keys()
+    for role in ("planner", "executor"):
+        assert not {"score/goal", "score/team/goal"} & result.roles[role].keys()
+        assert not [name for name in result.metrics if f"/{role}" in name], "a role's are with the role"
+    assert "faults/policy" in result.metrics, "the count of all roles"

@@ -268,7 +268,10 @@ class TabularTrainer(Plugin):
         surrogate = surrogate_of(loss, np, batch)
         check_finite(loss, np, batch, surrogate)
         gradient, entropies = self._gradient(tokens, shares, surrogate)
-        losses = {"loss": float(shares @ surrogate.value - loss.entropy * (shares @ entropies))}
+        losses = {
+            "loss": float(shares @ surrogate.value - loss.entropy * (shares @ entropies)),
+            "grad_norm": math.sqrt(math.fsum(float(row @ row) for row in gradient.values())),
+        }
         self._descend(gradient, table.rows, table.logits, self.config.learning_rate, policy.moments)
         if any("targets" in sample.extras for sample in samples):
             gradient, losses["value_loss"] = _value_gradient(policy, samples, tokens, shares)

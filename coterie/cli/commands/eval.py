@@ -124,7 +124,7 @@ def command(
 ) -> None:
     """Evaluate a run's checkpoint, or a recipe's untrained team.
 
-    Prints mean success with its 95 % interval (a bootstrap over tasks), the metrics, and those of each role.
+    Prints mean success with its 95 % interval over tasks, the metrics, and those of each role.
 
     --policy, --swap and --null make a changed team, in this order. It plays the same tasks with the same
     draws, and the command prints the paired difference of the two teams. A run that --policy names without @

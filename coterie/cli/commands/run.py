@@ -112,6 +112,7 @@ def no_recipe() -> UserError:
 def report(result: TrainResult) -> None:
     """Print the run's folder and its result; where it is not finished, also how to resume it."""
     from coterie.api.coach_report import coaches
+    from coterie.api.signals import summary
     from coterie.recipes import read_yaml
 
     parts = [f"step {result.step}" + ("" if result.steps is None else f"/{result.steps}")]
@@ -126,6 +127,8 @@ def report(result: TrainResult) -> None:
     elif result.finished:
         parts.append("finished already")
     click.echo(f"{result.folder}  {'  '.join(parts)}")
+    if result.signals:
+        click.echo(summary(result.signals, result.step), err=True)
     if result.finished:
         for name in coaches(read_yaml(result.folder / "config.yaml")):
             report_coach(result.folder, name)

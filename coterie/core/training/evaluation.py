@@ -17,7 +17,7 @@ from coterie.core.storage.atomic import write_atomic
 from coterie.core.storage.jsonl import to_json
 from coterie.core.training.metrics import longest, step_metrics
 from coterie.core.training.run import Run
-from coterie.core.types import Tree
+from coterie.core.types import TEAM, Tree
 from coterie.stats import Interval, clustered_bootstrap
 
 
@@ -146,13 +146,16 @@ async def evaluate_if_due(run: Run, step: int) -> dict[str, Any]:
     return {f"eval/{name}": value for name, value in evaluation.flat().items()} | {"time/evaluate": seconds}
 
 
+def _of_one_role(name: str) -> bool:
+    """Whether a metric is of one role, such as `reward/<role>` and `faults/<role>/policy`."""
+    head, _, rest = name.partition("/")
+    if head in ("faults", "score"):  # `faults/policy` is of all roles, `score/team/<component>` of the team
+        return "/" in rest and not rest.startswith(f"{TEAM}/")
+    return head in ("reward", "length", "empty", "finish_length", "advantage", "groups")
+
+
 def _team_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
-    return {
-        name: value
-        for name, value in metrics.items()
-        if name.split("/")[0]
-        not in ("reward", "score", "length", "empty", "finish_length", "advantage", "groups")
-    }
+    return {name: value for name, value in metrics.items() if not _of_one_role(name)}
 
 
 def _role_metrics(
@@ -164,6 +167,6 @@ def _role_metrics(
     for name, value in metrics.items():
         head, _, rest = name.partition("/")
         role, _, tail = rest.partition("/")
-        if head in ("reward", "score", "length", "empty", "finish_length") and role in by_role:
+        if _of_one_role(name) and role in by_role:
             by_role[role]["/".join(filter(None, (head, tail)))] = value
     return by_role

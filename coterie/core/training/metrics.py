@@ -75,9 +75,9 @@ def step_metrics(
       `missing/share`, `missing/<component>`;
     * `episodes/overflow`, where there are any: the number of episodes that a prompt ended (`team.overflow`);
     * `advantage/<role>/mean|std|abs` and what the estimator reports;
-    * `length/<role>`, `empty/<role>`, `finish_length/<role>` over the actions that came back;
-      `faults/policy`, `faults/system`, `tokens/generated`, `tokens/prompt` (as sent: a shared prompt counts
-      for every call), `selection/uniform`.
+    * `length/<role>`, `empty/<role>`, `finish_length/<role>`, `faults/<role>/policy` (a share) over the
+      actions that came back; `faults/policy`, `faults/system`, `tokens/generated`, `tokens/prompt` (as
+      sent: a shared prompt counts for every call), `selection/uniform`.
 
     Args:
         team: names the roles that get a row though they did not act in this step.
@@ -180,11 +180,13 @@ class _Tally:
     lengths: list[int] = field(default_factory=list)
     empty: int = 0
     truncated: int = 0
+    faulty: int = 0
 
     def add(self, action: Action) -> None:
         self.lengths.append(sum(len(call.token_ids) for call in action.calls))
         self.empty += not action.text.strip()
         self.truncated += bool(action.calls) and action.calls[-1].finish == "length"
+        self.faulty += action.fault is not None
 
 
 def _actions(trees: Sequence[Tree]) -> Metrics:
@@ -212,6 +214,7 @@ def _actions(trees: Sequence[Tree]) -> Metrics:
         metrics[f"length/{role}"] = sum(tally.lengths) / count
         metrics[f"empty/{role}"] = tally.empty / count
         metrics[f"finish_length/{role}"] = tally.truncated / count
+        metrics[f"faults/{role}/policy"] = tally.faulty / count
     metrics.update({f"faults/{kind}": float(count) for kind, count in faults.items()})
     metrics["tokens/generated"], metrics["tokens/prompt"] = float(generated), float(prompt)
     return metrics

@@ -49,7 +49,7 @@ from coterie.core.training.metrics_writer import MetricsWriter
 from coterie.core.training.samples import branches, merge_annotations, samples_of
 from coterie.core.training.schedule import End, end_of, tokens_until
 from coterie.core.training.state import RunState
-from coterie.core.training.step_rollouts import Progress as Progress, Recorder, StepRollouts
+from coterie.core.training.step_rollouts import Progress as Progress, Recorder, StepRollouts, Watch
 from coterie.core.training.tasks import TaskOrder
 from coterie.core.types import Annotations, Credit, Key, RewardWeights, Scores
 
@@ -83,6 +83,7 @@ class Run:
     progress: Progress | None = None
     interrupt: Event | None = None
     recorder: Recorder | None = None
+    watch: Watch | None = None
     closing: AsyncExitStack = field(default_factory=AsyncExitStack)
     """What `close` undoes, newest first."""
 
@@ -354,7 +355,7 @@ class Run:
         shares = {name[:-7] + "share": v / seconds for name, v in counted.items() if name[-8:] == "/seconds"}
         row |= {**counted, **shares, **{f"time/{part}": value for part, value in rollouts.laps.items()}}
         row |= {"time/step": seconds, "time/tokens_per_second": generated / seconds}
-        return row
+        return row if self.watch is None else {**row, **self.watch(step, row)}
 
     def finish(self, step: int, row: Mapping[str, Any]) -> None:
         """Count the step; its row goes to `metrics.jsonl`, trackers, observers and the progress display."""

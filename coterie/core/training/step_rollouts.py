@@ -16,6 +16,9 @@ Progress = Callable[[int, int, Mapping[str, Any]], None]
 Recorder = Callable[[int, Batch, Any, Credit], None]
 """Writes the rollouts of a step: (step, the estimator's batch, its state before the step, credit)."""
 
+Watch = Callable[[int, Mapping[str, Any]], Mapping[str, Any]]
+"""Reads a step's metrics before they are stored; returns what it adds to them."""
+
 
 @dataclass(frozen=True, slots=True)
 class StepRollouts:

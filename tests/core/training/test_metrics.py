@@ -45,6 +45,9 @@ def test_advantages_lengths_faults_and_tokens():
     assert metrics["length/planner"] == pytest.approx((4 + 5 + 2) / 3) and metrics["length/coder"] == 2.0
     assert metrics["finish_length/planner"] == pytest.approx(1 / 3) and metrics["empty/coder"] == 0.5
     assert (metrics["faults/policy"], metrics["faults/system"]) == (1.0, 0.0)
+    assert metrics["faults/planner/policy"] == 0.0 and metrics["faults/coder/policy"] == 0.5, (
+        "by role, shares"
+    )
     assert (metrics["tokens/generated"], metrics["tokens/prompt"]) == (15.0, 15.0)
     assert metrics["selection/uniform"] == 0.0
 
