@@ -6,6 +6,7 @@
      /rollouts/step-000040.jsonl   rows of kind node, branch and joint (`api/rollouts.py`)
      /checkpoints/                 (`core/storage/checkpoint.py`)
      /eval/                        evaluations
+     /discarded/                   what resumes took out (`api/discarded.py`)
 """
 
 from __future__ import annotations
