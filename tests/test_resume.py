@@ -17,6 +17,7 @@ import coterie
 from coterie.api.checkpoints import CheckpointStore
 from coterie.api.rows import read_metrics
 from coterie.api.run_files import claimed
+from coterie.core.training import schedule
 
 pytestmark = pytest.mark.resume
 
@@ -71,6 +72,18 @@ def test_n_steps_are_k_steps_and_resume(tmp_path, source):
     rest = coterie.train(resume=tmp_path / "part", overrides=["schedule.steps=5"])
     assert rest.step == whole.step == 5
     same(tmp_path / "whole", tmp_path / "part")
+
+
+@pytest.mark.parametrize("overlays", [[], ["per_role"]], ids=["shared", "per_role"])
+def test_saving_after_every_step_changes_nothing_of_a_run_of_tensors(tmp_path, monkeypatch, overlays):
+    settings = [*TINY, "schedule.steps=4", "schedule.keep_checkpoints=9"]
+    for name, most_lost, every in (("often", 0.0, "auto"), ("rarely", 300.0, "0")):
+        monkeypatch.setattr(schedule, "MOST_LOST", most_lost)
+        overrides = [*settings, f"schedule.checkpoint_every={every}"]
+        coterie.train("plan_path", scale="smoke", overlays=overlays, overrides=overrides, out=tmp_path / name)
+    same(tmp_path / "often", tmp_path / "rarely")
+    saved = [CheckpointStore(tmp_path / name / "checkpoints", keep=9).steps() for name in ("often", "rarely")]
+    assert saved == [[0, 1, 2, 3, 4], [0, 3, 4]], "step 3 is the best"
 
 
 def test_resuming_a_finished_run_changes_nothing(tmp_path):
@@ -165,6 +178,73 @@ def test_a_run_that_was_killed_resumes_to_the_same_end(tmp_path, uninterrupted, 
 @pytest.mark.parametrize("seed", range(100, 120))
 def test_twenty_runs_that_were_killed_resume_to_the_same_end(tmp_path, uninterrupted, seed):
     killed_and_resumed(tmp_path, uninterrupted, seed)
+
+
+UNSTATED = """
+import sys
+from coterie.core.training import schedule
+schedule.MOST_LOST = float(sys.argv.pop(1))
+from coterie.cli.main import main
+main()
+"""
+"""The command, which may lose as many seconds of training as its first argument says, in place of 300."""
+MOST_LOST = 0.4
+
+
+@pytest.fixture(scope="module")
+def unstated(tmp_path_factory):
+    """A recipe that states neither checkpoints nor evaluations, and a run of it that nobody stopped."""
+    folder = tmp_path_factory.mktemp("unstated")
+    *settings, schedule = Path(MATRIX).read_text().splitlines()
+    assert schedule.startswith("schedule:")
+    recipe = folder / "unstated.yaml"
+    recipe.write_text("\n".join([*settings, "schedule: {steps: 120, tasks_per_step: 4}"]) + "\n")
+    coterie.train(recipe, out=folder / "whole")
+    return recipe, folder / "whole"
+
+
+def killed_by_default(tmp_path: Path, unstated: tuple[Path, Path], seed: int) -> tuple[int, float]:
+    """Kill -9 after a random step, check what a resume says and keeps; (steps, seconds) that were lost."""
+    recipe, whole = unstated
+    folder, after = tmp_path / "run", random.Random(seed).randrange(1, 110)
+    process = subprocess.Popen(
+        [sys.executable, "-c", UNSTATED, str(MOST_LOST), "run", str(recipe), "--out", str(folder)],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    metrics = folder / "metrics.jsonl"
+    while not metrics.exists() or metrics.read_bytes().count(b"\n") < after:
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    done = [json.loads(line) for line in metrics.read_bytes().splitlines() if line.endswith(b"}")]
+    saved = CheckpointStore(folder / "checkpoints", keep=99).latest()
+    assert saved is not None
+    lost = [row["time/step"] + row.get("time/evaluate", 0) for row in done if row["step"] > saved.step]
+    assert sum(lost[:-1]) <= MOST_LOST, "the last step may have been longer than those before it"
+    resumed = command("run", "--resume", str(folder))
+    _, said = resumed.communicate(timeout=120)
+    assert resumed.returncode == 0, said
+    if lost:
+        stopped = f"was stopped after step {done[-1]['step']}, and its newest sound checkpoint is of step "
+        steps = f"{len(lost)} step{'s are' if len(lost) > 1 else ' is'} lost ("
+        assert f"{stopped}{saved.step}: {steps}" in said, said
+        [place] = (folder / "discarded").iterdir()
+        assert (place / "metrics.jsonl").read_bytes().count(b"\n") == len(lost)
+    same(whole, folder)
+    return len(lost), sum(lost)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_run_with_the_defaults_that_was_killed_loses_little_and_says_so(tmp_path, unstated, seed):
+    killed_by_default(tmp_path, unstated, seed)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(100, 120))
+def test_twenty_runs_with_the_defaults_that_were_killed_lose_little(tmp_path, unstated, seed):
+    steps, seconds = killed_by_default(tmp_path, unstated, seed)
+    print(f"lost {steps} steps, {seconds:.2f} s")
 
 
 def test_a_kill_between_the_best_checkpoint_and_its_mark_does_not_lose_the_mark(tmp_path):

@@ -78,17 +78,13 @@ class CheckpointStore(CheckpointWriter):
             raise RunFolderError(what, fix=did_you_mean(name, marks))
         return self.load(marks[name])
 
-    def truncate_after(self, step: int) -> None:
-        """Remove the checkpoints of later steps, and their marks.
+    def later(self, step: int) -> tuple[list[Path], list[Path]]:
+        """The checkpoints of later steps, and the marks of later steps.
 
-        A resume from an older step calls this; otherwise the next resume would start from a later checkpoint.
+        A resume from an older step moves them away; otherwise the next would start from a later checkpoint.
         """
-        for name, marked in self.marks().items():
-            if marked > step:
-                (self.folder / f"{name}.json").unlink()
-        for later in self.steps():
-            if later > step:
-                self._remove(self._path(later))
+        marks = [self.folder / f"{name}.json" for name, marked in self.marks().items() if marked > step]
+        return [self._path(later) for later in self.steps() if later > step], marks
 
     def _verified(self, step: int) -> Checkpoint:
         path = self._path(step)

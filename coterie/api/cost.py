@@ -150,7 +150,7 @@ def _count(run: Run, decides: bool) -> Counts:
             if calls[source.name]
         }
         | ({"transition": in_transitions} if in_transitions else {}),
-        evaluation=_evaluation(run) if schedule.evaluate_every else 0,
+        evaluation=_evaluation(run) if run.evaluate_every else 0,
         notes=(*_notes(run.config, team, plan, decides, often), *_outside_notes(calls, in_transitions)),
     )
 

@@ -1,9 +1,8 @@
-"""How a run's folder is made, locked and cut back, also where a start fails or the disk is full."""
+"""How a run's folder is made and locked, also where a start fails or the disk is full."""
 
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -69,19 +68,6 @@ def claimed(folder: RunFolder) -> Iterator[RunFolder]:
         yield folder
 
 
-def truncate_files(folder: RunFolder, step: int) -> None:
-    """Remove the rollouts and evaluations of later steps, which a resumed run writes again.
-
-    Raises:
-        WriteError: a file can't be removed.
-    """
-    with written(f"the run folder {folder.path}"):
-        for path in (*folder.rollout_files(), *folder.eval.glob("step-*.json")):
-            match = re.fullmatch(r"step-(\d+)\.json(l|l\.gz)?", path.name)
-            if match is not None and int(match[1]) > step:
-                path.unlink()
-
-
 @contextmanager
 def new_run(path: Path, config_text: str, record: RunRecord | None = None) -> Iterator[RunFolder]:
     """The locked folder of a new run. A start that fails before its first checkpoint leaves nothing in it.
@@ -98,7 +84,7 @@ def new_run(path: Path, config_text: str, record: RunRecord | None = None) -> It
     with claimed(folder):
         abandoned = _is_unused(folder) and folder.config.exists()
         if abandoned:
-            log.warning("%s was stopped before its first checkpoint: starting over", path)
+            log.warning("%s was stopped before its first checkpoint: starting over; no step is lost", path)
         files = (folder.metrics, folder.config, path / RECORD, *_parts(folder))
         made = [file for file in files if abandoned or not file.exists()]
         try:

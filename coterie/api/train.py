@@ -14,19 +14,20 @@ from typing import Any
 from coterie import logs
 from coterie.api.checkpoints import CheckpointStore
 from coterie.api.cost import warn_of_size, warn_of_tasks
+from coterie.api.discarded import Discarded
 from coterie.api.open_run import open_run
 from coterie.api.resume import Resumption, resumption
 from coterie.api.rollouts import rollout_recorder
 from coterie.api.rows import read_metrics
-from coterie.api.run_files import claimed, new_run, resumable, truncate_files
+from coterie.api.run_files import claimed, new_run, resumable
 from coterie.api.run_record import RunRecord
 from coterie.api.signals import Signals
 from coterie.api.starting_weights import find_sources
+from coterie.api.val_interval import evaluating
 from coterie.compose import check_packages, compose, trained_splits
 from coterie.core.config import RunConfig
 from coterie.core.errors import ConfigError, RunFolderError
 from coterie.core.loop import train as train_loop
-from coterie.core.storage.atomic import written
 from coterie.core.storage.jsonl import read_lines
 from coterie.core.storage.run_folder import RunFolder
 from coterie.core.training.run import Progress, Run
@@ -96,7 +97,7 @@ def train(
         resolved = load(source, overrides=overrides, scale=scale, overlays=overlays)
         run = compose(resolved, trained_splits(resolved.config.schedule))
         folder = Path(out or f"runs/{resolved.name}-{time.strftime('%Y%m%d-%H%M%S')}")
-    _check(run)
+    run = _checked(run)
     if resumed is None:
         find_sources(run)
         claim = new_run(folder, run.resolved.text(), RunRecord.of(run))
@@ -116,8 +117,12 @@ def train(
             return asyncio.run(_train(run, store, resumed))
 
 
-def _check(run: Run) -> None:
-    """Raise errors of schedule, packages or tasks before a folder is made; warn of what looks unintended."""
+def _checked(run: Run) -> Run:
+    """Raise errors of schedule, packages or tasks before a folder is made; warn of what looks unintended.
+
+    Returns:
+        the run, with its number of steps between evaluations.
+    """
     warn_of_size(run)
     _ = run.end, run.order
     check_packages(run.config)
@@ -127,6 +132,7 @@ def _check(run: Run) -> None:
             "nothing is trained: every policy has train: none; the run plays and records its games "
             "(`coterie eval` with the run's folder measures the team)",
         )
+    return evaluating(run)
 
 
 async def _train(run: Run, store: CheckpointStore, resumed: Resumption | None) -> TrainResult:
@@ -159,11 +165,15 @@ async def _train(run: Run, store: CheckpointStore, resumed: Resumption | None) -
                 )
         elif resuming:
             log.warning("%s was stopped before its first checkpoint: starting over", run.folder.path)
+        later = Discarded.after(run.folder, store, checkpoint) if resuming else None
+        if later is not None:
+            later.say()
         run.metrics_writer.open(run.folder, run.state.step)
-        if resuming:
-            signals.recall(_truncate(run, store, reached))
         await open_run(run, checkpoint.path if checkpoint is not None else None)
-        if resumed is not None:  # once all is loaded: what can't be opened changes nothing
+        if resumed is not None and later is not None:  # what can't be opened changes nothing
+            later.keep()
+            run.metrics_writer.truncate_after(reached)
+            signals.recall(read_metrics(run.folder.metrics))  # which warns of the rows that are lost
             resumed.begin(max(reached, 0) + 1)
         if checkpoint is None:
             run.checkpoint(0)
@@ -203,13 +213,3 @@ def _out_of_time(run: Run) -> bool:
     """Whether the loop would play no step, although the schedule has some left."""
     limit = run.config.schedule.stop_after
     return limit is not None and run.state.seconds >= limit
-
-
-def _truncate(run: Run, store: CheckpointStore, step: int) -> list[dict[str, Any]]:
-    """Remove everything that was written after the checkpoint of step `step`; returns the rows that stay."""
-    assert run.folder is not None
-    with written(store.folder):
-        store.truncate_after(step)
-    truncate_files(run.folder, step)
-    run.metrics_writer.truncate_after(step)
-    return read_metrics(run.folder.metrics)  # warns of the rows that are lost

@@ -126,6 +126,7 @@ def _prepare(resolved: Resolved, splits: Collection[Split]) -> Callable[[], Run]
             trackers=trackers,
             curriculum=parts.curriculum,
             state=RunState(curriculum=CurriculumState() if parts.curriculum is not None else None),
+            evaluate_every=stated_interval(config.schedule),
             **components,
         )
 
@@ -134,10 +135,15 @@ def _prepare(resolved: Resolved, splits: Collection[Split]) -> Callable[[], Run]
 
 def trained_splits(schedule: ScheduleConfig) -> tuple[Split, ...]:
     """The splits that training plays: `train`, and `val` where an evaluation comes due."""
-    last = schedule.steps
+    every, last = stated_interval(schedule), schedule.steps
     if last is None:  # passes may end before the first evaluation: how many steps they are is not known here
-        last = 0 if schedule.epochs is not None else schedule.evaluate_every
-    return ("train", "val") if 0 < schedule.evaluate_every <= last else ("train",)
+        last = 0 if schedule.epochs is not None else every
+    return ("train", "val") if 0 < every <= last else ("train",)
+
+
+def stated_interval(schedule: ScheduleConfig) -> int:
+    """Steps between evaluations as stated; 0: none, or `auto`, which nobody can tell without the tasks."""
+    return 0 if schedule.evaluate_every == "auto" else schedule.evaluate_every
 
 
 def _check_tasks(parts: RolloutParts, splits: Collection[Split]) -> None:

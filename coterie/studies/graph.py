@@ -226,9 +226,10 @@ class _JobBuilder:
         sharing = len(self.column.roles) if variant.startswith(f"{SOLO}.") else 1
         tokens = max(1, self.tokens // sharing)
         budget = [f"schedule.tokens={tokens}", "schedule.steps=null", "schedule.epochs=null"]
-        if not self._table(variant)["schedule"]["checkpoint_every"]:
+        if (schedule := self._table(variant)["schedule"])["checkpoint_every"] in (0, "auto"):
             budget.append(f"schedule.checkpoint_every={CHECKPOINT_EVERY}")
-        start, resolved = self._resolve(variant, [*method.overrides, *budget])
+        never = ["schedule.evaluate_every=0"] * (schedule["evaluate_every"] == "auto")  # jobs evaluate
+        start, resolved = self._resolve(variant, [*never, *method.overrides, *budget])
         self.trained[self.column.name, method.id] = what_is_trained(resolved.table["policies"])
         if resolved.table["schedule"]["stop_after"] is not None:
             raise ConfigError(

@@ -80,12 +80,13 @@ def command(
         coterie plan quickstart --json
     """
     from coterie.api.cost import check_size, count
+    from coterie.api.val_interval import evaluating
     from coterie.cli.memory import footprint
     from coterie.compose import compose
     from coterie.recipes import load
 
     chosen: Any = source if flags is None else translated(source, settings, flags).table
-    run = compose(load(chosen, overrides=overrides(settings), scale=scale, overlays=overlays))
+    run = evaluating(compose(load(chosen, overrides=overrides(settings), scale=scale, overlays=overlays)))
     counts = count(run)
     if not yes:
         check_size(counts)
@@ -118,7 +119,7 @@ def report(run: Run, counts: Counts, memory: Footprint, capacity: Capacity) -> d
             "leaves": json_number(counts.leaves),
             "outside_calls": {name: json_number(calls) for name, calls in counts.outside_calls.items()},
         },
-        "evaluation": {"every": schedule.evaluate_every, "generations": json_number(counts.evaluation)},
+        "evaluation": {"every": run.evaluate_every, "generations": json_number(counts.evaluation)},
         "policies": {name: _policy(name, run, counts, memory) for name in run.config.policies},
         "memory": {
             "cache": memory.cache,
@@ -210,9 +211,7 @@ def show(run: Run, counts: Counts, memory: Footprint, capacity: Capacity, *, giv
         )
     )
     if counts.evaluation:
-        click.echo(
-            f"every {schedule.evaluate_every} steps: {readable(counts.evaluation)} generations to evaluate"
-        )
+        click.echo(f"every {run.evaluate_every} steps: {readable(counts.evaluation)} generations to evaluate")
     click.echo(rendered(_counts_table(run, counts, memory)))
     if memory.policies:
         click.echo(rendered(_memory_table(memory)))

@@ -57,6 +57,8 @@ def table_digest(table: Mapping[str, Any]) -> str:
     }
     if kept.get("deterministic") == "auto":
         kept["deterministic"] = True  # the default of versions without `auto`
+    if "schedule" in kept:  # where it was 0
+        kept["schedule"] = {name: 0 if value == "auto" else value for name, value in kept["schedule"].items()}
     modes = {"none": "plain", "plain": "plain, which revises"}  # `none` was called `plain` before 0.2
     transition = kept.get("transition", {})
     kept["transition"] = {**transition, "type": modes.get(transition.get("type"), transition.get("type"))}

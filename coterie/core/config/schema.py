@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, create_model, model_validator
 from pydantic.fields import FieldInfo
@@ -110,9 +110,13 @@ class ScheduleConfig(Strict):
         "that reaches them, or earlier by `steps` or `epochs`.",
     )
     tasks_per_step: int = Field(16, ge=1)
-    evaluate_every: int = Field(0, ge=0, description="In steps; 0: not during training.")
+    evaluate_every: Literal["auto"] | Annotated[int, Field(ge=0)] = Field(
+        "auto", description="In steps; 0: not in training; auto: at most a twentieth of training's actions."
+    )
     evaluate_tasks: int = Field(64, ge=1)
-    checkpoint_every: int = Field(0, ge=0, description="In steps; 0: only at the end.")
+    checkpoint_every: Literal["auto"] | Annotated[int, Field(ge=0)] = Field(
+        "auto", description="In steps; 0: only at the end; auto: a kill loses at most 5 minutes, or one step."
+    )
     keep_checkpoints: int = Field(2, ge=1, description="Newest ones, besides the best on `val`.")
     record_every: int = Field(1, ge=0, description="Write the rollouts of every n-th step; 0: none.")
     stratify: bool = Field(False, description="Keep each stratum's share of tasks in every step.")

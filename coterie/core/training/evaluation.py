@@ -132,12 +132,11 @@ async def evaluate_if_due(run: Run, step: int) -> dict[str, Any]:
     Returns:
         entries for the step's row of metrics.
     """
-    schedule = run.config.schedule
     # Not also at the last step: a run that is made longer afterwards must have the same rows.
-    if not schedule.evaluate_every or step % schedule.evaluate_every:
+    if not run.evaluate_every or step % run.evaluate_every:
         return {}
     begin = time.perf_counter()
-    evaluation = await evaluate(run, "val", schedule.evaluate_tasks)
+    evaluation = await evaluate(run, "val", run.config.schedule.evaluate_tasks)
     seconds = time.perf_counter() - begin
     if evaluation.success.mean > run.state.best:
         run.state.best, run.state.best_step = evaluation.success.mean, step

@@ -47,7 +47,7 @@ from coterie.core.training.curriculum import Curriculum, trained_on
 from coterie.core.training.metrics import step_metrics
 from coterie.core.training.metrics_writer import MetricsWriter
 from coterie.core.training.samples import branches, merge_annotations, samples_of
-from coterie.core.training.schedule import End, end_of, tokens_until
+from coterie.core.training.schedule import End, Unsaved, end_of, tokens_until
 from coterie.core.training.state import RunState
 from coterie.core.training.step_rollouts import Progress as Progress, Recorder, StepRollouts, Watch
 from coterie.core.training.tasks import TaskOrder
@@ -77,6 +77,9 @@ class Run:
     curriculum: Curriculum | None = None
     """Levels whose tasks training plays instead of the environment's own."""
     state: RunState = field(default_factory=RunState)
+    evaluate_every: int = 0
+    """Steps between evaluations on `val`; 0: none. `auto` is decided by `api/val_interval.py`."""
+    unsaved: Unsaved = field(default_factory=Unsaved)
 
     folder: RunFolder | None = None
     store: CheckpointWriter | None = None
@@ -243,7 +246,8 @@ class Run:
     async def rollouts(self) -> AsyncIterator[tuple[int, StepRollouts]]:
         """(step, rollouts) of every step that is left; `step` counts from 1."""
         schedule, state = self.config.schedule, self.state
-        begin = time.perf_counter() - state.seconds
+        self.unsaved.since = self.unsaved.step_began = time.perf_counter()
+        begin = self.unsaved.since - state.seconds
         limit = schedule.stop_after or float("inf")
         while not (self.finished or self.interrupted or time.perf_counter() - begin >= limit):
             yield state.step + 1, await self.play(self.jobs(schedule.tasks_per_step))
@@ -366,19 +370,22 @@ class Run:
             self.progress(step, self.end.expected(step, self.state.tokens), row)
 
     def checkpoint_if_due(self, step: int) -> None:
-        """Save where the schedule says so, where the run ends, and where `val` was never better."""
+        """Save where schedule or time says so, where the run ends, and where `val` was never better."""
+        evaluate = self.evaluate_every or float("inf")
+        due = self.unsaved.due(step % evaluate == 0, (step + 1) % evaluate == 0)
         if step == self.state.best_step:
             self.checkpoint(step)
             if self.store is not None:
                 self.store.mark("best", step)
         every = self.config.schedule.checkpoint_every
-        if self.finished or self.interrupted or (every and step % every == 0):
+        if self.finished or self.interrupted or (due if every == "auto" else every and step % every == 0):
             self.checkpoint(step)
 
     def checkpoint(self, step: int) -> None:
         """Save all that an exact resume needs; a checkpoint that is there already is not written again."""
         if self.store is None or step in self.store.steps():
             return
+        begin = time.perf_counter()
         with plugin_call(self.trainer, "save"):
             self.store.save(
                 step,
@@ -390,3 +397,4 @@ class Run:
                     "weights": self.trainer.digest(),
                 },
             )
+        self.unsaved.saved(begin)

@@ -1,8 +1,9 @@
-"""When a run ends: after its steps, after its passes over the tasks, or when its token budget is spent."""
+"""When a run ends: after its steps, its passes over the tasks, or its token budget; and when it saves."""
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,6 +12,32 @@ from coterie.core.errors import ConfigError
 from coterie.core.storage.checkpoint import Checkpoint
 from coterie.core.storage.jsonl import read_lines
 from coterie.core.storage.run_folder import RunFolder
+
+MOST_LOST = 300.0
+"""Seconds of training that a kill may lose where `schedule.checkpoint_every` is `auto`, or a longer step."""
+
+
+class Unsaved:
+    """The time since the newest checkpoint, or since the process began to train."""
+
+    def __init__(self) -> None:
+        self.longest: dict[bool, float] = {}
+        self.saved(time.perf_counter())
+
+    def saved(self, began: float) -> None:
+        """Start again from a checkpoint whose writing began at this time of `time.perf_counter`."""
+        self.since = self.step_began = time.perf_counter()
+        self.saving = self.since - began
+
+    def due(self, evaluated: bool, evaluates: bool) -> bool:
+        """Count the step that ends now; whether the next one, which may evaluate, might lose too much."""
+        now = time.perf_counter()
+        # The longest of its kind, less and less: one that hung once must not make every later step save.
+        took = min(now - self.step_began, MOST_LOST)
+        self.longest[evaluated] = max(took, 0.98 * self.longest.get(evaluated, 0.0))
+        self.step_began = now
+        coming = self.longest.get(evaluates, MOST_LOST)  # a first evaluation may take long
+        return now - self.since + coming + self.saving > MOST_LOST
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,12 +163,13 @@ def test_saving_a_step_again_replaces_it(tmp_path):
     assert not leftovers(tmp_path)
 
 
-def test_a_resume_from_an_older_step_removes_the_later_checkpoints(tmp_path):
+def test_the_checkpoints_and_marks_of_later_steps_are_found(tmp_path):
     store = CheckpointStore(tmp_path, keep=5)
     save(store, 1, 2, 3)
     store.mark("best", 3)
-    store.truncate_after(1)
-    assert store.steps() == [1] and store.marks() == {} and holds(store.latest(), 1)
+    assert store.later(1) == ([tmp_path / "step-000002", tmp_path / "step-000003"], [tmp_path / "best.json"])
+    assert store.later(2) == ([tmp_path / "step-000003"], [tmp_path / "best.json"])
+    assert store.later(3) == ([], [])
 
 
 def test_a_writer_that_fails_leaves_nothing(tmp_path):
@@ -345,7 +346,7 @@ def test_an_interrupted_replacement_is_undone(tmp_path):
 # ---------------------------------------------------------------------------------------------------- kills
 
 TOY = f"""
-import os, signal, sys
+import os, shutil, signal, sys
 sys.path[:0] = [{str(ROOT)!r}, {str(Path(__file__).parent)!r}]
 from pathlib import Path
 from test_checkpoint import CheckpointStore, contents, writer
@@ -430,7 +431,8 @@ def test_kill_9_between_any_two_file_operations_of_a_save(tmp_path, again):
             if code == 0:
                 break
             assert code == -signal.SIGKILL, code
-            store.truncate_after(1)
+            for path in store.later(1)[0]:
+                shutil.rmtree(path)
             if 1 not in store.steps():
                 store.save(1, writer(1), {"step": 1})
             operation += 1

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from coterie.api.rows import read_metrics
-from coterie.api.run_files import claimed, create_run, truncate_files
+from coterie.api.run_files import claimed, create_run
 from coterie.core.errors import RunFolderError, WriteError
 from coterie.core.storage.jsonl import MetricsLog, to_json
 from coterie.core.storage.run_folder import RunFolder
@@ -95,14 +95,6 @@ def test_two_processes_cannot_train_in_one_folder(tmp_path):
         assert "another process is training" in other.stderr and other.stdout == ""
     other = subprocess.run([sys.executable, "-c", script, tmp_path], cwd=ROOT, capture_output=True, text=True)
     assert other.stdout == "in\n", other.stderr
-
-
-def test_rollouts_of_later_steps_are_cut(tmp_path):
-    folder = create_run(tmp_path, "")
-    for step in (1, 2, 3):
-        folder.rollout_file(step).write_text("{}\n")
-    truncate_files(folder, 1)
-    assert [path.name for path in folder.rollouts.iterdir()] == ["step-000001.jsonl.gz"]
 
 
 # --------------------------------------------------------------------------------------------------- metrics
