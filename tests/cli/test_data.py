@@ -131,7 +131,7 @@ def talking(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("name", "data", "message"), [
     ("a.jsonl", b'{"a": 1}\n{"a": \n', "a.jsonl, line 2"),
-    ("a.jsonl", b"", "the source is empty"),
+    ("a.jsonl", b"", "a.jsonl is empty"),
     ("a.jsonl.gz", b"no gzip", "can't be read"),
     ("a.jsonl.gz", gzip.compress(b'{"a": 1}\n', mtime=0)[:-9], "can't be read"),
     ("a.parquet", b"no parquet", "can't be read as Parquet"),

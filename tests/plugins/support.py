@@ -25,12 +25,14 @@ class Build:
     name: str = "env"
     path: str = "env"
     environment: Any = None
+    roles: dict[str, Any] = field(default_factory=dict)
+    """Tables of roles; those without one have none."""
 
     @property
     def run(self) -> Any:
         names = [role for stage in self.order for role in ([stage] if isinstance(stage, str) else stage)]
         return SimpleNamespace(
-            team=SimpleNamespace(order=self.order, roles=dict.fromkeys(names), max_turns=3)
+            team=SimpleNamespace(order=self.order, roles={**dict.fromkeys(names), **self.roles}, max_turns=3)
         )
 
     def make(self, kind: str, table: Any, path: str) -> Any:

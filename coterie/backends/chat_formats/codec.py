@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from coterie.backends.models.lru import Lru
 from coterie.core.errors import UserError
-from coterie.core.rollout.thoughts import CLOSE, OPEN, opens_thought
+from coterie.core.rollout.thoughts import CLOSE, OPEN
 from coterie.core.types import Call, Message, Prompt
 
 Render = Callable[[Sequence[Message]], str]
@@ -221,6 +221,11 @@ def _conversation(render: Render) -> str:
         except UserError:
             continue
     return ""
+
+
+def opens_thought(prompt: str) -> bool:
+    """Whether a prompt ends inside a thought, so that the completion goes on thinking."""
+    return prompt.rstrip().endswith(OPEN)
 
 
 def is_blind(tokenizer: Any) -> bool:

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, cast
 
+from coterie.backends.data.forms import check_form, form_of_line
 from coterie.backends.data.records import FileShares, Records, unreadable
-from coterie.core.errors import DataError
+from coterie.core.errors import DataError, UserError
 from coterie.core.plugins import Plugin
 from coterie.core.types.splits import Split
 
@@ -41,14 +42,21 @@ class JsonlData(Plugin):
         Raises:
             DataError: a line or an item of the list is no JSON object, or no UTF-8; names file and line.
             ConfigError: the split has no file.
-            UserError: the file can't be read, such as one that ends in `.gz` and is not gzipped.
+            UserError: the file holds no record, is of another form such as CSV, or can't be read, such as
+                one that ends in `.gz` and is not gzipped.
         """
         file, path = self.config.file(split, self.build.path)
+        check_form(file, path)
         listed = file.name.removesuffix(".gz").endswith(".json")
         try:
             records = Records(_items(file) if listed else _lines(file))
         except (OSError, EOFError, zlib.error) as error:
             raise unreadable(file, path, "", error) from error
+        if not records:
+            why = "its list is empty" if listed else "all its lines are blank"
+            raise UserError(
+                f"{file} holds no record", path=path, why=why, fix="name the file with the records"
+            )
         return self.config.select(records, split)
 
 
@@ -68,7 +76,7 @@ def read_objects(lines: Iterable[bytes], file: str) -> Iterator[Located]:
         DataError: a line is no JSON object, or no UTF-8; names the file and the line.
     """
     for number, line in enumerate(lines, 1):
-        if line.strip():
+        if line.removeprefix(codecs.BOM_UTF8 if number == 1 else b"").strip():
             yield _object(line, file, number), file, number
 
 
@@ -107,7 +115,13 @@ def _object(line: bytes, file: str, number: int) -> Mapping[str, Any]:
         raise DataError(file, number, "-", f"not UTF-8: {error}") from None
     except (ValueError, RecursionError) as error:
         fix = _LIST_FIX if line.lstrip().startswith(b"[") else "one JSON object a line"
-        raise DataError(file, number, "-", f"not JSON: {error}", fix=fix) from None
+        form, helps = form_of_line(line) if number == 1 else ("", "")
+        if line.startswith(codecs.BOM_UTF8) and number > 1:
+            form, helps = (
+                "a byte order mark (BOM) stands inside the file",
+                "remove it: joined files keep theirs",
+            )
+        raise DataError(file, number, "-", f"not JSON: {form or error}", fix=helps or fix) from None
     return _checked(record, file, number)
 
 

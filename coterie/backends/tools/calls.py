@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 # Possessive quantifiers never backtrack, so no line is read more than once.
 _FENCE = re.compile(r" {0,3}(`{3,}+)[ \t]*+([\w+-]*+)[ \t]*+$")
+_MARK = re.compile(f"{OPEN}|{CLOSE}")
+_SPACE = re.compile(r"\s*")
+_BROKEN = 100
+"""Calls that are no JSON, behind which no more are looked through for its end: this bounds the time."""
 _NAME = re.compile(r'"name"\s{0,9}:\s{0,9}"([^"]{0,200})"')
 
 
@@ -53,15 +57,39 @@ def native(text: str, names: Sequence[str]) -> tuple[Use, ...]:
     """The calls of these tools in `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, in order.
 
     This is the format of models whose chat templates follow Hermes: Qwen2.5, Qwen3 and others. An unclosed
-    call is ignored. A call that is not JSON becomes a `Use` with an error, for the tool that it names.
+    call is ignored. A call that is not JSON becomes a `Use` with an error, for the tool that it names. The
+    JSON of a call may hold the marks of one.
     """
     uses = []
-    for piece in text.split(OPEN)[1:]:
-        inside, closed, _ = piece.partition(CLOSE)
-        use = _use(inside) if closed else None
+    for inside in _calls(text):
+        use = _use(inside)
         if use is not None and use.name in names:
             uses.append(use)
     return tuple(uses)
+
+
+def _calls(text: str) -> Iterator[str]:
+    """What is inside each closed call: JSON up to its end, and anything else up to the next mark."""
+    at, broken = text.find(OPEN), 0
+    while at >= 0:
+        start = at + len(OPEN)
+        end = _end_of_json(text, start) if broken < _BROKEN else None
+        if end is None:
+            mark, broken = _MARK.search(text, start), broken + 1
+            end = mark.start() if mark is not None else len(text)
+        if text.startswith(CLOSE, end):
+            yield text[start:end]
+        at = text.find(OPEN, end)
+
+
+def _end_of_json(text: str, start: int) -> int | None:
+    """Where the call that begins at `start` is closed, if all inside it is one JSON value."""
+    try:
+        _, end = json.JSONDecoder().raw_decode(text, _SPACE.match(text, start).end())  # type: ignore[union-attr]
+    except (ValueError, RecursionError):
+        return None
+    end = _SPACE.match(text, end).end()  # type: ignore[union-attr]
+    return end if text.startswith(CLOSE, end) else None
 
 
 def _use(inside: str) -> Use | None:

@@ -75,10 +75,11 @@ def read_edits(text: str, roles: Sequence[str]) -> dict[str, str]:
 
 
 def _object(text: str) -> dict[str, Any]:
-    """The JSON object that a text is, or holds in a fence or between other words."""
+    """The JSON object that a text is, or holds between other words or in a fence."""
     fenced = _FENCE.search(text)
     inner = text[text.find("{") : text.rfind("}") + 1]
-    for candidate in (text, *((fenced[1],) if fenced else ()), inner):
+    # The fence last: texts of the object may hold one.
+    for candidate in (text, inner, *((fenced[1],) if fenced else ())):
         try:
             # Models write line ends into strings as they are.
             table = json.loads(candidate, strict=False, object_pairs_hook=_once)

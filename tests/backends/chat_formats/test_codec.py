@@ -10,6 +10,7 @@ pytest.importorskip("transformers")
 
 from hypothesis import HealthCheck, assume, given, settings, strategies as st
 
+from coterie.backends.chat_formats.codec import opens_thought
 from coterie.backends.chat_formats.formats import AutoChat, PlainChat, TemplateChat
 from coterie.backends.models.word_tokenizer import words_tokenizer
 from coterie.core.types import Call
@@ -359,3 +360,8 @@ def test_a_tool_call_stays_one_where_the_format_explains_it():
     used = message("assistant", '<tool_call>{"name": "python"}</tool_call><|im_end|>')
     text = tokenizer.decode(codec.encode([*USER, used, message("user", "go on")]).ids)
     assert '<tool_call>{"name": "python"}</tool_call>< |im_end|>' in text
+
+
+def test_a_prompt_may_end_inside_a_thought():
+    assert opens_thought("assistant\n<think>\n") and opens_thought("<think>")
+    assert not opens_thought("<think>\n\n</think>\n\n") and not opens_thought("assistant\n")

@@ -103,6 +103,39 @@ def test_a_folder_is_no_file(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("name", "data", "named"),
+    [
+        ("a.jsonl", b"", "a.jsonl is empty"),
+        ("a.jsonl", b"\n \r\n", "a.jsonl holds no record"),
+        ("a.jsonl", b"\xef\xbb\xbf\n", "a.jsonl holds no record"),
+        ("a.json", b" []\n", "a.json holds no record"),
+        ("a.csv", b"id,text\n1,x\n", "a.csv is a CSV file"),
+        ("a.csv.gz", gzip.compress(b"id,text\n1,x\n"), "a.csv.gz is a CSV file"),
+        ("a.TSV", b"1\n", "a.TSV is a TSV file"),
+        ("a.jsonl", b'"id";"text"\n1;x\n', "a.jsonl, line 1, .* looks like the header of a CSV file"),
+        ("a.jsonl", b"PAR1....PAR1", "a.jsonl is a Parquet file"),
+        ("a.jsonl", gzip.compress(b'{"id": 1}\n'), "a.jsonl is gzipped"),
+        ("a.json", b"PK\x03\x04...", "a.json is a ZIP archive or an Excel workbook"),
+        ("a.jsonl", '{"id": 1}\n'.encode("utf-16"), r"a.jsonl is written in UTF-16, .*byte order mark"),
+        ("a.jsonl", '{"id": 1}\n'.encode("utf-32"), r"a.jsonl is written in UTF-32, .*byte order mark"),
+        ("a.jsonl", b'{"id": 1}\n\xef\xbb\xbf{"id": 2}\n', r"a.jsonl, line 2, .*byte order mark \(BOM\)"),
+    ],
+)
+def test_what_is_no_file_of_records_is_named(tmp_path, name, data, named):
+    (tmp_path / name).write_bytes(data)
+    for split in ({"path": str(tmp_path / name)}, {"train": str(tmp_path / name)}):
+        with pytest.raises(UserError, match=named) as caught:
+            source(JsonlData, **split).records("train")
+        assert caught.value.fix and caught.value.path in ("", f"data.{next(iter(split))}")
+
+
+def test_a_first_line_of_one_field_is_not_taken_for_csv(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(b"id\n1\n")
+    with pytest.raises(DataError, match="not JSON: Expecting value"):
+        source(JsonlData, path=str(tmp_path / "a.jsonl")).records("train")
+
+
+@pytest.mark.parametrize(
     "data",
     [
         b"no gzip",

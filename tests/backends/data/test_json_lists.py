@@ -27,7 +27,7 @@ def test_a_list_is_read_with_the_lines_of_its_records(tmp_path):
 
 @settings(max_examples=40, deadline=None)
 @given(
-    st.lists(st.dictionaries(st.text(), st.integers() | st.text() | st.lists(st.none()))),
+    st.lists(st.dictionaries(st.text(), st.integers() | st.text() | st.lists(st.none())), min_size=1),
     st.sampled_from([None, 1]),
 )
 def test_any_list_of_objects_is_read(tmp_path_factory, items, indent):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
@@ -50,6 +51,22 @@ def test_native_calls_are_found_in_their_order():
     assert [use.name for use in native(text, ("a", "b"))] == ["a", "b", "a"]
 
 
+@pytest.mark.parametrize("value", [
+    "print('</tool_call>')", "<tool_call>", '<tool_call>{"name": "b"}</tool_call>', '"</tool_call>\\',
+])  # fmt: skip
+@pytest.mark.parametrize("indent", [None, 2])
+def test_the_json_of_a_call_may_hold_the_marks_of_one(value, indent):
+    call = json.dumps({"name": "a", "arguments": {"q": value}}, indent=indent)
+    other = '<tool_call>{"name": "b"}</tool_call>'
+    text = f"<tool_call>{{ {other} so <tool_call>\n{call}\n</tool_call> and {other}"
+    assert native(text, ("a", "b")) == (Use("b"), Use("a", {"q": value}), Use("b"))
+
+
+def test_what_is_more_than_json_is_read_up_to_the_first_mark():
+    (use,) = native('<tool_call>{"name": "a", "arguments": {"q": "</tool_call>"}} so</tool_call>', ("a",))
+    assert "no JSON" in use.error
+
+
 @pytest.mark.parametrize("text", [
     "", "a", '{"name": "a"}', '<tool_call>{"name": "a"}', '<tool_call>{"name": "z"}</tool_call>',
     '<tool_call>["a"]</tool_call>', '<tool_call>{"name": 1}</tool_call>', "<tool_call>a</tool_call>",
@@ -86,6 +103,7 @@ def test_any_text_can_be_read(text):
         ("", "`", " x y"),
         ("", "```\n", ""),
         ("", '"name":', ""),
+        ("", '<tool_call>[",",",', ""),
         ("```", " ", "x y"),
         ("```", "\t", "python ?"),
         ("```", "a", " ?"),

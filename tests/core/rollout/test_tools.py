@@ -374,3 +374,18 @@ def test_the_record_holds_thoughts():
     assert [(row["thought"], row["completion"]) for row in rows[:3]] == [
         ("add 5 5", str(n)) for n in range(3)
     ]
+
+
+MARKED = '{"answer": "its <think> has no </think>"}'
+
+
+@pytest.mark.parametrize("thought", ["", f"<think>maybe {MARKED}</think>\n\n"])
+def test_an_answer_in_json_may_name_the_marks_of_a_thought(thought):
+    run = coterie_run(
+        answers=lambda request, text: f"{thought}{MARKED}",
+        order=["one"],
+        roles={"one": {"type": "template", "prompt": "ask", "parser": "json"}},
+    )
+    action = play_episode(run)[0][0].root.decisions["one"].branches[0]
+    assert action.parsed == {"answer": "its <think> has no </think>"}
+    assert action.thought == (f"maybe {MARKED}" if thought else "")

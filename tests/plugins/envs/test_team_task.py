@@ -41,10 +41,10 @@ def own_module():
     del sys.modules["own_functions"]
 
 
-def env_of(tmp_path, records=None, order=TEAM_OF_TWO, **settings):
+def env_of(tmp_path, records=None, order=TEAM_OF_TWO, roles=None, **settings):
     if "path" not in settings and "train" not in settings and "data" not in settings:
         settings["path"] = write(tmp_path / "data.jsonl", records if records is not None else sums(60))
-    return make(TeamTask, Build(order=order), **settings)
+    return make(TeamTask, Build(order=order, roles=roles or {}), **settings)
 
 
 def say(env, state, turn=0, **parsed):
@@ -144,6 +144,92 @@ def test_a_wrong_line_is_named_with_its_file_line_and_field(tmp_path, line, sett
     with pytest.raises(DataError, match=problem) as caught:
         env_of(tmp_path, train=path, **settings).tasks("train", 0)
     assert (caught.value.file, caught.value.line, caught.value.field) == (path, 3, field)
+
+
+@pytest.mark.parametrize(
+    ("answer", "match", "role"),
+    [
+        (["3"], "exact", {}),
+        ({"a": 1}, "exact", {"parser": "boxed"}),
+        (True, "exact", {}),
+        (float("nan"), "exact", {}),
+        ("seven", "exact", {"parser": "number"}),
+        ("seven", "text", {"parser": "number"}),
+        (["3"], "exact", {"parser": "number"}),
+        ("3", "exact", {"parser": "json"}),
+        (3, "number", {"parser": "json"}),
+        ("maybe", "exact", {"parser": "choice", "choices": ["yes", "no"]}),
+        ("Yes", "exact", {"parser": "choice", "choices": ["yes", "no"]}),
+        ("", "text", {"parser": "choice", "choices": ["yes", "no"]}),
+        ("3", "exact", {"parser": "regex", "pattern": r"(?P<x>\d)"}),
+        ({"y": "3"}, "exact", {"parser": "regex", "pattern": r"(?P<x>\d)"}),
+        (["3"], "number", None),
+        (float("inf"), "exact", None),
+    ],
+)
+def test_an_answer_that_no_reply_can_match_is_refused_with_its_place(tmp_path, answer, match, role):
+    path = write(tmp_path / "own.jsonl", ["", {"question": "x", "answer": answer}])
+    roles = {} if role is None else {"checker": {"type": "template", "prompt": "p", **role}}
+    with pytest.raises(DataError, match=r"can never be matched|has no number") as caught:
+        env_of(tmp_path, train=path, success={"match": match}, roles=roles).tasks("train", 0)
+    assert (caught.value.file, caught.value.line, caught.value.field) == (path, 2, "answer")
+    # Another role's answer, or a function's, may be of any type.
+    if match == "exact" and answer == ["3"]:
+        success = {"role": "writer", "match": "exact"}
+        assert env_of(tmp_path, train=path, success=success, roles=roles).tasks("train", 0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "match", "role"),
+    [
+        ("Paris", "exact", {}),
+        (42, "exact", {"parser": "strip"}),
+        ("1,234", "exact", {"parser": "number"}),
+        ("#### 1,234", "number", {"parser": "text"}),
+        ([1, {"a": None}], "exact", {"parser": "json"}),
+        ("YES", "text", {"parser": "choice", "choices": ["yes", "no"]}),
+        (2, "exact", {"parser": "choice", "choices": ["1", "2"]}),
+        ({"x": "3"}, "exact", {"parser": "regex", "pattern": r"(?P<x>\d)"}),
+        ("3", "exact", {"parser": "regex", "pattern": r"(\d)"}),
+        ("x", "exact", None),
+        (7, "number", None),
+    ],
+)
+def test_an_answer_that_a_reply_may_match_is_taken_in_silence(tmp_path, caplog, answer, match, role):
+    path = write(tmp_path / "own.jsonl", [{"question": "x", "answer": answer}])
+    roles = {} if role is None else {"checker": {"type": "template", "prompt": "p", **role}}
+    assert env_of(tmp_path, train=path, success={"match": match}, roles=roles).tasks("train", 0)
+    assert caplog.messages == []
+
+
+def test_records_that_may_be_intended_are_counted_and_placed_in_one_warning_of_a_kind(tmp_path, caplog):
+    records = [{"id": f"q{i}", "question": f"{i}?", "answer": "" if i < 7 else "a"} for i in range(9)]
+    twice = [{**records[8], "id": "again"}, {**records[8], "id": "other", "answer": "b"}]
+    path = write(tmp_path / "own.jsonl", records + twice)
+    env = env_of(tmp_path, train=path, id_field="id")
+    assert len(env.tasks("train", 0)) == 11
+    empty, repeated, contradicting = sorted(caplog.messages, key=lambda text: "content" in text)
+    assert "7 records have an empty answer" in empty and empty.endswith(f"{path}:5 and 2 more")
+    assert f"1 record has the content of an earlier one: {path}:10 (as {path}:9)" in repeated
+    assert f"another answer: {path}:11 (as {path}:9)" in contradicting
+    env.tasks("train", 0)
+    assert len(caplog.messages) == 3
+
+
+def test_a_list_that_only_some_role_of_a_plugin_gives_is_a_warning(tmp_path, caplog):
+    path = write(tmp_path / "own.jsonl", [{"question": "x", "answer": ["3"]}])
+    assert env_of(tmp_path, train=path).tasks("train", 0)
+    assert "1 record has a list, a table or a truth value as answer" in caplog.text
+    caplog.clear()
+    env_of(tmp_path, train=path, success={"match": "text"}).tasks("train", 0)
+    assert "as Python writes it" in caplog.text and f"{path}:1" in caplog.text
+
+
+def test_a_question_under_another_id_in_another_split_is_told(tmp_path, caplog):
+    train = write(tmp_path / "train.jsonl", [{"id": 1, "question": "x", "answer": "a"}])
+    val = write(tmp_path / "val.jsonl", [{"id": 2, "question": "x", "answer": "a"}])
+    assert env_of(tmp_path, train=train, val=val).tasks("val", 0)
+    assert f"of one in another split, but for its `id`: {val}:1 (as {train}:1)" in caplog.text
 
 
 # ---- play

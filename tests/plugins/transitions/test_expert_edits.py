@@ -124,6 +124,11 @@ READ = {
     "words around": (f"Sure! {EDITS} Done.", {"aux": "return x", "main": "call aux"}),
     "thought": ('<think>{"aux": "no"}</think>{"aux": "yes"}', {"aux": "yes"}),
     "line ends": ('{"aux": "def aux():\n    return 1"}', {"aux": "def aux():\n    return 1"}),
+    "a fence with JSON inside": ('So: {"aux": "```\n[1, 2]\n```"}', {"aux": "```\n[1, 2]\n```"}),
+    "marks of a thought inside": (
+        '<think>{"aux": "</think>"}</think>{"aux": "x = \'</think>\'", "main": "<think>"}',
+        {"aux": "x = '</think>'", "main": "<think>"},
+    ),
     "a fence inside": ('{"aux": "```python\\nx\\n```"}', {"aux": "```python\nx\n```"}),
     "missing": ('{"main": "x"}', {"main": "x"}),
     "blank": ('{"aux": " \\n", "main": "x"}', {"main": "x"}),

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
@@ -16,10 +16,9 @@ from coterie.core.plugins import Composed, Plugin, PluginConfig
 from coterie.core.protocols import DataSource, StepContext
 from coterie.core.types import TEAM, Action, ComponentKind, Step, Task, as_tuple
 from coterie.core.types.splits import Split
-from coterie.plugins.envs.team_task.records import TYPES, FieldType, Reader, number as as_number
+from coterie.plugins.envs.team_task.answers import Match, Reading, matches
+from coterie.plugins.envs.team_task.records import TYPES, FieldType, Reader
 from coterie.plugins.functions import FunctionReference, call, load_function
-
-Match = Literal["exact", "text", "number"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,16 +117,20 @@ class TeamTask(Plugin):
         self._success = self._find_success()
         self._stops = self._find_stop()
         self.concurrent = any(inspect.iscoroutinefunction(f) for f in (self._success, self._stops))
-        numeric = isinstance(config.success, Answered) and config.success.match == "number"
+        success = config.success
+        reading = None
+        if isinstance(success, Answered):
+            role = success.role or self._team[-1]
+            reading = Reading.of(role, build.run.team.roles.get(role), success.match)
         self._reader = Reader(
             self._source(),
             shown=config.fields,
             answer=config.answer_field,
             id=config.id_field,
             stratum=config.stratum_field,
-            numeric=numeric,
+            reading=reading,
             path=build.path,
-            needs_answer=isinstance(config.success, Answered) or "answer_field" in config.model_fields_set,
+            needs_answer=reading is not None or "answer_field" in config.model_fields_set,
             splits=("train", "val", "test")
             if config.path or config.data is not None
             else tuple(split for split in ("train", "val", "test") if getattr(config, split)),
@@ -273,25 +276,3 @@ class TeamTask(Plugin):
 def _plain(state: State) -> list[dict[str, Any]]:
     """The transcript as plain data."""
     return [utterance.plain() for utterance in state.transcript]
-
-
-def matches(given: Any, answer: Any, how: Match) -> bool:
-    """Whether an answer is the record's.
-
-    exact: equal; text ignores surrounding spaces, and where either side is a number values are compared.
-    text: equal as text, ignoring case and spacing. number: the last numbers are equal to 1e-9 relative.
-    """
-    if given is None:
-        return False
-    if how == "text":
-        return " ".join(str(given).split()).casefold() == " ".join(str(answer).split()).casefold()
-    if how == "number" or any(
-        isinstance(value, (int, float)) and not isinstance(value, bool) for value in (given, answer)
-    ):
-        left, right = (as_number(value, anywhere=how == "number") for value in (given, answer))
-        return (
-            left is not None and right is not None and math.isclose(left, right, rel_tol=1e-9, abs_tol=1e-12)
-        )
-    if isinstance(given, str) and isinstance(answer, str):
-        return given.strip() == answer.strip()
-    return bool(given == answer)

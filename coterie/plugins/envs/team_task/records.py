@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
-import re
+import logging
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -14,6 +13,7 @@ from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import DataSource
 from coterie.core.types import Task
 from coterie.core.types.splits import Split
+from coterie.plugins.envs.team_task.answers import Reading
 
 FieldType = Literal["any", "text", "number", "bool", "list", "table"]
 TYPES: Mapping[FieldType, tuple[type, ...]] = {
@@ -27,7 +27,9 @@ TYPES: Mapping[FieldType, tuple[type, ...]] = {
 RESERVED = ("role", "turn", "notes", "history", "actions", "observation", "parsed", "transcript")
 """Names that templates use for other variables."""
 
-_NUMBER = re.compile(r"-?(?:\d[\d,]*)?\.?\d+(?:[eE][+-]?\d+)?")
+_PLACES = 5
+"""Records of a kind that a warning names."""
+log = logging.getLogger("coterie")
 
 
 @runtime_checkable
@@ -42,7 +44,7 @@ class Reader:
     Args:
         shown: fields that roles see; as a table, with types; empty: all but the answer, id and stratum.
         answer, id, stratum: names of these fields; None: there is none.
-        numeric: the answer must contain a number.
+        reading: how the answer is compared; None: by a function, which may take any.
         needs_answer: every record must have an answer.
         splits: the names of the splits.
         path: the path of the environment in the configuration, for messages.
@@ -56,7 +58,7 @@ class Reader:
         answer: str | None,
         id: str | None,
         stratum: str | None,
-        numeric: bool,
+        reading: Reading | None,
         needs_answer: bool,
         splits: Sequence[str],
         path: str,
@@ -66,7 +68,9 @@ class Reader:
             dict(shown) if isinstance(shown, Mapping) else dict.fromkeys(shown, "any")
         )
         self._answer, self._id, self._stratum = answer, id, stratum
-        self._numeric, self._needs_answer = numeric, needs_answer
+        self._reading, self._needs_answer = reading, needs_answer
+        self._doubts: dict[str, list[str]] = {}
+        self._alike: dict[str, tuple[str, str, Any]] = {}
         self._tasks: dict[str, tuple[Task, ...]] | None = None
 
     def visible(self, record: Mapping[str, Any]) -> dict[str, Any]:
@@ -108,6 +112,10 @@ class Reader:
                     raise
                 continue
             tasks[split] = self._split(split, records, home)
+        for what, places in self._doubts.items():
+            more = f" and {len(places) - _PLACES} more" if len(places) > _PLACES else ""
+            counted = f"{len(places)} record{'s have' if len(places) > 1 else ' has'}"
+            log.warning("%s: %s %s: %s%s", self._path, counted, what, ", ".join(places[:_PLACES]), more)
         return tasks
 
     def _split(
@@ -130,6 +138,7 @@ class Reader:
                     f"this record of '{split}' is also in '{other[0]}' ({other[1]}, line {other[2]})",
                     fix="remove it from one of them: a score on training tasks measures nothing",
                 )
+            self._compare(record, split, f"{file}:{line}")
             name = f"{split}-{record[self._id] if self._id else index}"
             if name in ids:
                 raise DataError(file, line, self._id or "-", f"the id is also in line {ids[name]}")
@@ -143,6 +152,19 @@ class Reader:
                 )
             )
         return tuple(tasks)
+
+    def _doubt(self, what: str, place: str) -> None:
+        """Note a record that may be intended; one warning tells all of a kind, with their number."""
+        self._doubts.setdefault(what, []).append(place)
+
+    def _compare(self, record: Mapping[str, Any], split: str, place: str) -> None:
+        """Compare a record with the earlier ones that show roles the same, but for a field `id`."""
+        answer = record.get(self._answer) if self._answer else None
+        home, earlier, other = self._alike.setdefault(self.content(record), (split, place, answer))
+        if earlier != place:
+            where = "of an earlier one" if home == split else "of one in another split, but for its `id`"
+            differs = "" if answer == other else ", and another answer"
+            self._doubt(f"the content {where}{differs}", f"{place} (as {earlier})")
 
     def _check(self, record: Mapping[str, Any], file: str, line: int) -> None:
         required: dict[str, FieldType] = dict(self._shown)
@@ -162,14 +184,11 @@ class Reader:
         if self._needs_answer and self._answer:
             if record[self._answer] is None:
                 raise DataError(file, line, self._answer, "is null")
-            if self._numeric and number(record[self._answer], anywhere=True) is None:
-                raise DataError(
-                    file,
-                    line,
-                    self._answer,
-                    f"has no number: {record[self._answer]!r}",
-                    fix="correct the answer, or set success.match: numbers are compared",
-                )
+            if self._reading is not None and (problem := self._reading.problem(record[self._answer])):
+                fix = "correct the answer, or set the role's `parser`, or success.match (docs/your_data.md)"
+                raise DataError(file, line, self._answer, problem, fix=fix)
+            if self._reading is not None and (doubt := self._reading.doubt(record[self._answer])):
+                self._doubt(doubt, f"{file}:{line}")
         taken = [name for name in self.visible(record) if name in RESERVED]
         if taken:
             raise DataError(
@@ -179,24 +198,6 @@ class Reader:
                 "has a name that templates use for another variable",
                 fix="rename the field, or leave it out of `fields`",
             )
-
-
-def number(value: Any, *, anywhere: bool) -> float | None:
-    """The value as a number: a number, text that is one, or (`anywhere`) the last one in a text."""
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, (int, float)):
-        text = repr(value)
-    elif isinstance(value, str):
-        texts = _NUMBER.findall(value) if anywhere else [value]
-        text = texts[-1].strip().replace(",", "") if texts else ""
-    else:
-        return None
-    try:
-        result = float(text)
-    except ValueError:
-        return None
-    return result if math.isfinite(result) else None
 
 
 def _name(value: Any) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from coterie.core.rollout.thoughts import split
+from coterie.core.rollout.thoughts import CLOSE, split
+
+T = TypeVar("T")
 
 LINES = """Answer in these two lines and write nothing else:
 PROCESS_SCORE: a number from 0 to 10
@@ -48,6 +51,9 @@ SCHEMA_EACH: dict[str, Any] = {
 # A line that begins with `>` quotes something, such as the text that is judged.
 _LINE = re.compile(r"^[ \t*#-]*(PROCESS_SCORE|REASONING|ACTION)[ \t*]*:[ \t*]*", re.M)
 _FENCE = re.compile(r"```(?:json)?\n(.*)\n```", re.S)
+_CLOSE = re.compile(re.escape(CLOSE))
+_MOST_READINGS = 20
+"""Marks behind which an answer is looked for."""
 _NUMBER = re.compile(r"[0-9]{1,2}(?:\.[0-9]+)?")
 
 
@@ -71,8 +77,7 @@ def read_action(text: str, structured: bool) -> Judgement:
     """
     if structured:
         return _judgement(_json(text), ("score", "reason"))
-    text = split(text).text  # a thinking coach may try scores in its thought
-    return _lines_judgement(_fields(text), text)
+    return _first_well_formed(text, lambda answer: _lines_judgement(_fields(answer), answer))
 
 
 def read_trajectory(text: str, structured: bool, count: int) -> list[Judgement]:
@@ -81,25 +86,22 @@ def read_trajectory(text: str, structured: bool, count: int) -> list[Judgement]:
     Raises:
         MalformedAnswer: not exactly one score from 0 to 10 for every action.
     """
+    if not structured:
+        return _first_well_formed(text, lambda answer: _in_order(_lines_judgements(answer), count))
     judged: list[tuple[Any, Judgement]] = []
-    if structured:
-        table = _json(text)
-        entries = table.get("scores")
-        if set(table) != {"scores"} or not isinstance(entries, list):
-            raise MalformedAnswer('the JSON is not {"scores": [...]}')
-        for entry in entries:
-            if not isinstance(entry, dict):
-                raise MalformedAnswer("an entry of `scores` is no object")
-            judged.append((entry.get("action"), _judgement(entry, ("action", "score", "reason"))))
-    else:
-        fields = _fields(split(text).text)
-        starts = [index for index, (name, _) in enumerate(fields) if name == "ACTION"]
-        if fields and starts[:1] != [0]:
-            raise MalformedAnswer("a score stands before the first ACTION line")
-        for start, end in zip(starts, [*starts[1:], len(fields)], strict=False):
-            number = fields[start][1].strip(" \t*\n")
-            at = int(number) if re.fullmatch(r"[0-9]{1,4}", number) else number
-            judged.append((at, _lines_judgement(fields[start + 1 : end], "")))
+    table = _json(text)
+    entries = table.get("scores")
+    if set(table) != {"scores"} or not isinstance(entries, list):
+        raise MalformedAnswer('the JSON is not {"scores": [...]}')
+    for entry in entries:
+        if not isinstance(entry, dict):
+            raise MalformedAnswer("an entry of `scores` is no object")
+        judged.append((entry.get("action"), _judgement(entry, ("action", "score", "reason"))))
+    return _in_order(judged, count)
+
+
+def _in_order(judged: Sequence[tuple[Any, Judgement]], count: int) -> list[Judgement]:
+    """The judgements of (number of the action, judgement)."""
     numbers = [number for number, _ in judged]
     if any(isinstance(number, bool) for number in numbers) or numbers != list(range(1, count + 1)):
         raise MalformedAnswer(f"it scores the actions {numbers!r:.200} instead of 1 to {count}, each once")
@@ -108,8 +110,47 @@ def read_trajectory(text: str, structured: bool, count: int) -> list[Judgement]:
 
 def ends_in_score(text: str) -> bool:
     """Whether the last line of a text is a score: where a limit ended the text, digits of it may lack."""
-    fields = _fields(split(text).text)
-    return bool(fields) and fields[-1][0] == "PROCESS_SCORE" and "\n" not in fields[-1][1]
+    ends = [fields[-1] for answer in _readings(text) if (fields := _fields(answer))]
+    return any(name == "PROCESS_SCORE" and "\n" not in value for name, value in ends)
+
+
+def _readings(text: str) -> list[str]:
+    """What may be the answer in a text of lines, the likeliest first.
+
+    A thinking coach may try scores in its thought, so the answer is what is outside of it. But a reason may
+    name the marks of a thought. So what begins with a line of the form may be an answer too, at the start of
+    the text and behind each mark that ends a thought.
+    """
+    starts = [0, *(match.end() for match in itertools.islice(_CLOSE.finditer(text), _MOST_READINGS))]
+    answers = [rest for start in starts if _LINE.match(rest := text[start:].lstrip())]
+    outside = split(text).text
+    return [*answers, outside] if _LINE.match(text.lstrip()) else [outside, *answers]
+
+
+def _first_well_formed(text: str, read: Callable[[str], T]) -> T:
+    """The first reading that is no malformed answer; the error is that of the likeliest."""
+    first: MalformedAnswer | None = None
+    for answer in _readings(text):
+        try:
+            return read(answer)
+        except MalformedAnswer as error:
+            first = first or error
+    assert first is not None
+    raise first
+
+
+def _lines_judgements(text: str) -> list[tuple[Any, Judgement]]:
+    """(number of the action, judgement) of each ACTION line."""
+    judged: list[tuple[Any, Judgement]] = []
+    fields = _fields(text)
+    starts = [index for index, (name, _) in enumerate(fields) if name == "ACTION"]
+    if fields and starts[:1] != [0]:
+        raise MalformedAnswer("a score stands before the first ACTION line")
+    for start, end in zip(starts, [*starts[1:], len(fields)], strict=False):
+        number = fields[start][1].strip(" \t*\n")
+        at = int(number) if re.fullmatch(r"[0-9]{1,4}", number) else number
+        judged.append((at, _lines_judgement(fields[start + 1 : end], "")))
+    return judged
 
 
 def _fields(text: str) -> list[tuple[str, str]]:

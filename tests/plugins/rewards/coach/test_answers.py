@@ -7,7 +7,7 @@ import contextlib
 import json
 
 import pytest
-from hypothesis import given, settings, strategies
+from hypothesis import example, given, settings, strategies
 
 from coterie.core.errors import ConfigError, SystemFault
 from coterie.core.types import Fault
@@ -29,6 +29,11 @@ GOOD = [
     ("Let me see.\nPROCESS_SCORE: 4", Judgement(4.0, "Let me see.")),
     ("PROCESS_SCORE: 4\nIt is late.", Judgement(4.0, "It is late.")),
     ("<think>PROCESS_SCORE: 2?</think>PROCESS_SCORE: 3\nREASONING: r", Judgement(3.0, "r")),
+    ("PROCESS_SCORE: 2\n</think>\nPROCESS_SCORE: 3\nREASONING: r", Judgement(3.0, "r")),
+    ("PROCESS_SCORE: 3\nREASONING: no <think> is there", Judgement(3.0, "no <think> is there")),
+    ("PROCESS_SCORE: 3\nREASONING: it lacks </think>.", Judgement(3.0, "it lacks </think>.")),
+    ("REASONING: <think> lacks its </think>\nPROCESS_SCORE: 3", Judgement(3.0, "<think> lacks its </think>")),
+    ("<think>2?</think>\nPROCESS_SCORE: 3\nREASONING: a </think> b", Judgement(3.0, "a </think> b")),
 ]
 BAD = [
     "", "8", "PROCESS_SCORE:", "PROCESS_SCORE: 8/10", "PROCESS_SCORE: NaN", "PROCESS_SCORE: 11",
@@ -36,6 +41,8 @@ BAD = [
     "PROCESS_SCORE: 10.01", "PROCESS_SCORE: 8\nPROCESS_SCORE: 8", "PROCESS_SCORE: \u0668",
     "PROCESS_SCORE: 8\nREASONING: a\nPROCESS_SCORE: 9", "I give PROCESS_SCORE: 8", "PROCESS_SCORE 8",
     "PROCESS_SCORE: 8\nREASONING: a\nREASONING: b", "<think>PROCESS_SCORE: 8",
+    "<think>\nPROCESS_SCORE: 8\n</think>", "<think>\nPROCESS_SCORE: 8\nREASONING: r",
+    "so </think> PROCESS_SCORE: 8 </think>",
 ]  # fmt: skip
 BAD_JSON = [
     "", "8", "[]", "{}", '{"score": 8}', '{"score": "8", "reason": "r"}', '{"score": NaN, "reason": "r"}',
@@ -72,11 +79,40 @@ def test_a_text_is_a_score_or_malformed_and_nothing_else(text, structured):
             read(text, structured)
 
 
+REASONS = strategies.lists(
+    strategies.sampled_from(["<think>", "</think>", "```", "```json\n", "\n", '"', "\\", "{", "}", "]", ", "])
+    | strategies.text(max_size=5),
+    max_size=8,
+).map("".join)
+
+
 @settings(max_examples=50, deadline=None)
-@given(strategies.floats(0, 10), strategies.text(max_size=40))
-def test_json_round_trip(score, reason):
-    text = json.dumps({"score": score, "reason": reason})
-    assert read_action(text, structured=True) == Judgement(score, reason.strip())
+@given(strategies.floats(0, 10), REASONS, strategies.booleans())
+@example(0.0, "<think>", False)
+@example(0.0, "</think>", False)
+@example(1.0, "<think>a</think>", True)
+@example(1.0, "</think>\n```\n", True)
+@example(1.0, '</think>{"score": 10, "reason": "r"}', True)
+@example(1.0, "\ud800<think>", False)
+def test_json_round_trip(score, reason, indented):
+    text = json.dumps({"score": score, "reason": reason}, indent=2 if indented else None)
+    judged = Judgement(score, reason.strip())
+    assert read_action(text, structured=True) == judged
+    for before, after in (
+        ("<think>hm</think>", ""),
+        ("```json\n", "\n```"),
+        ("<think>\n</think>\n```\n", "\n```"),
+    ):
+        assert read_action(f"{before}{text}{after}", structured=True) == judged
+
+
+def test_json_in_a_thought_is_no_answer():
+    thought = '{"score": 1, "reason": "</think>"}'
+    for opening in ("<think>", ""):
+        text = f'{opening}So: {thought} or {thought}</think>{{"score": 0, "reason": "<think>"}}'
+        assert read_action(text, structured=True) == Judgement(0.0, "<think>")
+    with pytest.raises(MalformedAnswer):
+        read_action(f"<think>{thought}", structured=True)
 
 
 def test_json_in_a_fence_of_its_own_is_read():
@@ -107,6 +143,17 @@ def test_a_trajectory_has_every_action_once(structured):
     ):
         with pytest.raises(MalformedAnswer):
             read_trajectory(each(*rows, structured=structured), structured, 2)
+
+
+@pytest.mark.parametrize("structured", [False, True])
+@pytest.mark.parametrize("mark", ["<think>", "</think>", "a </think> b <think>"])
+def test_the_reasons_of_a_trajectory_may_name_the_marks_of_a_thought(mark, structured):
+    rows = [{"action": n, "score": n, "reason": mark} for n in (1, 2)]
+    text = json.dumps({"scores": rows})
+    if not structured:
+        text = "\n".join(f"ACTION: {n}\nPROCESS_SCORE: {n}\nREASONING: {mark}" for n in (1, 2))
+    for before in ("", "<think>hm</think>\n"):
+        assert read_trajectory(before + text, structured, 2) == [Judgement(1.0, mark), Judgement(2.0, mark)]
 
 
 def test_a_score_before_the_first_action_is_malformed():
@@ -209,6 +256,9 @@ def test_digits_of_a_score_that_a_limit_may_have_cut_are_not_believed():
     source = coach({"texts": ["REASONING: good\nPROCESS_SCORE: 1"], "finish": "length"})
     with pytest.raises(SystemFault, match="max_tokens"):
         scored(source, view_of())
+    named = coach({"texts": ["REASONING: no <think>\nPROCESS_SCORE: 1"], "finish": "length"})
+    with pytest.raises(SystemFault, match="max_tokens"):
+        scored(named, view_of())
     whole = coach({"texts": ["PROCESS_SCORE: 1\nREASONING: it lo"], "finish": "length"})
     assert scored(whole, view_of())["engineer", "process"].value == 0.1
 
