@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from coterie.api.changed_files import changed_files
 from coterie.api.checkpoints import find_checkpoint
 from coterie.api.compare import Changes, TeamEvaluation, compare
 from coterie.api.external_policies import resolve_policies
 from coterie.api.open_run import open_run
-from coterie.api.run_record import compose_recorded, recall
+from coterie.api.run_record import RunRecord, compose_recorded, recall
 from coterie.api.train import Source
 from coterie.core.config import Resolved
 from coterie.core.errors import ConfigError
@@ -19,6 +22,7 @@ from coterie.core.training.evaluation import evaluate as evaluate_run
 from coterie.core.training.run import Run
 from coterie.recipes import load
 
+log = logging.getLogger("coterie")
 MOST_TASKS = 1000
 """Most tasks of an evaluation whose number is not given."""
 
@@ -62,11 +66,14 @@ def evaluate(
         UserError: something in the input is wrong.
     """
     _check_lists(policies, swap, null)
-    restore, record = None, None
+    played, record, known = None, None, None
     if is_run(source):
         source = Path(str(source))  # as a string, a bare name would be a recipe's
-        restore, record = find_checkpoint(source, checkpoint).path, recall(source)
+        played, record = find_checkpoint(source, checkpoint), recall(source)
+        known = record or RunRecord({}, {}, {})
     run = compose_recorded(_resolved(source, overrides, scale, overlays), record, [split])
+    facts = {"checkpoint": None if played is None else played.step, **_facts(run, known)}
+    run, restore = replace(run, facts=facts), None if played is None else played.path
     external, by_role = resolve_policies(run, policies or {}, checkpoint)
     changes = Changes(by_role, swap, tuple(dict.fromkeys(null)))
     changes.team(run)  # refuses contradictions before anything is loaded
@@ -83,6 +90,21 @@ def evaluate(
             await run.close()
 
     return asyncio.run(go())
+
+
+def _facts(run: Run, record: RunRecord | None) -> dict[str, Any]:
+    """Versions and digests of files; those that differ from the record of the run are said."""
+    now = RunRecord.of(run)
+    if record is None:
+        return now.facts
+    unknown = [path for path, entry in now.files.items() if "sha256" in entry and path not in record.files]
+    if unknown:
+        log.warning("the run has no digests of what it read (%s): it may have changed", ", ".join(unknown))
+    changed = changed_files(record, now)
+    if not changed:
+        return now.facts
+    log.warning("the evaluation reads other contents than the run: %s", "; ".join(map(str, changed)))
+    return {**now.facts, "changed_files": {change.name: [change.before, change.after] for change in changed}}
 
 
 def _check_lists(policies: Any, swap: Any, null: Any) -> None:

@@ -77,6 +77,8 @@ class Run:
     curriculum: Curriculum | None = None
     """Levels whose tasks training plays instead of the environment's own."""
     state: RunState = field(default_factory=RunState)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """Versions and digests of files, for what is written of evaluations."""
 
     folder: RunFolder | None = None
     store: CheckpointWriter | None = None
