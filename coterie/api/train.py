@@ -88,9 +88,7 @@ def train(
     elif source is None:
         raise ConfigError("nothing to train", fix="give a recipe, a file, or a run folder to resume")
     elif allow_change or accept_changes:
-        option = "--allow-change" if allow_change else "--accept-changes"
-        what, why = f"{option} is for a resumed run", "a new run has nothing to change"
-        raise ConfigError(what, why=why, fix="leave it out, or add --resume DIR")
+        raise _for_resumes("--allow-change" if allow_change else "--accept-changes")
     else:
         resolved = load(source, overrides=overrides, scale=scale, overlays=overlays)
         run = compose(resolved, trained_splits(resolved.config.schedule))
@@ -104,17 +102,16 @@ def train(
         claim = claimed(RunFolder.open(folder))
     with claim as run_folder:
         store = CheckpointStore(run_folder.checkpoints, run.config.schedule.keep_checkpoints)
-        run = replace(
-            run,
-            folder=run_folder,
-            store=store,
-            recorder=rollout_recorder(run_folder),
-            progress=progress,
-            interrupt=interrupt,
-            facts=record.facts,
-        )
+        run = replace(run, folder=run_folder, store=store, recorder=rollout_recorder(run_folder),
+                      progress=progress, interrupt=interrupt, facts=record.facts)  # fmt: skip
         with resumable(run_folder, store):
             return asyncio.run(_train(run, store, resumed))
+
+
+def _for_resumes(option: str) -> ConfigError:
+    """The error of an option that a new run doesn't have."""
+    what, why = f"{option} is for a resumed run", "a new run has nothing to change"
+    return ConfigError(what, why=why, fix="leave it out, or add --resume DIR")
 
 
 def _check(run: Run) -> None:

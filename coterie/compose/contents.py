@@ -31,14 +31,14 @@ def contents(settings: Settings) -> dict[str, dict[str, Any]]:
         revision} of what a hub has. What doesn't exist is left out, and so is the code of installed packages,
         which have versions, and the weights of a `from`, which only the start of a run reads.
     """
-    found = {}
+    known = {}
     for path, named in settings.files.items():
         place = place_of(named)
         if place is not None:
-            found[path] = {"path": place, "sha256": sha256_of(place, named.form)}
+            known[path] = {"path": place, "sha256": sha256_of(place, named.form)}
         elif named.form in (DATASET, MODEL):
-            found[path] = {"id": named.text, "revision": _beside(settings.table, named.keys, "revision")}
-    return found
+            known[path] = {"id": named.text, "revision": _beside(settings.table, named.keys, "revision")}
+    return known
 
 
 def place_of(named: NamedFile) -> str | None:

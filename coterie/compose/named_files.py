@@ -45,9 +45,8 @@ def named_in(
         key = info.alias or name
         if table.get(key) is not None:
             marks = (info, *info.metadata)
-            yield from {
-                found.keys: found for found in _walk(info.annotation, marks, table[key], (*keys, key), "")
-            }.values()
+            named = _walk(info.annotation, marks, table[key], (*keys, key), "")
+            yield from {file.keys: file for file in named}.values()
 
 
 def _walk(

@@ -351,6 +351,7 @@ def test_a_setting_that_is_gone_is_told(judged):
     file.write_text(
         file.read_text().replace("bonus: float = 0.5", "gain: float = 0.5").replace("g.bonus", "g.gain")
     )
+    assert f"reads other contents than the run: {file} (" in command("eval", folder, "--tasks", "1")
     told = command("run", "--resume", folder, "schedule.steps=3", "--accept-changes", file)
     assert "rewards.judge.bonus" in told and "no such setting any more; it was 0.5" in told
 
