@@ -57,7 +57,8 @@ def place_of(named: NamedFile) -> str | None:
 def sha256_of(place: str, form: str) -> str:
     """The digest of a file's bytes; of a folder or a pattern, that of its files' names and digests.
 
-    Hidden files don't count. Of a model's large files, the size and blocks of the bytes are read.
+    Hidden files and a model's card don't count. Of a model's large files, the size and blocks of the bytes
+    are read.
     """
     path = Path(place)
     if path.is_file():
@@ -65,7 +66,7 @@ def sha256_of(place: str, form: str) -> str:
     root = path if path.is_dir() else path.parent
     files = _below(path) if path.is_dir() else sorted(map(Path, glob.glob(place, recursive=True)))
     digest = hashlib.sha256()
-    for file in (file for file in files if file.is_file()):
+    for file in (file for file in files if file.is_file() and (form, file.name) != (MODEL, "README.md")):
         digest.update(f"{os.path.relpath(file, root)}\0{_of_file(file, form)}\n".encode())
     return digest.hexdigest()
 
