@@ -78,6 +78,24 @@ def address(text: str, path: str) -> Address:
     return named
 
 
+def run_address(source: object) -> tuple[object, Which | None]:
+    """A source without `@best`, `@latest` or `@STEP`, and that checkpoint; None: it names none.
+
+    Raises:
+        ConfigError: what follows the @ of a run's folder is no checkpoint, or names a policy as well.
+    """
+    text = str(source) if isinstance(source, (str, Path)) else ""
+    if "@" not in text or Path(text).exists() or not Path(text.rpartition("@")[0]).expanduser().is_dir():
+        return source, None
+    named = address(text, "RUN_DIR")
+    if not named.is_run:
+        raise named.unread_suffix("RUN_DIR")
+    if named.policy is not None:
+        fix = f"leave :{named.policy} out; --policy ROLE={text} plays it in a role"
+        raise ConfigError(f"{text} names one policy, and a whole team is evaluated", path="RUN_DIR", fix=fix)
+    return named.folder, named.which
+
+
 def checkpoint_of(named: Address, default: Which, path: str) -> Checkpoint:
     """The checkpoint that an address names, else the default one.
 

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 from coterie import logs
+from coterie.api.addresses import Address, Which, checkpoint_of, run_address
+from coterie.api.changed_files import changed_files
 from coterie.api.checkpoints import find_checkpoint
 from coterie.api.compare import Changes, TeamEvaluation, compare
 from coterie.api.external_policies import resolve_policies
 from coterie.api.open_run import open_run
-from coterie.api.run_record import compose_recorded, recall
+from coterie.api.run_record import RunRecord, compose_recorded, recall
 from coterie.api.train import Source
 from coterie.core.config import Resolved
 from coterie.core.errors import ConfigError
 from coterie.core.storage.run_folder import RunFolder
 from coterie.core.training.evaluation import evaluate as evaluate_run
 from coterie.core.training.run import Run
+from coterie.core.types.splits import Split
 from coterie.recipes import load
 
+log = logging.getLogger("coterie")
 MOST_TASKS = 1000
 """Most tasks of an evaluation whose number is not given."""
 
@@ -40,12 +46,13 @@ def evaluate(
     swap: tuple[str, str] | None = None,
     null: Sequence[str] = (),
     show: int = 0,
-    checkpoint: Literal["best", "latest"] | int = "best",
+    checkpoint: Which | None = None,
 ) -> TeamEvaluation:
     """Evaluate a recipe's untrained team, or a checkpoint of a run.
 
     Args:
-        source: a recipe's name, a YAML file, a table, a RunConfig, or a run's folder.
+        source: a recipe's name, a YAML file, a table, a RunConfig, or a run's folder, with
+            `@best`, `@latest` or `@STEP` if you like.
         overrides, scale, overlays: as of `train`.
         tasks: number of tasks. Default: the whole split, at most 1,000.
         samples: episodes per task.
@@ -54,8 +61,8 @@ def evaluate(
             wrote.
         swap, null: two roles whose policies are exchanged; silent roles.
         show: number of episodes that the result holds as text.
-        checkpoint: `best` on val (the latest where val was never evaluated), `latest`, or a step. It also
-            applies to runs in `policies` that name no checkpoint.
+        checkpoint: `best` on val (the latest where val was never evaluated), the default, `latest`, or a
+            step. It also applies to runs in `policies` that name no checkpoint.
 
     Returns:
         the evaluation of the team. Where `policies`, `swap` or `null` change the team (in this order), its
@@ -65,11 +72,8 @@ def evaluate(
         UserError: something in the input is wrong.
     """
     _check_lists(policies, swap, null)
-    restore, record = None, None
-    if is_run(source):
-        source = Path(str(source))  # as a string, a bare name would be a recipe's
-        restore, record = find_checkpoint(source, checkpoint).path, recall(source)
-    run = compose_recorded(_resolved(source, overrides, scale, overlays), record, [split])
+    run, restore = _composed(source, overrides, scale, overlays, split, checkpoint)
+    checkpoint = "best" if checkpoint is None else checkpoint
     external, by_role = resolve_policies(run, policies or {}, checkpoint)
     changes = Changes(by_role, swap, tuple(dict.fromkeys(null)))
     changes.team(run)  # refuses contradictions before anything is loaded
@@ -90,8 +94,61 @@ def evaluate(
 
 def _run(source: Source, work: Coroutine[Any, Any, TeamEvaluation]) -> TeamEvaluation:
     """Evaluate, with logs where the source is a run's folder."""
-    with logs.kept_in(RunFolder(Path(str(source))).logs) if is_run(source) else nullcontext():
+    folder = run_folder(source)
+    with logs.kept_in(RunFolder(folder).logs) if folder is not None else nullcontext():
         return asyncio.run(work)
+
+
+def _composed(
+    source: Any,
+    overrides: Sequence[str],
+    scale: str | None,
+    overlays: Sequence[str],
+    split: Split,
+    checkpoint: Which | None,
+) -> tuple[Run, Path | None]:
+    """The run with the facts of its evaluation, and the folder of the checkpoint that plays."""
+    source, named = _named(source, checkpoint)
+    played, record, known = None, None, None
+    if is_run(source):
+        source = Path(str(source))  # as a string, a bare name would be a recipe's
+        if named is not None:
+            played = checkpoint_of(Address(source, named), named, "RUN_DIR")
+        else:
+            played = find_checkpoint(source, "best" if checkpoint is None else checkpoint)
+        record = recall(source)
+        known = record or RunRecord({}, {}, {})
+    run = compose_recorded(_resolved(source, overrides, scale, overlays), record, [split])
+    facts = {"checkpoint": None if played is None else played.step, **_facts(run, known)}
+    return replace(run, facts=facts), None if played is None else played.path
+
+
+def _named(source: Any, checkpoint: Which | None) -> tuple[Any, Which | None]:
+    """The source without its checkpoint, and the checkpoint.
+
+    Raises:
+        ConfigError: it names no checkpoint of a run, or another one than `checkpoint`.
+    """
+    source, named = run_address(source)
+    if named is not None and checkpoint not in (None, named):
+        fix = "name the checkpoint once"
+        raise ConfigError(f"RUN_DIR says @{named}", path="--checkpoint", why=f"it says {checkpoint}", fix=fix)
+    return source, named
+
+
+def _facts(run: Run, record: RunRecord | None) -> dict[str, Any]:
+    """Versions and digests of files; those that differ from the record of the run are said."""
+    now = RunRecord.of(run)
+    if record is None:
+        return now.facts
+    unknown = [path for path, entry in now.files.items() if "sha256" in entry and path not in record.files]
+    if unknown:
+        log.warning("the run has no digests of what it read (%s): it may have changed", ", ".join(unknown))
+    changed = changed_files(record, now)
+    if not changed:
+        return now.facts
+    log.warning("the evaluation reads other contents than the run: %s", "; ".join(map(str, changed)))
+    return {**now.facts, "changed_files": {change.name: [change.before, change.after] for change in changed}}
 
 
 def _check_lists(policies: Any, swap: Any, null: Any) -> None:
@@ -126,6 +183,12 @@ def _resolved(
 
 def _default_tasks(run: Run, split: Literal["train", "val", "test"]) -> int:
     return min(MOST_TASKS, len(run.environment.tasks(split, run.config.seed)))
+
+
+def run_folder(source: Any) -> Path | None:
+    """The folder of the run that a source names, with or without a checkpoint; None: it names none."""
+    source, _ = run_address(source)
+    return Path(str(source)) if is_run(source) else None
 
 
 def is_run(source: Any) -> bool:

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Literal
 
 from coterie.api.checkpoints import find_checkpoint
-from coterie.api.run_record import load_run
+from coterie.api.model_card import CARD, model_card
+from coterie.api.run_record import load_run, read_record
 from coterie.core.errors import ConfigError, UserError, did_you_mean
 from coterie.core.plugins.origin import closed, plugin_call
 from coterie.core.storage.atomic import TEMPORARY, written
@@ -33,6 +34,7 @@ def export(
 ) -> Path:
     """Write a policy of a run as a Hugging Face folder, or as a PEFT adapter where it is one.
 
+    The folder has a model card, unless the trainer writes one.
     The files appear in `out` once all of them are written; an export that fails leaves `out` as it was.
 
     Args:
@@ -60,6 +62,9 @@ def export(
             await run.open_trainer(restore.path)  # the engine may need what this machine lacks
             with _complete(out) as part, plugin_call(run.trainer, "export"):
                 run.trainer.export(policy, part, merge=merge)
+                if not (part / CARD).exists():  # a trainer may write its own
+                    card = model_card(run, read_record(folder), folder, restore, policy)
+                    (part / CARD).write_text(card, encoding="utf-8")
         finally:
             await closed(run.trainer)
 

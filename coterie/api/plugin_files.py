@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
+from coterie.compose.contents import module_file
 from coterie.core.errors import PluginError
 from coterie.core.plugins import Plugins, Report
 from coterie.core.plugins.registry import renamed
@@ -62,6 +63,14 @@ def _check_report(path: Path, report: Report) -> None:
 def loaded_files(manager: Plugins) -> list[Path]:
     """The files that were loaded, as absolute paths."""
     return list(_LOADED.get(manager, {}))
+
+
+def make_importable(module: str, file: Path) -> None:
+    """Let a module whose file a run folder remembers be imported, where no other place has it."""
+    parents = file.parent if file.name == "__init__.py" else file
+    folder = str(parents.parents[module.count(".")])
+    if file.is_file() and module_file(module) is None and folder not in sys.path:
+        sys.path.append(folder)
 
 
 def load_remembered(manager: Plugins, files: Iterable[str], folder: Path) -> None:

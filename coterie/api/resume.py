@@ -5,23 +5,26 @@ from __future__ import annotations
 import copy
 import logging
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from coterie.api.changed_files import changed_files, check_accepted
 from coterie.api.run_record import (
     RunRecord,
     changed_versions,
     compose_recorded,
-    contents,
     equal,
     kept_files,
+    plugin_contents,
     recall,
     stated,
 )
 from coterie.compose import prepare, trained_splits
+from coterie.compose.contents import contents
+from coterie.compose.named_files import FUNCTION
 from coterie.compose.settings import Settings, settings_of
 from coterie.core.config import Resolved, RunConfig
 from coterie.core.errors import ConfigError, RunFolderError, UserError
@@ -111,6 +114,7 @@ class Resumption:
         if self.record is not None:
             now.changes = [*self.record.changes]
             now.plugin_files = kept_files(self.record, now)
+            now.files = {**self.record.files, **now.files}
         if kept or versions:
             settings = {change.path: [change.before, change.after] for change in kept}
             now.changes.append({"step": step, "settings": settings, "versions": versions})
@@ -139,12 +143,14 @@ def resumption(
     scale: str | None = None,
     overlays: Sequence[str] = (),
     allow_change: bool = False,
+    accept_changes: Sequence[str] = (),
 ) -> Resumption:
     """Compose the run in `folder` again, with the changes that it accepts.
 
     Args:
         source: a configuration in place of the folder's, or None.
         allow_change: accept changes of what the run does from here on, e.g. of a learning rate.
+        accept_changes: files, or the settings that name them, whose contents may have changed.
 
     Raises:
         RunFolderError: the folder is no run's, or a change is refused.
@@ -159,7 +165,8 @@ def resumption(
     changes = _changes(before, after, record, allow_change)
     if not allow_change:
         _check_decay(before.config, after.config)
-    resolved = Resolved(before.name, after.config, after.table, after.origins)
+    changes += _file_changes(before, after, record, accept_changes, folder)
+    resolved = replace(after, name=before.name)
     run = compose_recorded(resolved, record, trained_splits(after.config.schedule))
     return Resumption(run, folder, before, record, changes)
 
@@ -177,12 +184,13 @@ def _changes(before: Resolved, after: Resolved, record: RunRecord | None, allow_
     second = stated(new.table)
     changes: list[Change] = []
     refused: list[Change] = []
-    read, reads = record.files if record is not None else {}, contents(new)
+    read = {**contents(old), **(record.files if record is not None else {})}
+    reads = contents(new)
     for path in sorted({*explicit, *_explicit(after, new)}):
         values = first.get(path), second.get(path)
-        if path in reads and equal(*values):  # what the file says is the setting
-            digests = read.get(path, reads[path]), reads[path]
-            values = f"{second[path]} ({digests[0][:12]})", f"{second[path]} ({digests[1][:12]})"
+        digests = [_digests(path, entries, new) for entries in (read, reads)]
+        if digests[0] and digests[0] == digests[1]:  # at most it was moved
+            continue
         # Versions before `auto` wrote true, which is the same on a CPU.
         if equal(*values) or (path == "deterministic" and False not in values):
             continue
@@ -194,6 +202,53 @@ def _changes(before: Resolved, after: Resolved, record: RunRecord | None, allow_
         _check_known(after, refused)
         raise _refusal(refused, [change for change in refused if _mark(change.path, old, new)], allow_change)
     return changes
+
+
+def _digests(path: str, entries: Mapping[str, Mapping[str, Any]], settings: Settings) -> list[Any]:
+    """The digests of the data, prompts and models that a setting names; none: it names none of them."""
+    return [
+        entry.get("sha256")
+        for name, entry in entries.items()
+        if (name == path or name.startswith(f"{path}."))
+        and name in settings.files
+        and settings.files[name].form != FUNCTION
+    ]
+
+
+def _file_changes(
+    before: Resolved, after: Resolved, record: RunRecord | None, accepted: Sequence[str], folder: Path
+) -> list[Change]:
+    """The changes of what files say whose names are the same; another name is a change of a setting.
+
+    Raises:
+        ConfigError, RunFolderError: as of `check_accepted`.
+    """
+    old, new = settings_of(before.config), settings_of(after.config)
+    kept = {
+        path for path, file in new.files.items() if path in old.files and file.text == old.files[path].text
+    }
+    now = RunRecord(new.table, {}, {}, plugin_contents(), contents(new))
+    known = record.files if record is not None else {}
+    unknown = [path for path, entry in now.files.items() if "sha256" in entry and path in kept - {*known}]
+    if unknown:
+        log.warning(
+            "%s, of an earlier version of Coterie, doesn't say what it read (%s): whether that has changed "
+            "isn't known; from now on it says so",
+            *(folder, ", ".join(unknown)),
+        )
+    changed = changed_files(record, now) if record is not None else []
+    changed = [change for change in changed if change.name in kept or change.name in now.plugin_files]
+    check_accepted(changed, accepted, now)
+    return [
+        Change(
+            change.name,
+            f"{change.file} ({change.before[:12]})",
+            f"{change.file} ({change.after[:12]})",
+            exact=False,
+        )
+        for change in changed
+        if change.name not in now.plugin_files  # `begin` says and records them with the versions
+    ]
 
 
 def _explicit(resolved: Resolved, settings: Settings) -> dict[str, Any]:

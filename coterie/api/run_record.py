@@ -9,7 +9,6 @@ when the run began.
 from __future__ import annotations
 
 import copy
-import hashlib
 import importlib.metadata
 import json
 import logging
@@ -19,13 +18,15 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from coterie.api.plugin_files import load_remembered, loaded_files
+from coterie.api.plugin_files import load_remembered, loaded_files, make_importable
 from coterie.compose import compose
+from coterie.compose.contents import contents
 from coterie.compose.settings import Settings, settings_of
 from coterie.core.config import Resolved, RunConfig, flatten, to_yaml, validate
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import Table, plugins
 from coterie.core.storage.atomic import write_atomic
+from coterie.core.storage.checkpoint import file_sha256
 from coterie.core.storage.run_folder import RunFolder
 from coterie.core.training.run import Run
 from coterie.core.types.splits import Split
@@ -52,8 +53,8 @@ class RunRecord:
     """By package; `python` too."""
     plugin_files: dict[str, str] = field(default_factory=dict)
     """sha256 of each file that was loaded with `-p`, by its absolute path."""
-    files: dict[str, str] = field(default_factory=dict)
-    """sha256 of each file that a setting names, by the setting's path."""
+    files: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What each setting that names a file names, by the setting's path: `compose/contents.py`."""
     changes: list[Table] = field(default_factory=list)
     """What resumes changed: `step`, and `settings` and `versions` as {name: [before, after]}."""
 
@@ -64,9 +65,14 @@ class RunRecord:
         for source in run.reward_sources:
             settings.table["rewards"][source.name]["weights"] = dict(source.weights)
         components, versions = _plugins(settings)
-        files = {str(path): _sha256(path) for path in loaded_files(plugins()) if path.is_file()}
         versions = {**_versions(LIBRARIES), **versions}
-        return cls(settings.table, components, versions, files, contents(settings))
+        return cls(settings.table, components, versions, plugin_contents(), contents(settings))
+
+    @property
+    def facts(self) -> Table:
+        """What an evaluation states of it."""
+        plugin_files = {"plugin_files": self.plugin_files} if self.plugin_files else {}
+        return {"versions": self.versions, "files": self.files, **plugin_files}
 
     def write(self, folder: Path) -> None:
         """Write the record of the run in `folder`.
@@ -83,10 +89,14 @@ def read_record(folder: Path) -> RunRecord | None:
     if not path.is_file():
         return None
     try:
-        return RunRecord(**read_yaml(path))
+        record = RunRecord(**read_yaml(path))
     except (ConfigError, TypeError) as error:
         log.warning("%s is damaged and not compared: %s", path, " ".join(str(error).split()))
         return None
+    for setting, entry in record.files.items():
+        if isinstance(entry, str):  # until 0.2 the digest alone
+            record.files[setting] = {"sha256": entry}
+    return record
 
 
 def load_run(folder: Path, overrides: Sequence[str] = ()) -> Run:
@@ -102,10 +112,15 @@ def load_run(folder: Path, overrides: Sequence[str] = ()) -> Run:
 
 
 def recall(folder: Path) -> RunRecord | None:
-    """The record of the run in `folder`, after its plugin files are loaded."""
+    """The record of the run in `folder`, once its plugin files are loaded and its functions are found."""
     record = read_record(folder)
     if record is not None:
         load_remembered(plugins(), record.plugin_files, folder)
+        texts = stated(record.settings)
+        for setting, entry in record.files.items():
+            module, colon, _ = str(texts.get(setting, "")).partition(":")
+            if colon and entry.get("path", "").endswith(".py"):
+                make_importable(module, Path(entry["path"]))
     return record
 
 
@@ -156,10 +171,9 @@ def changed_versions(before: RunRecord, after: RunRecord) -> dict[str, list[str]
     return changed
 
 
-def contents(settings: Settings) -> dict[str, str]:
-    """sha256 of each file that a setting names, by the setting's path; of a missing file none."""
-    named = {path: Path(file) for path, file in settings.files.items()}
-    return {path: _sha256(file) for path, file in named.items() if file.is_file()}
+def plugin_contents() -> dict[str, str]:
+    """sha256 of each plugin file that is loaded, by its absolute path."""
+    return {str(path): file_sha256(path) for path in loaded_files(plugins()) if path.is_file()}
 
 
 def kept_files(before: RunRecord, after: RunRecord) -> dict[str, str]:
@@ -223,10 +237,6 @@ def _versions(packages: Iterable[str]) -> dict[str, str]:
         except (importlib.metadata.PackageNotFoundError, ValueError):
             continue  # a file, a module that no distribution brought, an extra that isn't there
     return versions
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _set(table: Table, path: str, value: Any) -> None:

@@ -66,6 +66,7 @@ def train(
     progress: Progress | None = None,
     interrupt: Event | None = None,
     allow_change: bool = False,
+    accept_changes: Sequence[str] = (),
 ) -> TrainResult:
     """Train a team.
 
@@ -79,6 +80,7 @@ def train(
         progress: called after each step.
         interrupt: once it is set, the current step is finished and saved, and the call returns.
         allow_change: with `resume`, accept changes of what the run does from then on, as of a learning rate.
+        accept_changes: with `resume`, files, or the settings that name them, whose contents may have changed.
 
     Raises:
         UserError: something in the input is wrong, or the disk is full.
@@ -86,35 +88,35 @@ def train(
     """
     resumed: Resumption | None = None
     if resume is not None:
-        resumed = resumption(source, Path(resume), overrides, scale, overlays, allow_change)
+        resumed = resumption(source, Path(resume), overrides, scale, overlays, allow_change, accept_changes)
         run, folder = resumed.run, resumed.folder
     elif source is None:
         raise ConfigError("nothing to train", fix="give a recipe, a file, or a run folder to resume")
-    elif allow_change:
-        what, why = "--allow-change is for a resumed run", "a new run has nothing to change"
-        raise ConfigError(what, why=why, fix="leave it out, or add --resume DIR")
+    elif allow_change or accept_changes:
+        raise _for_resumes("--allow-change" if allow_change else "--accept-changes")
     else:
         resolved = load(source, overrides=overrides, scale=scale, overlays=overlays)
         run = compose(resolved, trained_splits(resolved.config.schedule))
         folder = Path(out or f"runs/{resolved.name}-{time.strftime('%Y%m%d-%H%M%S')}")
     run = _checked(run)
+    record = RunRecord.of(run)
     if resumed is None:
         find_sources(run)
-        claim = new_run(folder, run.resolved.text(), RunRecord.of(run))
+        claim = new_run(folder, run.resolved.text(), record)
     else:
         claim = claimed(RunFolder.open(folder))
     with claim as run_folder:
         store = CheckpointStore(run_folder.checkpoints, run.config.schedule.keep_checkpoints)
-        run = replace(
-            run,
-            folder=run_folder,
-            store=store,
-            recorder=rollout_recorder(run_folder),
-            progress=progress,
-            interrupt=interrupt,
-        )
+        run = replace(run, folder=run_folder, store=store, recorder=rollout_recorder(run_folder),
+                      progress=progress, interrupt=interrupt, facts=record.facts)  # fmt: skip
         with resumable(run_folder, store), logs.kept_in(run_folder.logs):
             return asyncio.run(_train(run, store, resumed))
+
+
+def _for_resumes(option: str) -> ConfigError:
+    """The error of an option that a new run doesn't have."""
+    what, why = f"{option} is for a resumed run", "a new run has nothing to change"
+    return ConfigError(what, why=why, fix="leave it out, or add --resume DIR")
 
 
 def _checked(run: Run) -> Run:

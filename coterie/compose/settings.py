@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, get_args, get_origin
 
@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
+from coterie.compose.named_files import FUNCTION, WEIGHTS, NamedFile, named_in
 from coterie.compose.tables import TEAM_KEYS, RewardConfig, RoleConfig
 from coterie.core.config import (
     MAPS,
@@ -33,8 +34,8 @@ class Settings:
     """By dotted path: what the plugins declare of a resumed run. It holds for everything below the path."""
     components: dict[str, tuple[str, str]] = field(default_factory=dict)
     """(kind, name) of the plugin at each dotted path."""
-    files: dict[str, str] = field(default_factory=dict)
-    """By dotted path: the file that a setting names. Its content is a setting like the others."""
+    files: dict[str, NamedFile] = field(default_factory=dict)
+    """By dotted path: the settings that name files. What a file says is a part of the configuration."""
 
     def mark(self, path: str) -> MayChange | None:
         """The mark of the setting at a path, or of the one it is in."""
@@ -58,7 +59,18 @@ def settings_of(config: RunConfig) -> Settings:
     schema = policy_schema(config.trainer["type"], config.engine["type"])
     for name, policy in settings.table["policies"].items():
         _fill_fields(settings, policy, schema.model_fields, f"policies.{name}")
+        if config.policies[name].weights_kind:  # else the model's name is an endpoint's
+            _note_files(settings, named_in(schema.model_fields, policy, ("policies", name)))
+        if policy.get("from") is not None:
+            _note_files(settings, [NamedFile(("policies", name, "from"), str(policy["from"]), WEIGHTS)])
+    for path, (_, name) in settings.components.items():
+        if ":" in name:  # an object of a module, or `distribution:name`, which is no module
+            _note_files(settings, [NamedFile((*path.split("."), "type"), name, FUNCTION)])
     return settings
+
+
+def _note_files(settings: Settings, named: Iterable[NamedFile]) -> None:
+    settings.files.update({file.path: file for file in named})
 
 
 _OF_REWARDS = ("concurrency", "max_missing")  # their weights are the plugin's own business
@@ -96,6 +108,7 @@ def _fill(settings: Settings, component: Table, kind: str, path: str) -> None:
         return
     inner = composed_fields(model)
     _fill_fields(settings, component, model.model_fields, path)
+    _note_files(settings, named_in(model.model_fields, component, tuple(path.split("."))))
     for key, composed in inner.items():
         given = component.get(key)
         if isinstance(given, str) and given in settings.table.get(REFERRED.get(composed, ""), ()):
@@ -117,14 +130,6 @@ def _fill_fields(settings: Settings, table: Table, fields: Mapping[str, FieldInf
             table[key] = _plain(info.get_default(call_default_factory=True))
         elif isinstance(table[key], dict) and (model := _model_of(info.annotation)) is not None:
             _fill_fields(settings, table[key], model.model_fields, f"{path}.{key}")
-        if _names_file(info) and isinstance(table.get(key), str):
-            settings.files[f"{path}.{key}"] = table[key]
-
-
-def _names_file(info: FieldInfo) -> bool:
-    """Whether a setting names a file, by the format that its field has in a JSON schema."""
-    extra = info.json_schema_extra
-    return isinstance(extra, dict) and extra.get("format") == "file-path"
 
 
 def _plain(value: Any) -> Any:

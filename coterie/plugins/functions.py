@@ -16,7 +16,11 @@ from coterie.core.errors import ConfigError, did_you_mean, type_text
 FunctionReference = Annotated[
     str | Callable[..., Any],
     WithJsonSchema(
-        {"type": "string", "description": "`module:function`, importable from the working folder."}
+        {
+            "type": "string",
+            "format": "function",
+            "description": "`module:function`, importable from the working folder or the recipe's.",
+        }
     ),
 ]
 """A Config field that names a function; from Python it may also be the function itself."""

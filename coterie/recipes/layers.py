@@ -30,6 +30,7 @@ from coterie.compose.layer_errors import layer_named
 from coterie.core.config import DEFAULT_TYPES, Resolved, RunConfig, flatten, json_like, validate
 from coterie.core.errors import ConfigError, CoterieError, PluginError, did_you_mean, type_text
 from coterie.core.plugins import Entry, Table, plugins
+from coterie.recipes.located import located, plain, written
 from coterie.recipes.merging import EVERY_SCALE, Layers
 from coterie.recipes.overlays import current, names
 from coterie.recipes.yaml_errors import file_error, is_misread, override_error
@@ -105,10 +106,10 @@ def resolve(merged: Layers, *, overrides: Sequence[str] = (), scale: str | None 
         merged.add(parse_override(override), f"override {key}" if "*" in key else "override", report=True)
     _warn_of_dropped(merged)
     with layer_named(merged.origins):
-        config: RunConfig = validate(RunConfig, merged.table)
+        config: RunConfig = validate(RunConfig, plain(merged.table))
     table = config.model_dump(mode="json")
     origins = {path: merged.origin(path) for path, _ in flatten(table)}
-    return Resolved(name, config, table, origins)
+    return located(Resolved(name, config, table, origins), merged.table)
 
 
 def _warn_of_dropped(merged: Layers) -> None:
@@ -146,7 +147,7 @@ def read_overlay(source: str | Path) -> tuple[Table, str]:
     table = read_yaml(path)
     for key in [key for key in ("extends", "with", "name") if key in table]:
         raise ConfigError(f"an overlay has no '{key}'", path=f"{origin}: {key}")
-    return table, origin
+    return written(table, path.parent), origin
 
 
 def locate(source: str | Path, kind: str = "recipe") -> tuple[Path, str, str]:
@@ -225,7 +226,7 @@ def _extend(merged: Layers, table: Table, origin: str, path: Path | None, seen: 
         merged.table.pop("summary", None)
     elif overlays:
         raise ConfigError("`with` needs `extends`", path="with", fix="extends: the recipe under the overlays")
-    merged.add_file(table, origin, EVERY_SCALE)
+    merged.add_file(table if path is None else written(table, path.parent), origin, EVERY_SCALE)
 
 
 def _beside(path: Path | None, name: str) -> str:

@@ -183,7 +183,7 @@ def evaluate(spec: Mapping[str, Any], folder: Path, interrupt: threading.Event) 
         policies=spec["policies"],
     )
     result = {
-        **evaluation.as_dict(),
+        **{name: value for name, value in evaluation.as_dict().items() if name != "versions"},  # ours: `_do`
         "per_task": dict(evaluation.per_task),
         "returns": dict(evaluation.returns),
         "answer_tokens": _mean(evaluation.lengths),

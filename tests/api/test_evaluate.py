@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from coterie import evaluate, train
@@ -54,3 +56,35 @@ def test_a_reward_of_the_team_is_the_teams_and_no_roles():
         assert not {"score/goal", "score/team/goal"} & result.roles[role].keys()
         assert not [name for name in result.metrics if f"/{role}" in name], "a role's are with the role"
     assert "faults/policy" in result.metrics, "the count of all roles"
+
+
+@pytest.fixture(scope="module")
+def two_steps(tmp_path_factory):
+    """A run with checkpoints of the steps 0, 2 and 4."""
+    folder = tmp_path_factory.mktemp("runs") / "a"
+    train("tests/recipes/matrix.yaml", overrides=["schedule.keep_checkpoints=9"], out=folder)
+    return folder
+
+
+@pytest.mark.parametrize(("named", "step"), [("@0", 0), ("@2", 2), ("@latest", 4), ("", None)])
+def test_a_run_is_evaluated_at_the_step_that_its_address_names(two_steps, named, step):
+    done = coterie("eval", f"{two_steps}{named}", "--tasks", "2", "--json")
+    assert done.exit_code == 0, done.stderr
+    best = json.loads((two_steps / "checkpoints" / "best.json").read_text())["step"]
+    assert json.loads(done.stdout)["checkpoint"] == (best if step is None else step)
+    assert evaluate(f"{two_steps}@best", tasks=2).facts["checkpoint"] == best
+
+
+@pytest.mark.parametrize(
+    ("named", "options", "told"),
+    [
+        ("@3", (), "no checkpoint of step 3"),
+        ("@3", (), "0, 2, 4"),
+        ("@bset", (), "'bset' is no checkpoint of"),
+        ("@2:row", (), "names one policy, and a whole team is evaluated"),
+        ("@2", ("--checkpoint", "4"), "RUN_DIR says @2"),
+    ],
+)
+def test_an_address_that_names_no_checkpoint_is_told(two_steps, named, options, told):
+    done = coterie("eval", f"{two_steps}{named}", "--tasks", "1", *options)
+    assert done.exit_code == 2 and told in done.stderr

@@ -38,7 +38,7 @@ def test_an_export_goes_to_a_new_or_an_empty_folder(run, tmp_path, made):
     if made:
         out.mkdir(parents=True)
         (out / ".tmp-out-1234").mkdir()  # of an export that was killed
-    assert export(run, "row", out) == out and list(files(out)) == ["table.npz"]
+    assert export(run, "row", out) == out and sorted(files(out)) == ["README.md", "table.npz"]
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["out"]
 
 
@@ -63,7 +63,7 @@ def test_overwriting_replaces_files_of_the_same_names_and_names_those_that_stay(
     done = command("export", run, "--policy", "row", "-o", out, "--overwrite")
     assert done.exit_code == 0, done.output
     written = files(out)
-    assert sorted(written) == ["notes.txt", "table.npz"] and written["notes.txt"] == b"mine"
+    assert sorted(written) == ["README.md", "notes.txt", "table.npz"] and written["notes.txt"] == b"mine"
     assert written["table.npz"] == files(export(run, "row", tmp_path / "new"))["table.npz"]
     assert f"{out} keeps files that this export has not written: notes.txt" in caplog.text
 
@@ -150,4 +150,4 @@ def test_an_export_opens_no_engine(run, tmp_path, monkeypatch):
         pytest.fail("the engine was opened")
 
     monkeypatch.setattr(TabularEngine, "open", opened)
-    assert list(files(export(run, "row", tmp_path / "out"))) == ["table.npz"]
+    assert "table.npz" in files(export(run, "row", tmp_path / "out"))

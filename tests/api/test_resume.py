@@ -319,13 +319,16 @@ def test_a_changed_default_is_told_and_the_run_keeps_its_own(judged, tmp_path):
     shutil.copytree(folder, whole)
     command("run", "--resume", whole, "schedule.steps=4")
     plugin(file, bonus=-3.0, weight=2.0, more="strict: bool = True")
-    told = command("run", "--resume", folder, "schedule.steps=4")
+    refused = command("run", "--resume", folder, "schedule.steps=4", fails=True)
+    assert "a file has changed since the run began" in refused and f"--accept-changes {file}" in refused
+    told = command("run", "--resume", folder, "schedule.steps=4", "--accept-changes", file.name)
     assert "rewards.judge.bonus" in told and "is -3.0 now; the run goes on with 0.5" in told
     assert "rewards.judge.weights.judged" in told and "is 2.0 now; the run goes on with 1.0" in told
     assert "rewards.judge.strict" in told and "it is True" in told
     assert str(file) in told, "the file has another content"
     assert rows(whole) == rows(folder) and weights(whole) == weights(folder)
-    assert "goes on with 0.5" in command("eval", folder, "--tasks", "2")
+    told = command("eval", folder, "--tasks", "2")
+    assert "goes on with 0.5" in told and "reads other contents" not in told, "they were accepted"
     again = command("run", "--resume", folder, "schedule.steps=5", "rewards.judge.bonus=0.5")
     assert "goes on with 0.5" not in again
     command("run", "--resume", folder, "rewards.judge.bonus=-3.0", fails=True)
@@ -335,7 +338,8 @@ def test_a_default_that_changed_in_a_file_that_was_moved_is_told(judged, tmp_pat
     folder, file = judged
     moved = plugin(tmp_path / "elsewhere" / file.name, bonus=-3.0)
     file.unlink()
-    told = command("run", "--resume", folder, "schedule.steps=3", "-p", moved)
+    accepted = ("--accept-changes", moved)
+    told = command("run", "--resume", folder, "schedule.steps=3", "-p", moved, *accepted)
     assert "goes on with 0.5" in told and "since the run began" in told, "its content is another one, too"
     assert list(record(folder)["plugin_files"]) == [str(moved)]
     again = command("run", "--resume", folder, "schedule.steps=4")
@@ -347,7 +351,8 @@ def test_a_setting_that_is_gone_is_told(judged):
     file.write_text(
         file.read_text().replace("bonus: float = 0.5", "gain: float = 0.5").replace("g.bonus", "g.gain")
     )
-    told = command("run", "--resume", folder, "schedule.steps=3")
+    assert f"reads other contents than the run: {file} (" in command("eval", folder, "--tasks", "1")
+    told = command("run", "--resume", folder, "schedule.steps=3", "--accept-changes", file)
     assert "rewards.judge.bonus" in told and "no such setting any more; it was 0.5" in told
 
 

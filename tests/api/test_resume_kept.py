@@ -21,14 +21,16 @@ def test_what_a_prompt_file_says_is_a_setting(tmp_path, caplog):
     )
     folder = started(tmp_path / "run", *(f"rewards.{setting}" for setting in coach))
     before = record(folder)["files"]
-    assert list(before) == ["rewards.coach.prompt"]
+    assert before["rewards.coach.prompt"]["path"] == str(file)
     assert coterie.train(resume=folder, overrides=["schedule.steps=3"]).step == 3
     file.write_text("Score high.\n$format\n$parts\n")
-    with pytest.raises(RunFolderError, match="can't change") as error:
-        coterie.train(resume=folder, overrides=["schedule.steps=4"])
-    assert error.value.path == "rewards.coach.prompt" and "--allow-change" in error.value.fix
-    assert f"{file} ({before['rewards.coach.prompt'][:12]})" in error.value.why
-    coterie.train(resume=folder, overrides=["schedule.steps=4"], allow_change=True)
+    for allowed in (False, True):  # that is for what settings say
+        with pytest.raises(RunFolderError, match="has changed since the run began") as error:
+            coterie.train(resume=folder, overrides=["schedule.steps=4"], allow_change=allowed)
+    assert error.value.path == "rewards.coach.prompt"
+    assert "--accept-changes rewards.coach.prompt" in error.value.fix
+    assert f"{file} ({before['rewards.coach.prompt']['sha256'][:12]} -> " in error.value.why
+    coterie.train(resume=folder, overrides=["schedule.steps=4"], accept_changes=["rewards.coach.prompt"])
     assert "from step 4 on, rewards.coach.prompt: " in caplog.text and "not bit-equal" in caplog.text
     assert "rewards.coach.prompt" in record(folder)["changes"][1]["settings"]
     assert record(folder)["files"] != before

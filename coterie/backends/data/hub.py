@@ -18,7 +18,9 @@ class HubData(Plugin):
     """Records of `datasets.load_dataset(name, subset, revision=...)`; each row counts as a line."""
 
     class Config(Shares):
-        name: str = Field(description="Id on the Hub, or a folder.")
+        name: str = Field(
+            description="Id on the Hub, or a folder.", json_schema_extra={"format": "dataset-path"}
+        )
         subset: str | None = None
         revision: str | None = Field(
             None, description="Branch, tag or commit; a commit makes the run repeatable."

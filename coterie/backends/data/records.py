@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import Field, model_validator
+from pydantic.config import JsonDict
 
 from coterie.core.errors import ConfigError, UserError
 from coterie.core.plugins import PluginConfig
@@ -14,6 +15,7 @@ from coterie.core.types.splits import Row, Split, content, split_of
 
 _NAMED = 5
 """Files of a folder that an error names."""
+NAMES_FILE: JsonDict = {"format": "file-path"}
 
 
 class Records(Sequence[Mapping[str, Any]]):
@@ -79,10 +81,12 @@ class Shares(PluginConfig):
 class FileShares(Shares):
     """One file that is split by content, or one file per split."""
 
-    path: str | None = Field(None, description="One file, split by content hash.")
-    train: str | None = None
-    val: str | None = None
-    test: str | None = None
+    path: str | None = Field(
+        None, description="One file, split by content hash.", json_schema_extra=NAMES_FILE
+    )
+    train: str | None = Field(None, json_schema_extra=NAMES_FILE)
+    val: str | None = Field(None, json_schema_extra=NAMES_FILE)
+    test: str | None = Field(None, json_schema_extra=NAMES_FILE)
 
     @model_validator(mode="after")
     def _one_or_three(self) -> FileShares:

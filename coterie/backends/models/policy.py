@@ -42,7 +42,8 @@ class ModelFields(PolicyConfig):
     """The model, in full."""
 
     model: str | ModelInit = Field(  # type: ignore[assignment]  # narrower than the core's
-        description="Hub id, folder, or a table for random initial weights."
+        description="Hub id, folder, or a table for random initial weights.",
+        json_schema_extra={"format": "model-path"},
     )
 
     @property

@@ -22,9 +22,10 @@ class ModelInit(Strict):
     mlp_size: int = Field(384, ge=1)
     context: int = Field(512, ge=2, description="Longest prompt plus completion, in tokens.")
     tie_embeddings: bool = True
-    tokenizer: str = Field(
+    tokenizer: Literal["words", "bytes"] | str = Field(
         "words",
         description="`words` (an id per word), `bytes` (an id per byte), or a tokenizer's hub id or folder.",
+        json_schema_extra={"format": "model-path"},
     )
 
 

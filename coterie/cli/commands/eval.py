@@ -63,14 +63,14 @@ checkpoint_option = click.option(
     "--checkpoint",
     metavar="best|latest|N",
     type=Checkpoint(),
-    default="best",
-    show_default=True,
+    default=None,
+    show_default="best",
     help="Checkpoint of a run: the best on val, the latest, or that of step N.",
 )
 
 
 @click.command(short_help="Evaluate a run, or a recipe's untrained team.")
-@click.argument("source", metavar="RECIPE|FILE|RUN_DIR")
+@click.argument("source", metavar="RECIPE|FILE|RUN_DIR[@best|latest|N]")
 @click.argument("settings", metavar="[KEY=VALUE]...", nargs=-1)
 @click.option(
     "--split",
@@ -132,15 +132,17 @@ def command(
 
     \b
         coterie eval runs/plan_path-20260101-120000 --samples 4 --json
+        coterie eval runs/plan_path-20260101-120000@40
         coterie eval runs/per_role-20260101-120000 --swap planner=executor
         coterie eval runs/per_role-20260101-120000 --null planner
         coterie eval runs/one --policy planner=runs/two@latest --policy executor=runs/three@120
     """
-    from coterie.api.evaluate import evaluate as evaluate_source, is_run
+    from coterie.api.evaluate import evaluate as evaluate_source, run_folder
 
     options["policies"] = _by_role(options["policies"])
     _check_writable(out, overwrite)
-    with interruptible(at_once=True), nullcontext() if is_run(source) else logs.kept_for_now():
+    kept = logs.kept_for_now() if run_folder(source) is None else nullcontext()
+    with interruptible(at_once=True), kept:
         evaluation = evaluate_source(source, overrides=overrides(settings), show=show, **options)
     if out is not None:
         evaluation.write(out)
@@ -185,7 +187,16 @@ def print_evaluation(evaluation: TeamEvaluation, split: str) -> None:
         _print_values(values)
     if evaluation.comparison is not None:
         print_comparison(evaluation.comparison)
-    click.echo(f"\nconfiguration {evaluation.config_digest[:16]}")
+    click.echo(f"\nconfiguration {evaluation.config_digest[:16]}{_facts(evaluation.facts)}")
+
+
+def _facts(facts: Mapping[str, Any]) -> str:
+    """The checkpoint and the digests of files, after the configuration's."""
+    step = facts.get("checkpoint")
+    files = [f"{name} {entry['sha256'][:12]}" for name, entry in facts.get("files", {}).items()
+             if "sha256" in entry]  # fmt: skip
+    played = "" if step is None else f"  checkpoint of step {step}"
+    return played + (f"  files {', '.join(files)}" if files else "")
 
 
 def print_comparison(comparison: Comparison) -> None:

@@ -28,4 +28,5 @@ def command(run: Path, policy: str, out: Path, overwrite: bool, merge: bool, che
     """
     from coterie.api.export import export as export_policy
 
+    checkpoint = "best" if checkpoint is None else checkpoint
     click.echo(export_policy(run, policy, out, merge=merge, checkpoint=checkpoint, overwrite=overwrite))

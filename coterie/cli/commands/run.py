@@ -32,6 +32,13 @@ if TYPE_CHECKING:
 @click.option(
     "--allow-change", is_flag=True, help="With --resume: accept changes of what the run does from then on."
 )
+@click.option(
+    "--accept-changes",
+    metavar="NAME",
+    multiple=True,
+    help="With --resume: go on although the content of a file has changed; NAME is the file, or the setting "
+    "that names it (repeatable).",
+)
 @layer_options
 @from_option
 @verbose_option
@@ -43,6 +50,7 @@ def command(
     overlays: tuple[str, ...],
     scale: str | None,
     allow_change: bool,
+    accept_changes: tuple[str, ...],
     flags: Flags | None,
 ) -> None:
     """Train a team from a recipe or a YAML file; KEY=VALUE overrides a setting.
@@ -80,6 +88,7 @@ def command(
             progress=display,
             interrupt=interrupt,
             allow_change=allow_change,
+            accept_changes=accept_changes,
         )
     report(result)
     if interrupt.is_set() and not result.finished:

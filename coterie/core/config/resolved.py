@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -38,14 +38,16 @@ class Resolved:
     """The merged layers, with the defaults of `RunConfig`."""
     origins: dict[str, str]
     """The layer of each value, by dotted path."""
+    by_content: Callable[[Table], Table] = dict
+    """The table with the digests of files in place of their paths: a file that is moved is the same."""
 
     def text(self) -> str:
         """The configuration as YAML, as in a run's `config.yaml`."""
         return to_yaml({"name": self.name, **self.table})
 
     def digest(self) -> str:
-        """sha256 of the settings, which decide the results."""
-        return table_digest(self.table)
+        """sha256 of the settings, which decide the results, and of the files that they name."""
+        return table_digest(self.by_content(self.table))
 
 
 def table_digest(table: Mapping[str, Any]) -> str:

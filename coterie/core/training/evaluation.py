@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import starmap
 from pathlib import Path
 from typing import Any, Literal
@@ -39,6 +39,8 @@ class Evaluation:
     seconds: float = 0.0
     """Of playing and scoring all episodes, as many at once as the engine takes."""
     trees: Sequence[Tree] = field(default=(), repr=False)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What the numbers are of: checkpoint (a step), samples, greedy, seed, versions, files."""
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON of `coterie eval --json`."""
@@ -48,6 +50,7 @@ class Evaluation:
             "roles": {role: dict(metrics) for role, metrics in self.roles.items()},
             "config_digest": self.config_digest,
             "split": self.split,
+            **self.facts,
         }
 
     def flat(self) -> dict[str, Any]:
@@ -123,6 +126,7 @@ async def evaluate(
         lengths=[sum(starmap(longest, path)) for _, path in paths],
         seconds=seconds,
         trees=trees[: keep * samples : samples],
+        facts={"samples": samples, "greedy": greedy, "seed": run.config.seed, **run.facts},
     )
 
 
@@ -141,7 +145,8 @@ async def evaluate_if_due(run: Run, step: int) -> dict[str, Any]:
     if evaluation.success.mean > run.state.best:
         run.state.best, run.state.best_step = evaluation.success.mean, step
     if run.folder is not None:
-        evaluation.write(run.folder.eval / f"step-{step:06d}.json")
+        facts = {"checkpoint": step, **evaluation.facts}
+        replace(evaluation, facts=facts).write(run.folder.eval / f"step-{step:06d}.json")
     return {f"eval/{name}": value for name, value in evaluation.flat().items()} | {"time/evaluate": seconds}
 
 

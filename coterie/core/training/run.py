@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import gc
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -80,6 +79,8 @@ class Run:
     evaluate_every: int = 0
     """Steps between evaluations on `val`; 0: none. `auto` is decided by `api/val_interval.py`."""
     unsaved: Unsaved = field(default_factory=Unsaved)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """Versions and digests of files, for what is written of evaluations."""
 
     folder: RunFolder | None = None
     store: CheckpointWriter | None = None
@@ -350,9 +351,7 @@ class Run:
         row["tokens/total"] = self.state.tokens
         if self.curriculum is not None and self.state.curriculum is not None:
             row |= self.curriculum.record(trees, self.state.curriculum)
-        counted: Counter[str] = Counter()
-        for rollout in rollouts.rollouts:
-            counted.update(rollout.scored.result().metrics)
+        counted = rollouts.counted
         check_metric_names(self.sampler, "count", counted.keys() - {"prompts/truncated"})  # ours
         rollouts.lap("record")
         seconds = max(time.perf_counter() - rollouts.started, 1e-9)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,6 +34,14 @@ class StepRollouts:
     @property
     def trees(self) -> list[Tree]:
         return [rollout.tree for rollout in self.rollouts]
+
+    @property
+    def counted(self) -> Counter[str]:
+        """What plugins counted in the episodes (`ctx.count`), once all scores are known."""
+        counted: Counter[str] = Counter()
+        for rollout in self.rollouts:
+            counted.update(rollout.scored.result().metrics)
+        return counted
 
     def lap(self, part: str) -> None:
         """Ascribe the time since the last lap to a part of the step."""

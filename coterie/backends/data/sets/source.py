@@ -23,8 +23,13 @@ class SetConfig(PluginConfig):
         None,
         description="A local copy in the published form: JSONL, a JSON list (.gz too) or Parquet, which "
         "stands for every published split; or files by published split. Default: the set on the Hub.",
+        json_schema_extra={"format": "file-path"},
     )
-    hub: str | None = Field(None, description="Id on the Hub, or a folder. Default: the set's.")
+    hub: str | None = Field(
+        None,
+        description="Id on the Hub, or a folder. Default: the set's.",
+        json_schema_extra={"format": "dataset-path"},
+    )
     subset: str | None = Field(None, description="Of the set on the Hub. Default: the set's.")
     revision: str | None = Field(None, description="Branch, tag or commit of the set on the Hub.")
     train: str | None = Field(

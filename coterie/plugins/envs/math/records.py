@@ -77,9 +77,15 @@ class SetConfig(PluginConfig):
 
     set: SetName = Field("auto", description=f"The form of the records: {', '.join(get_args(SetName))}.")
     file: str | None = Field(
-        None, description="JSON list, JSONL or Parquet. Default: the set's dataset on the Hub."
+        None,
+        description="JSON list, JSONL or Parquet. Default: the set's dataset on the Hub.",
+        json_schema_extra={"format": "file-path"},
     )
-    hub: str | None = Field(None, description="Id on the Hub, instead of the set's.")
+    hub: str | None = Field(
+        None,
+        description="Id on the Hub, instead of the set's.",
+        json_schema_extra={"format": "dataset-path"},
+    )
     subset: str | None = Field(None, description="Of the dataset. Default: the set's.")
     hub_split: str | None = Field(None, description="The dataset's split. Default: the set's.")
     revision: str | None = Field(None, description="Branch, tag or commit of the dataset.")

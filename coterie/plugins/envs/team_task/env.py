@@ -10,6 +10,7 @@ from itertools import chain
 from typing import Annotated, Any
 
 from pydantic import Field, model_validator
+from pydantic.config import JsonDict
 
 from coterie.core.errors import ConfigError, PolicyFault, did_you_mean
 from coterie.core.plugins import Composed, Plugin, PluginConfig
@@ -19,6 +20,8 @@ from coterie.core.types.splits import Split
 from coterie.plugins.envs.team_task.answers import Match, Reading, matches
 from coterie.plugins.envs.team_task.records import TYPES, FieldType, Reader
 from coterie.plugins.functions import FunctionReference, call, load_function
+
+NAMES_FILE: JsonDict = {"format": "file-path"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +72,14 @@ class TeamTask(Plugin):
     """
 
     class Config(PluginConfig):
-        path: str | None = Field(None, description="JSONL file, split by content hash.")
-        train: str | None = Field(None, description="JSONL file of the split, instead of `path`.")
-        val: str | None = None
-        test: str | None = None
+        path: str | None = Field(
+            None, description="JSONL file, split by content hash.", json_schema_extra=NAMES_FILE
+        )
+        train: str | None = Field(
+            None, description="JSONL file of the split, instead of `path`.", json_schema_extra=NAMES_FILE
+        )
+        val: str | None = Field(None, json_schema_extra=NAMES_FILE)
+        test: str | None = Field(None, json_schema_extra=NAMES_FILE)
         data: Annotated[DataSource | None, Composed("data_source")] = Field(
             None, description="Any data source, instead of JSONL files."
         )
