@@ -12,15 +12,16 @@ from threading import Event
 from typing import Any
 
 from coterie.api.checkpoints import CheckpointStore
-from coterie.api.cost import warn_of_size, warn_of_tasks
+from coterie.api.cost import warn_of_tasks
+from coterie.api.least import acceptable, check_size, check_trees, warn_of_size
 from coterie.api.open_run import open_run
 from coterie.api.resume import Resumption, resumption
 from coterie.api.rollouts import rollout_recorder
 from coterie.api.rows import read_metrics
-from coterie.api.run_files import claimed, new_run, resumable, truncate_files
+from coterie.api.run_files import check_out, claimed, new_run, resumable, truncate_files
 from coterie.api.run_record import RunRecord
 from coterie.api.starting_weights import find_sources
-from coterie.compose import check_packages, compose, trained_splits
+from coterie.compose import check_packages, prepare, trained_splits
 from coterie.core.config import RunConfig
 from coterie.core.errors import ConfigError, RunFolderError
 from coterie.core.loop import train as train_loop
@@ -61,6 +62,7 @@ def train(
     progress: Progress | None = None,
     interrupt: Event | None = None,
     allow_change: bool = False,
+    any_size: bool = False,
 ) -> TrainResult:
     """Train a team.
 
@@ -74,6 +76,8 @@ def train(
         progress: called after each step.
         interrupt: once it is set, the current step is finished and saved, and the call returns.
         allow_change: with `resume`, accept changes of what the run does from then on, as of a learning rate.
+        any_size: start although a step takes more than the machine's memory, or than an hour. A run that is
+            resumed has started before, so that it is warned of.
 
     Raises:
         UserError: something in the input is wrong, or the disk is full.
@@ -83,15 +87,24 @@ def train(
     if resume is not None:
         resumed = resumption(source, Path(resume), overrides, scale, overlays, allow_change)
         run, folder = resumed.run, resumed.folder
+        with acceptable(True):
+            check_trees(run.rollout_side, run.config)
     elif source is None:
         raise ConfigError("nothing to train", fix="give a recipe, a file, or a run folder to resume")
     elif allow_change:
         what, why = "--allow-change is for a resumed run", "a new run has nothing to change"
         raise ConfigError(what, why=why, fix="leave it out, or add --resume DIR")
     else:
+        check_out(out)
         resolved = load(source, overrides=overrides, scale=scale, overlays=overlays)
-        run = compose(resolved, trained_splits(resolved.config.schedule))
+        splits = trained_splits(resolved.config.schedule)
+        prepared = prepare(resolved, splits)
+        with acceptable(any_size):  # before engine and trainer are imported
+            check_trees(prepared.side, prepared.config, splits)
+        run = prepared.make()
         folder = Path(out or f"runs/{resolved.name}-{time.strftime('%Y%m%d-%H%M%S')}")
+    with acceptable(any_size or resumed is not None):
+        check_size(run)
     _check(run)
     if resumed is None:
         find_sources(run)

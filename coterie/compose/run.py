@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Sized
+from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable
 from typing import Any, Literal, Protocol, get_args, get_origin, runtime_checkable
@@ -11,7 +12,7 @@ from typing import Any, Literal, Protocol, get_args, get_origin, runtime_checkab
 from coterie.compose.builder import SHARED, ComponentBuilder
 from coterie.compose.checks import check
 from coterie.compose.layer_errors import layer_named
-from coterie.compose.members import Demonstrates
+from coterie.compose.members import Demonstrates, ReadsWords
 from coterie.compose.rollout_side import RolloutParts, make_rollout_parts, make_rollout_side
 from coterie.compose.settings import REFERRED
 from coterie.core.config import TABLES, Resolved, RunConfig, ScheduleConfig
@@ -56,6 +57,16 @@ class RepeatsSteps(Protocol):
         """The setting that does, as `key=value`; empty: an update is one step."""
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A checked configuration, without an engine and a trainer."""
+
+    config: RunConfig
+    side: LocalRolloutSide
+    make: Callable[[], Run]
+    """Makes engine and trainer, which may import large libraries, and the run of all components."""
+
+
 def compose(resolved: Resolved, splits: Collection[Split] = ()) -> Run:
     """Build every component of a run, cheaply: weights and connections come with `Run.open`.
 
@@ -65,11 +76,11 @@ def compose(resolved: Resolved, splits: Collection[Split] = ()) -> Run:
     Raises:
         UserError: whatever is wrong with the configuration, with its path.
     """
-    return prepare(resolved, splits)()
+    return prepare(resolved, splits).make()
 
 
-def prepare(resolved: Resolved, splits: Collection[Split] = ()) -> Callable[[], Run]:
-    """Check a configuration; the result makes its engine and its trainer, which may import large libraries.
+def prepare(resolved: Resolved, splits: Collection[Split] = ()) -> Prepared:
+    """Check a configuration, and make every component but its engine and its trainer.
 
     Args:
         splits: splits that will be played. Their tasks are asked for, so that a missing file is told now.
@@ -81,7 +92,7 @@ def prepare(resolved: Resolved, splits: Collection[Split] = ()) -> Callable[[], 
         return _prepare(resolved, splits)
 
 
-def _prepare(resolved: Resolved, splits: Collection[Split]) -> Callable[[], Run]:
+def _prepare(resolved: Resolved, splits: Collection[Split]) -> Prepared:
     config = resolved.config
     check(config)
     builder = ComponentBuilder(config)
@@ -104,6 +115,7 @@ def _prepare(resolved: Resolved, splits: Collection[Split]) -> Callable[[], Run]
     for played in (side.environment, *side.levels):
         _check_summable(parts.estimator, played, side.reward_weights)
     _warn_truncation(side)
+    _check_words(config, side)
     _check_oracle(config, side.environment)
     settings = late["trainer"].config
     if isinstance(settings, ChecksNeeds):
@@ -129,7 +141,7 @@ def _prepare(resolved: Resolved, splits: Collection[Split]) -> Callable[[], Run]
             **components,
         )
 
-    return make
+    return Prepared(config, side, make)
 
 
 def trained_splits(schedule: ScheduleConfig) -> tuple[Split, ...]:
@@ -207,6 +219,19 @@ def _check_steps(loss: Loss, settings: Any) -> None:
             why="it has no ratio: after the first step its gradient is of a policy that is gone",
             fix=f"set trainer.{key}={single}, or choose a loss with a ratio: loss.type=ppo_clip",
         )
+
+
+def _check_words(config: RunConfig, side: LocalRolloutSide) -> None:
+    """Let policies look at the words of prompts and answers, and at the lengths of answers."""
+    for name, policy in config.policies.items():
+        if isinstance(policy, ReadsWords):
+            longest = {
+                role: side.sampler.sampling(role).max_new_tokens
+                for role, member in side.team.members.items()
+                if member.policy == name
+            }
+            with plugin_call(policy, "check_words"):
+                policy.check_words(f"policies.{name}", side.vocabulary, longest)
 
 
 def _check_oracle(config: RunConfig, environment: Environment) -> None:

@@ -10,7 +10,8 @@ import pytest
 
 import coterie
 from coterie import Plugin, PluginConfig
-from coterie.api.cost import BOUND, check_size, count, first_prompts, readable, warn_of_size, warn_of_tasks
+from coterie.api.cost import BOUND, check_size, count, first_prompts, readable, warn_of_tasks
+from coterie.api.least import warn_of_size
 from coterie.backends.models.minibatches import count_minibatches, minibatches
 from coterie.backends.models.policy import TrainingFields
 from coterie.backends.trainers.none import NoTrainer

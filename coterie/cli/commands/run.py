@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 @click.option(
     "--allow-change", is_flag=True, help="With --resume: accept changes of what the run does from then on."
 )
+@click.option("--yes", is_flag=True, help="Start also past this machine's memory, or an hour a step.")
 @layer_options
 @from_option
 @plugin_option
@@ -39,6 +40,7 @@ def command(
     arguments: tuple[str, ...],
     out: Path | None,
     resume: Path | None,
+    yes: bool,
     overlays: tuple[str, ...],
     scale: str | None,
     allow_change: bool,
@@ -79,6 +81,7 @@ def command(
             progress=display,
             interrupt=interrupt,
             allow_change=allow_change,
+            any_size=yes,
         )
     report(result)
     if interrupt.is_set() and not result.finished:
