@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 from coterie.api.cost import BOUND, count_in_order, readable, why_so_many
-from coterie.compose.members import ChecksSize
-from coterie.core.config import RunConfig
+from coterie.core.config import PolicyConfig, RunConfig
 from coterie.core.errors import ConfigError
 from coterie.core.rollout.side import LocalRolloutSide
 from coterie.core.rollout.turns import first_stage
@@ -33,6 +33,25 @@ ACTION_SECONDS = 10e-6
 """Least time of an action: a tenth of what drawing, scoring and crediting one takes without a model."""
 HOUR = 3600.0
 """Longest step that starts unasked."""
+
+
+@runtime_checkable
+class ChecksSize(Protocol):
+    """A trainer's `Config` that knows what its device can hold."""
+
+    def check_size(
+        self,
+        policies: Mapping[str, PolicyConfig],
+        vocabulary: Sequence[str],
+        tokens: Mapping[str, int],
+        memory: int | None,
+    ) -> None:
+        """Raise ConfigError for models that can't fit, before any is loaded; warn of steps that take hours.
+
+        Args:
+            tokens: by policy, most tokens that a step generates.
+            memory: bytes of this machine; None: unknown.
+        """
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from coterie.core.config import PolicyConfig, RunConfig
+from coterie.core.config import RunConfig
 from coterie.core.protocols import Demonstration
 from coterie.core.types import Metrics, Task, Weights
 
@@ -65,20 +65,6 @@ class HasVocabulary(Protocol):
 
 
 @runtime_checkable
-class ReadsWords(Protocol):
-    """For policies whose model has a vocabulary and a context of its own."""
-
-    def check_words(self, path: str, vocabulary: Sequence[str], longest: Mapping[str, int]) -> None:
-        """Raise ConfigError for words that the model can't write, before it is made; warn of long answers.
-
-        Args:
-            path: dotted path of the policy's table.
-            vocabulary: words of the environment and the roles.
-            longest: by role of the policy: most tokens of an answer.
-        """
-
-
-@runtime_checkable
 class CountsOptimizerSteps(Protocol):
     def optimizer_steps(self, samples: int, siblings: int) -> int:
         """Optimiser steps of one update of a policy on groups of `siblings` samples, for `coterie plan`."""
@@ -88,25 +74,6 @@ class CountsOptimizerSteps(Protocol):
 class TakesWeights(Protocol):
     def begin_with(self, weights: Mapping[str, Weights]) -> None:
         """Take the weights of policies with a `from`, by policy, before `open`; copy what is kept of them."""
-
-
-@runtime_checkable
-class ChecksSize(Protocol):
-    """A trainer's `Config` that knows what its device can hold."""
-
-    def check_size(
-        self,
-        policies: Mapping[str, PolicyConfig],
-        vocabulary: Sequence[str],
-        tokens: Mapping[str, int],
-        memory: int | None,
-    ) -> None:
-        """Raise ConfigError for models that can't fit, before any is loaded; warn of steps that take hours.
-
-        Args:
-            tokens: by policy, most tokens that a step generates.
-            memory: bytes of this machine; None: unknown.
-        """
 
 
 @runtime_checkable

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sized
+from collections.abc import Callable, Collection, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable
@@ -12,14 +12,14 @@ from typing import Any, Literal, Protocol, get_args, get_origin, runtime_checkab
 from coterie.compose.builder import SHARED, ComponentBuilder
 from coterie.compose.checks import check
 from coterie.compose.layer_errors import layer_named
-from coterie.compose.members import Demonstrates, ReadsWords
+from coterie.compose.members import Demonstrates
 from coterie.compose.rollout_side import RolloutParts, make_rollout_parts, make_rollout_side
 from coterie.compose.settings import REFERRED
 from coterie.core.config import TABLES, Resolved, RunConfig, ScheduleConfig
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import Plugin
 from coterie.core.plugins.origin import origin_of, plugin_call
-from coterie.core.protocols import AdvantageEstimator, Environment, Loss
+from coterie.core.protocols import AdvantageEstimator, Environment, Length, Loss
 from coterie.core.protocols.environment import HasNotSummable
 from coterie.core.protocols.estimator import SumsOverTurns
 from coterie.core.protocols.loss import NeedsFreshSamples
@@ -55,6 +55,28 @@ class RepeatsSteps(Protocol):
     @property
     def repeats(self) -> str:
         """The setting that does, as `key=value`; empty: an update is one step."""
+
+
+@runtime_checkable
+class ReadsWords(Protocol):
+    """A policy's table that is checked against words and answers before its model is made."""
+
+    def check_words(self, path: str, vocabulary: Sequence[str], longest: Mapping[str, int]) -> None:
+        """Raise ConfigError for words that the model can't write, before it is made; warn of long answers.
+
+        Args:
+            path: dotted path of the policy's table.
+            vocabulary: words of the environment and the roles.
+            longest: by role of the policy: most tokens of an answer.
+        """
+
+
+@runtime_checkable
+class NamesLoss(Protocol):
+    """An estimator whose paper has a loss of its own."""
+
+    paper_loss: str
+    """The loss, as `ppo_clip, sequence_mean, kl`: its type, then its length and what else it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +138,7 @@ def _prepare(resolved: Resolved, splits: Collection[Split]) -> Prepared:
         _check_summable(parts.estimator, played, side.reward_weights)
     _warn_truncation(side)
     _check_words(config, side)
+    _warn_of_loss(resolved, parts.estimator, components["loss"])
     _check_oracle(config, side.environment)
     settings = late["trainer"].config
     if isinstance(settings, ChecksNeeds):
@@ -218,6 +241,23 @@ def _check_steps(loss: Loss, settings: Any) -> None:
             path=f"trainer.{key}",
             why="it has no ratio: after the first step its gradient is of a policy that is gone",
             fix=f"set trainer.{key}={single}, or choose a loss with a ratio: loss.type=ppo_clip",
+        )
+
+
+def _warn_of_loss(resolved: Resolved, estimator: AdvantageEstimator, loss: Loss) -> None:
+    """Say which loss an override of the algorithm keeps, where its paper has another."""
+    origins = resolved.origins
+    if origins.get("algorithm.type") != "override" or origins.get("loss.type") == "override":
+        return
+    kept, settings = str(resolved.config.loss["type"]), getattr(loss, "config", None)
+    paper = estimator.paper_loss if isinstance(estimator, NamesLoss) else kept
+    length = getattr(settings, "length", "")
+    other_length = length not in paper and any(name in paper for name in get_args(Length))
+    if not paper.startswith(kept) or other_length or (", kl" in paper and not getattr(settings, "kl", 0)):
+        log.warning(
+            "algorithm=%s keeps the loss that was there (%s, %s, kl %s), and its paper has another: %s. "
+            "Set loss.type and its keys for the paper's",
+            *(resolved.config.algorithm["type"], kept, length, getattr(settings, "kl", 0), paper),
         )
 
 

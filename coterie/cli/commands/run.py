@@ -14,6 +14,7 @@ from coterie.cli.interrupt import interruptible
 from coterie.cli.options import layer_options, plugin_option, source_and_overrides
 from coterie.cli.output import duration, share
 from coterie.cli.progress import progress
+from coterie.cli.seeds import Seeds, run_seeds
 from coterie.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 @click.option(
     "--allow-change", is_flag=True, help="With --resume: accept changes of what the run does from then on."
 )
+@click.option(
+    "--seeds", metavar="0,1,...", type=Seeds(), help="A run for each seed, in DIR/seed-0 and so on."
+)
 @click.option("--yes", is_flag=True, help="Start also past this machine's memory, or an hour a step.")
 @layer_options
 @from_option
@@ -40,6 +44,7 @@ def command(
     arguments: tuple[str, ...],
     out: Path | None,
     resume: Path | None,
+    seeds: tuple[int, ...] | None,
     yes: bool,
     overlays: tuple[str, ...],
     scale: str | None,
@@ -52,9 +57,11 @@ def command(
         coterie run plan_path algorithm.alpha=0.5 --scale cpu
         coterie run sudoku_split --with per_role,one_gpu
         coterie run --resume runs/plan_path-20260101-120000 schedule.steps=200
+        coterie run quickstart --seeds 0,1,2 --out runs/three
         coterie run --from comlrl configs/mt_magrpo_he_config.yaml --num_turns 2
 
-    Ctrl-C finishes the step, saves, and prints how to resume; a second one stops at once.
+    Ctrl-C finishes the step, saves, and prints how to resume; a second one stops at once. With `--seeds` the
+    same command goes on with what is left, and ends with the mean over seeds and its interval.
     """
     from coterie.api.train import train
 
@@ -70,18 +77,24 @@ def command(
         raise no_recipe()
     if out is not None and resume is not None:
         raise UserError("--out and --resume exclude each other", why="a resumed run stays in its folder")
+    if seeds is not None and resume is not None:
+        fix = "give the same command with --seeds and --out again: every run goes on where it stopped"
+        raise UserError("--seeds and --resume exclude each other", why="--resume is for one run", fix=fix)
+    shared: Any = {"scale": scale, "overlays": overlays, "any_size": yes}
+    if seeds is not None:
+        with exits_reported(), interruptible() as interrupt:
+            run_seeds(source, seeds, out, overrides, shared, interrupt)
+        return
     with exits_reported(), interruptible() as interrupt, progress() as display:
         result = train(
             source,
             overrides=overrides,
-            scale=scale,
-            overlays=overlays,
             out=out,
             resume=resume,
             progress=display,
             interrupt=interrupt,
             allow_change=allow_change,
-            any_size=yes,
+            **shared,
         )
     report(result)
     if interrupt.is_set() and not result.finished:
