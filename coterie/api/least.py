@@ -163,6 +163,12 @@ def acceptable(accepted: bool) -> Iterator[None]:
         log.warning("%s: %s (%s)", error.path, error.what, error.why)
 
 
+def warn_of_trees(run: Run) -> None:
+    """Warn of trees that a new run would be refused for: a run that is resumed has played before."""
+    with acceptable(True):
+        check_trees(run.rollout_side, run.config)
+
+
 def warn_of_size(run: Run) -> None:
     """Warn of a step past the bound that `coterie plan` refuses."""
     counts = count_in_order(run)

@@ -13,7 +13,7 @@ from typing import Any
 
 from coterie.api.checkpoints import CheckpointStore
 from coterie.api.cost import warn_of_tasks
-from coterie.api.least import acceptable, check_size, check_trees, warn_of_size
+from coterie.api.least import acceptable, check_size, check_trees, warn_of_size, warn_of_trees
 from coterie.api.open_run import open_run
 from coterie.api.resume import Resumption, resumption
 from coterie.api.rollouts import rollout_recorder
@@ -22,7 +22,7 @@ from coterie.api.run_files import check_out, claimed, new_run, resumable, trunca
 from coterie.api.run_record import RunRecord
 from coterie.api.starting_weights import find_sources
 from coterie.compose import check_packages, prepare, trained_splits
-from coterie.core.config import RunConfig
+from coterie.core.config import Resolved, RunConfig
 from coterie.core.errors import ConfigError, RunFolderError
 from coterie.core.loop import train as train_loop
 from coterie.core.storage.atomic import written
@@ -76,8 +76,7 @@ def train(
         progress: called after each step.
         interrupt: once it is set, the current step is finished and saved, and the call returns.
         allow_change: with `resume`, accept changes of what the run does from then on, as of a learning rate.
-        any_size: start although a step takes more than the machine's memory, or than an hour. A run that is
-            resumed has started before, so that it is warned of.
+        any_size: start although a step takes more than the machine's memory, or than an hour.
 
     Raises:
         UserError: something in the input is wrong, or the disk is full.
@@ -87,8 +86,7 @@ def train(
     if resume is not None:
         resumed = resumption(source, Path(resume), overrides, scale, overlays, allow_change)
         run, folder = resumed.run, resumed.folder
-        with acceptable(True):
-            check_trees(run.rollout_side, run.config)
+        warn_of_trees(run)
     elif source is None:
         raise ConfigError("nothing to train", fix="give a recipe, a file, or a run folder to resume")
     elif allow_change:
@@ -96,16 +94,11 @@ def train(
         raise ConfigError(what, why=why, fix="leave it out, or add --resume DIR")
     else:
         check_out(out)
-        resolved = load(source, overrides=overrides, scale=scale, overlays=overlays)
-        splits = trained_splits(resolved.config.schedule)
-        prepared = prepare(resolved, splits)
-        with acceptable(any_size):  # before engine and trainer are imported
-            check_trees(prepared.side, prepared.config, splits)
-        run = prepared.make()
-        folder = Path(out or f"runs/{resolved.name}-{time.strftime('%Y%m%d-%H%M%S')}")
-    with acceptable(any_size or resumed is not None):
-        check_size(run)
+        run = _composed(load(source, overrides=overrides, scale=scale, overlays=overlays), any_size)
+        folder = Path(out or f"runs/{run.resolved.name}-{time.strftime('%Y%m%d-%H%M%S')}")
     _check(run)
+    with acceptable(any_size or resumed is not None):  # a run that ran before is warned of
+        check_size(run)
     if resumed is None:
         find_sources(run)
         claim = new_run(folder, run.resolved.text(), RunRecord.of(run))
@@ -123,6 +116,15 @@ def train(
         )
         with resumable(run_folder, store):
             return asyncio.run(_train(run, store, resumed))
+
+
+def _composed(resolved: Resolved, any_size: bool) -> Run:
+    """Compose a new run; what its trees take is checked before the engine and the trainer are imported."""
+    splits = trained_splits(resolved.config.schedule)
+    prepared = prepare(resolved, splits)
+    with acceptable(any_size):
+        check_trees(prepared.side, prepared.config, splits)
+    return prepared.make()
 
 
 def _check(run: Run) -> None:

@@ -42,8 +42,8 @@ def run_seeds(
     overrides: Sequence[str],
     shared: Mapping[str, Any],
     interrupt: Event,
-) -> None:
-    """Train a run for each seed and print the table; the exit code is 130 if it was stopped, 1 if one failed.
+) -> int:
+    """Train a run for each seed and print the table; the exit code: 130 if it was stopped, 1 if one failed.
 
     Args:
         shared: further arguments of `train`, for all runs.
@@ -63,12 +63,12 @@ def run_seeds(
     runs = train_seeds(source, seeds, out, overrides=overrides, start=start, interrupt=interrupt)
     _show(runs, seeds)
     if all(run.finished for run in runs) and len(runs) == len(seeds):
-        return
+        return 0
     command = ["coterie", *sys.argv[1:]]
     if not any(word == "--out" or word.startswith("--out=") for word in command):
         command += ["--out", str(out)]
     click.echo(f"not finished; the same command goes on: {shlex.join(command)}", err=True)
-    sys.exit(INTERRUPTED if interrupt.is_set() else 1)
+    return INTERRUPTED if interrupt.is_set() else 1
 
 
 def _show(runs: Sequence[SeedRun], seeds: Sequence[int]) -> None:

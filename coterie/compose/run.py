@@ -137,7 +137,6 @@ def _prepare(resolved: Resolved, splits: Collection[Split]) -> Prepared:
     for played in (side.environment, *side.levels):
         _check_summable(parts.estimator, played, side.reward_weights)
     _warn_truncation(side)
-    _check_words(config, side)
     _warn_of_loss(resolved, parts.estimator, components["loss"])
     _check_oracle(config, side.environment)
     settings = late["trainer"].config
@@ -145,6 +144,7 @@ def _prepare(resolved: Resolved, splits: Collection[Split]) -> Prepared:
         settings.check_needs({*parts.estimator.needs, *components["loss"].needs}, "trainer")
     _check_steps(components["loss"], settings)
     _check_tasks(parts, splits)
+    _check_words(config, side)
     # Those that a component of the learning side made, a chat format's for one, are opened with the others.
     side.resources = tuple(builder.resources)
 

@@ -161,13 +161,13 @@ class TensorPolicy(TensorFields):
             check_vocabulary(vocabulary, f"{path}.model.tokenizer")
         known = known_context(self.model) if isinstance(self.model, str) else self.model.context
         context = self.context or known or math.inf
-        for role, tokens in longest.items():
-            if tokens >= context:
-                log.warning(
-                    "sampler: an answer of role '%s' may have %s tokens (max_new_tokens), and the context of "
-                    "%s is %s for prompt and answer together: answers are cut where it ends",
-                    *(role, f"{tokens:,}", path, f"{context:,}"),
-                )
+        beyond = {role: tokens for role, tokens in longest.items() if tokens >= context}
+        if beyond:
+            log.warning(
+                "sampler: an answer of %s may have %s tokens (max_new_tokens), and the context of %s is %s for "
+                "prompt and answer together: answers are cut where it ends",
+                *(" and ".join(beyond), f"{max(beyond.values()):,}", path, f"{context:,}"),
+            )
 
 
 class TorchPolicy(TrainingFields, TensorPolicy):

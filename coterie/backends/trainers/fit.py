@@ -27,7 +27,7 @@ def check_fit(
         memory: bytes of this machine; None: unknown.
 
     Raises:
-        ConfigError: with the numbers, or there is no such device.
+        ConfigError: with the numbers. A device that isn't there is told when the trainer opens.
     """
     from coterie.backends.models import memory as sizes_in_bytes
     from coterie.backends.models.policy import of_tensors
@@ -36,7 +36,10 @@ def check_fit(
     from coterie.backends.trainers.devices import device_of
     from coterie.backends.trainers.policies import initial_weights_of
 
-    place = device_of(device)
+    try:
+        place = device_of(device)
+    except ConfigError:
+        return
     limit = _memory(place, memory)
     configs = with_dtype(of_tensors(policies), place.type)
     parts: dict[str, dict[str, int]] = {}
@@ -77,7 +80,6 @@ def warn_of_hours(
 
     from coterie.backends.models.policy import of_tensors
     from coterie.backends.models.sizes import least_size
-    from coterie.backends.trainers.devices import device_of
 
     work, largest = 0, 0
     for name, policy in of_tensors(policies).items():
@@ -86,8 +88,8 @@ def warn_of_hours(
             # Two operations a parameter and token; an update computes the tokens again, and the gradients.
             work += tokens[name] * size.parameters * (2 if policy.train == "none" else 6)
             largest = max(largest, size.parameters)
-    on_gpu = device_of(device).type == "cuda"
-    peak = GPU_FLOPS * torch.cuda.device_count() if on_gpu else CORE_FLOPS * (os.cpu_count() or 1)
+    gpus = torch.cuda.device_count() if device != "cpu" else 0
+    peak = GPU_FLOPS * gpus or CORE_FLOPS * (os.cpu_count() or 1)
     hours = int(min(work, 10**300) / (peak * HOUR))
     if hours >= 1:
         log.warning(

@@ -83,8 +83,8 @@ def command(
     shared: Any = {"scale": scale, "overlays": overlays, "any_size": yes}
     if seeds is not None:
         with exits_reported(), interruptible() as interrupt:
-            run_seeds(source, seeds, out, overrides, shared, interrupt)
-        return
+            code = run_seeds(source, seeds, out, overrides, shared, interrupt)
+        sys.exit(code)
     with exits_reported(), interruptible() as interrupt, progress() as display:
         result = train(
             source,
