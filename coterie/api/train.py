@@ -89,11 +89,8 @@ def train(
         warn_of_trees(run)
     elif source is None:
         raise ConfigError("nothing to train", fix="give a recipe, a file, or a run folder to resume")
-    elif allow_change:
-        what, why = "--allow-change is for a resumed run", "a new run has nothing to change"
-        raise ConfigError(what, why=why, fix="leave it out, or add --resume DIR")
     else:
-        check_out(out)
+        _check_new(out, allow_change)
         run = _composed(load(source, overrides=overrides, scale=scale, overlays=overlays), any_size)
         folder = Path(out or f"runs/{run.resolved.name}-{time.strftime('%Y%m%d-%H%M%S')}")
     _check(run)
@@ -116,6 +113,14 @@ def train(
         )
         with resumable(run_folder, store):
             return asyncio.run(_train(run, store, resumed))
+
+
+def _check_new(out: Path | str | None, allow_change: bool) -> None:
+    """Raise what is wrong with the arguments of a new run, before a configuration is read."""
+    check_out(out)
+    if allow_change:
+        what, why = "--allow-change is for a resumed run", "a new run has nothing to change"
+        raise ConfigError(what, why=why, fix="leave it out, or add --resume DIR")
 
 
 def _composed(resolved: Resolved, any_size: bool) -> Run:

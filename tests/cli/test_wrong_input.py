@@ -385,7 +385,7 @@ def test_a_tokenizer_of_words_without_words_is_refused_before_torch_is_imported(
         "env: {type: team_task, path: records.jsonl, fields: [question]}\n"
         "team: {order: [solver], roles: {solver: {type: template, policy: p, prompt: '{{ question }}'}}}\n"
         "policies: {p: {model: {init: qwen3, hidden_size: 16}}}\n"
-        "algorithm: grpo\nschedule: {steps: 1}\n"
+        "algorithm: grpo\nsampler: {chains: 2}\nschedule: {steps: 1}\n"
     )
     for command in ("config", "plan", "run"):
         done = process(

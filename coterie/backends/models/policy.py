@@ -164,8 +164,8 @@ class TensorPolicy(TensorFields):
         beyond = {role: tokens for role, tokens in longest.items() if tokens >= context}
         if beyond:
             log.warning(
-                "sampler: an answer of %s may have %s tokens (max_new_tokens), and the context of %s is %s for "
-                "prompt and answer together: answers are cut where it ends",
+                "sampler: an answer of %s may have %s tokens (max_new_tokens), and the context of %s is %s "
+                "for prompt and answer together: answers are cut where it ends",
                 *(" and ".join(beyond), f"{max(beyond.values()):,}", path, f"{context:,}"),
             )
 
@@ -184,15 +184,6 @@ class TablePolicy(ModelFields):
         """Refuse another model."""
         check_table(self, path, "the engine `tabular` can't play")
         super().check(path, run)
-
-    def check_words(self, path: str, vocabulary: Sequence[str], longest: Mapping[str, int]) -> None:
-        """Refuse a table without words."""
-        if not vocabulary:
-            raise ConfigError(
-                "a tabular policy needs words to choose from, and there are none",
-                path="engine",
-                fix="give the environment or a role a `vocabulary()`",
-            )
 
 
 class TabularPolicy(TrainingFields):
