@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
+from coterie.compose import prepare
 from coterie.core.plugins import plugins
 from coterie.core.protocols import Batch
 from coterie.core.types import Key, RewardWeights
 from coterie.plugins.algos.blocks.estimator import RULES, GroupEstimator
 from coterie.plugins.algos.blocks.groups import turn_weights
+from coterie.recipes import load
 from coterie.testing import J, build, tree_literals
+from tests.cli.support import TABULAR
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "algorithms.md").read_text(encoding="utf-8")
 
@@ -44,6 +47,23 @@ def test_the_table_names_the_pieces(name: str):
     assert [cell.strip("`") for cell in row[:3]] == [pieces.group, pieces.returns, pieces.baseline]
     assert row[3].startswith(f"`{pieces.normalise.type}`")
     assert ("over the batch" in row[3]) == (pieces.normalise.scope != "group")
+
+
+@pytest.mark.parametrize("name", sorted(ours("estimator") - {"compose"}))
+def test_the_table_names_the_papers_loss_as_the_estimator_does(name: str):
+    assert table("`algorithm.type`")[name][4].replace("`", "") == build("estimator", name).paper_loss
+
+
+def test_an_override_of_the_algorithm_says_which_loss_it_keeps(caplog: pytest.LogCaptureFixture):
+    sampling = ("algorithm=magrpo", "env.team=potential", "sampler.expand=all", "team.max_turns=1")
+    prepare(load(TABULAR, overrides=sampling))
+    assert "keeps the loss that was there (ppo_clip, token_mean, kl 0.0)" in caplog.text
+    assert "its paper has another: reinforce, sequence_sum" in caplog.text
+    caplog.clear()
+    prepare(load(TABULAR, overrides=(*sampling, "loss={type: reinforce, length: sequence_sum}")))
+    prepare(load(TABULAR, overrides=["algorithm.alpha=0.5"]))  # the recipe's own choice
+    prepare(load(TABULAR))
+    assert "keeps the loss" not in caplog.text
 
 
 def test_the_rules_are_the_ones_that_check_enforces():

@@ -15,6 +15,7 @@ from typing import Any, get_args
 import pytest
 import yaml
 
+from coterie.api.rows import read_metrics
 from coterie.compose import make_rollout_parts
 from coterie.compose.tables import TEAM_KEYS
 from coterie.core.errors import ConfigError, PolicyFault
@@ -70,7 +71,8 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     assert COMMANDS[0] == ["python", "make_sums.py"]
     runpy.run_path("make_sums.py")
     yield tmp_path
-    sys.modules.pop("my_rules", None)
+    for module in ("my_rules", "digit_reward"):
+        sys.modules.pop(module, None)
 
 
 def tiny_model(folder: Path) -> Path:
@@ -112,7 +114,11 @@ def test_the_run_and_what_comes_before_and_after_it(page: Path):
     assert MODEL in recipe.read_text()
     recipe.write_text(recipe.read_text().replace(MODEL, str(model)).replace("bfloat16", "float32"))
     quick = ("schedule.steps=1", "schedule.evaluate_every=1", "schedule.evaluate_tasks=2", "sampler.chains=2")
-    commands = {words[1]: words[1:] for words in COMMANDS if words[1] in ("plan", "run", "eval")}
+    commands = {
+        words[1]: words[1:]
+        for words in COMMANDS
+        if words[1] in ("plan", "run", "eval") and "offline" not in words[2]
+    }
     for name, extra in (
         ("plan", ()),
         ("run", (*quick, "sampler.sampling.max_new_tokens=4")),
@@ -121,6 +127,21 @@ def test_the_run_and_what_comes_before_and_after_it(page: Path):
         done = coterie(*commands.pop(name), *extra)
         assert done.exit_code == 0, done.output
     assert not commands and (page / "runs" / "sums" / "metrics.jsonl").is_file()
+
+
+@pytest.mark.torch
+def test_a_reader_without_a_hub_trains_and_evaluates_a_team(page: Path, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("torch")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    run, evaluate = [words[1:] for words in COMMANDS if len(words) > 2 and "offline" in words[2]]
+    assert (run[0], evaluate[0]) == ("run", "eval")
+    done = coterie(*run, "schedule.steps=16", "schedule.evaluate_every=0")
+    assert done.exit_code == 0, done.output
+    digits = [row["score/team/digits"] for row in read_metrics(page / "runs" / "offline" / "metrics.jsonl")]
+    assert sum(digits[-4:]) > sum(digits[:4]), "the page says that it rises"
+    done = coterie(*evaluate, "--tasks", "4")
+    assert done.exit_code == 0 and "success" in done.stdout, done.output
+    assert done.stdout.count("What is") >= 2, "two episodes are shown"
 
 
 @pytest.mark.parametrize("fragment", FRAGMENTS)

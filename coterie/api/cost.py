@@ -38,6 +38,10 @@ one update. A cross tree of 4^(2*4) = 65,536 leaves exceeds the bound with its f
 SAMPLED_TASKS = 16
 """Tasks whose first prompts are measured."""
 
+MOST_BITS = 2**14
+"""Length of the largest number of nodes that is counted, in bits: it is about 10^4,932."""
+CUT_NOTE = "a tree grows past 10^4,932 nodes: its later turns are not counted"
+
 Order = tuple[tuple[str, ...], ...]
 
 
@@ -50,12 +54,13 @@ class ActsOften(Protocol):
 
 
 def shape_of(order: Order, turns: int, plan: Plan) -> Shape:
-    """The largest tree over `turns` turns of `order`."""
+    """The largest tree over `turns` turns of `order`, in a time that doesn't grow with it."""
     nodes, joints, later = 1, 0, 0
     decisions = dict.fromkeys((role for stage in order for role in stage), 0)
     waves: list[dict[str, int]] = []
-    for _ in range(turns):
-        waves = []
+    cut = False
+    for turn in range(turns):
+        before, waves = (dict(decisions), joints, later), []
         for stage in order:
             later += nodes * any(decisions[role] for role in stage)
             for role in stage:
@@ -66,7 +71,15 @@ def shape_of(order: Order, turns: int, plan: Plan) -> Shape:
             joints += nodes * (joint_actions + recombined)
             if plan.expand not in ("best", "sampled"):
                 nodes *= joint_actions
-    return Shape(decisions=decisions, joints=joints, leaves=nodes, waves=tuple(waves), later=later)
+        if nodes == 1 and turn == 1:  # the tree is a path: every later turn adds what this one did
+            rest = turns - 2
+            decisions = {role: n + rest * (n - before[0][role]) for role, n in decisions.items()}
+            joints, later = joints + rest * (joints - before[1]), later + rest * (later - before[2])
+            break
+        cut = nodes.bit_length() > MOST_BITS and turn + 1 < turns
+        if cut:
+            break
+    return Shape(decisions=decisions, joints=joints, leaves=nodes, waves=tuple(waves), later=later, cut=cut)
 
 
 def layouts(order: Order, decides: bool, often: Mapping[str, int] | None = None) -> list[Order]:
@@ -116,6 +129,11 @@ def count(run: Run) -> Counts:
     return replace(counts, notes=(*counts.notes, *few_tasks(run)))
 
 
+def count_in_order(run: Run) -> Counts:
+    """The counts of a step whose stages follow `team.order`; no task is read."""
+    return _count(run, False)
+
+
 def _count(run: Run, decides: bool) -> Counts:
     plan, team, schedule = run.sampler.plan, run.team, run.config.schedule
     trees, often = schedule.tasks_per_step * plan.chains, actions_per_turn(run)
@@ -151,7 +169,11 @@ def _count(run: Run, decides: bool) -> Counts:
         }
         | ({"transition": in_transitions} if in_transitions else {}),
         evaluation=_evaluation(run) if run.evaluate_every else 0,
-        notes=(*_notes(run.config, team, plan, decides, often), *_outside_notes(calls, in_transitions)),
+        notes=(
+            *_notes(run.config, team, plan, decides, often),
+            *((CUT_NOTE,) if any(shape.cut for shape in shapes) else ()),
+            *_outside_notes(calls, in_transitions),
+        ),
     )
 
 
@@ -346,24 +368,14 @@ def check_size(counts: Counts) -> None:
         raise ConfigError(
             f"a step has up to {readable(counts.generations)} generations, and {BOUND:,} are the bound",
             path="sampler",
-            why=_why(counts),
+            why=why_so_many(counts),
             fix="lower sampler.branches, sampler.chains, team.max_turns or schedule.tasks_per_step, or set "
             "sampler.expand to best or sampled; `--yes` plans it anyway",
         )
 
 
-def warn_of_size(run: Run) -> None:
-    """Warn of a step past the bound that `coterie plan` refuses."""
-    counts = _count(run, False)
-    if counts.generations > BOUND:
-        log.warning(
-            "a step has up to %s generations (%s): see `coterie plan`",
-            readable(counts.generations),
-            _why(counts),
-        )
-
-
-def _why(counts: Counts) -> str:
+def why_so_many(counts: Counts) -> str:
+    """The shape of a step's trees, as the reason for its generations."""
     return (
         f"{readable(counts.trees)} trees with {readable(counts.leaves // counts.trees)} leaves and "
         f"{readable(counts.joints // counts.trees)} joint actions each"

@@ -24,6 +24,8 @@ class Shape:
     """For each stage of the last turn, which is the widest: by role, decisions at the same depth."""
     later: int = 0
     """Nodes at which the transition mode tells roles something: one of them has acted before."""
+    cut: bool = False
+    """Whether the last turns are left out, since the numbers have thousands of digits without them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +55,14 @@ class RoleCalls:
             length: tokens of an action's first prompt.
             most: most tokens of a prompt; None: no limit is known.
         """
-        lengths = [length + call * self.answer for call in range(self.calls)]
-        first, *later = lengths if most is None else [min(tokens, most) for tokens in lengths]
-        return self.decisions * (first + self.branches * sum(later))
+        later = self.calls - 1
+        if most is None:
+            growing, first = later, length
+        else:  # a prompt is longer by an answer than the one before, until it fills the context
+            growing, first = max(0, min(later, (most - length) // max(self.answer, 1))), min(length, most)
+        tokens = growing * length + self.answer * growing * (growing + 1) // 2
+        tokens += (later - growing) * (most or 0)
+        return self.decisions * (first + self.branches * tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,19 @@ from coterie.core.storage.run_folder import RunFolder
 log = logging.getLogger("coterie")
 
 
+def check_out(path: Path | str | None) -> None:
+    """Refuse a folder that can't be made since a file is in its place, before anything is loaded.
+
+    Raises:
+        RunFolderError: the path, or one above it, is a file.
+    """
+    folder = Path(path or ".")
+    for part in (folder, *folder.parents):
+        if part.is_file():
+            why = "a run is a folder of files" if part == folder else f"{folder} would be in it"
+            raise RunFolderError(f"--out: {part} is a file", why=why, fix="choose another folder, or move it")
+
+
 def create_run(path: Path, config_text: str, record: RunRecord | None = None) -> RunFolder:
     """Make the folder of a new run; one that was killed before its first checkpoint may be there.
 

@@ -13,19 +13,20 @@ from typing import Any
 
 from coterie import logs
 from coterie.api.checkpoints import CheckpointStore
-from coterie.api.cost import warn_of_size, warn_of_tasks
+from coterie.api.cost import warn_of_tasks
 from coterie.api.discarded import Discarded
+from coterie.api.least import acceptable, check_size, check_trees, warn_of_size, warn_of_trees
 from coterie.api.open_run import open_run
 from coterie.api.resume import Resumption, resumption
 from coterie.api.rollouts import rollout_recorder
 from coterie.api.rows import read_metrics
-from coterie.api.run_files import claimed, new_run, resumable
+from coterie.api.run_files import check_out, claimed, new_run, resumable
 from coterie.api.run_record import RunRecord
 from coterie.api.signals import Signals
 from coterie.api.starting_weights import find_sources
 from coterie.api.val_interval import evaluating
-from coterie.compose import check_packages, compose, trained_splits
-from coterie.core.config import RunConfig
+from coterie.compose import check_packages, prepare, trained_splits
+from coterie.core.config import Resolved, RunConfig
 from coterie.core.errors import ConfigError, RunFolderError
 from coterie.core.loop import train as train_loop
 from coterie.core.storage.jsonl import read_lines
@@ -67,6 +68,7 @@ def train(
     interrupt: Event | None = None,
     allow_change: bool = False,
     accept_changes: Sequence[str] = (),
+    any_size: bool = False,
 ) -> TrainResult:
     """Train a team.
 
@@ -81,6 +83,7 @@ def train(
         interrupt: once it is set, the current step is finished and saved, and the call returns.
         allow_change: with `resume`, accept changes of what the run does from then on, as of a learning rate.
         accept_changes: with `resume`, files, or the settings that name them, whose contents may have changed.
+        any_size: start although a step takes more than the machine's memory, or than an hour.
 
     Raises:
         UserError: something in the input is wrong, or the disk is full.
@@ -90,15 +93,14 @@ def train(
     if resume is not None:
         resumed = resumption(source, Path(resume), overrides, scale, overlays, allow_change, accept_changes)
         run, folder = resumed.run, resumed.folder
+        warn_of_trees(run)
     elif source is None:
         raise ConfigError("nothing to train", fix="give a recipe, a file, or a run folder to resume")
-    elif allow_change or accept_changes:
-        raise _for_resumes("--allow-change" if allow_change else "--accept-changes")
     else:
-        resolved = load(source, overrides=overrides, scale=scale, overlays=overlays)
-        run = compose(resolved, trained_splits(resolved.config.schedule))
-        folder = Path(out or f"runs/{resolved.name}-{time.strftime('%Y%m%d-%H%M%S')}")
-    run = _checked(run)
+        _check_new(out, {"--allow-change": allow_change, "--accept-changes": accept_changes})
+        run = _composed(load(source, overrides=overrides, scale=scale, overlays=overlays), any_size)
+        folder = Path(out or f"runs/{run.resolved.name}-{time.strftime('%Y%m%d-%H%M%S')}")
+    run = _checked(run, any_size or resumed is not None)  # a run that ran before is warned of its size
     record = RunRecord.of(run)
     if resumed is None:
         find_sources(run)
@@ -113,14 +115,26 @@ def train(
             return asyncio.run(_train(run, store, resumed))
 
 
-def _for_resumes(option: str) -> ConfigError:
-    """The error of an option that a new run doesn't have."""
-    what, why = f"{option} is for a resumed run", "a new run has nothing to change"
-    return ConfigError(what, why=why, fix="leave it out, or add --resume DIR")
+def _check_new(out: Path | str | None, of_resumes: Mapping[str, Any]) -> None:
+    """Raise what is wrong with the arguments of a new run, before a configuration is read."""
+    check_out(out)
+    for option, value in of_resumes.items():
+        if value:
+            what, why = f"{option} is for a resumed run", "a new run has nothing to change"
+            raise ConfigError(what, why=why, fix="leave it out, or add --resume DIR")
 
 
-def _checked(run: Run) -> Run:
-    """Raise errors of schedule, packages or tasks before a folder is made; warn of what looks unintended.
+def _composed(resolved: Resolved, any_size: bool) -> Run:
+    """Compose a new run; what its trees take is checked before the engine and the trainer are imported."""
+    splits = trained_splits(resolved.config.schedule)
+    prepared = prepare(resolved, splits)
+    with acceptable(any_size):
+        check_trees(prepared.side, prepared.config, splits)
+    return prepared.make()
+
+
+def _checked(run: Run, any_size: bool) -> Run:
+    """Raise errors of schedule, packages, tasks or size before a folder is made; warn of what looks odd.
 
     Returns:
         the run, with its number of steps between evaluations.
@@ -128,6 +142,8 @@ def _checked(run: Run) -> Run:
     warn_of_size(run)
     _ = run.end, run.order
     check_packages(run.config)
+    with acceptable(any_size):
+        check_size(run)
     warn_of_tasks(run)
     if all(policy.train == "none" for policy in run.config.policies.values()):
         log.warning(

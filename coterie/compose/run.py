@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sized
+from collections.abc import Callable, Collection, Mapping, Sequence, Sized
+from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable
 from typing import Any, Literal, Protocol, get_args, get_origin, runtime_checkable
@@ -18,7 +19,7 @@ from coterie.core.config import TABLES, Resolved, RunConfig, ScheduleConfig
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import Plugin
 from coterie.core.plugins.origin import origin_of, plugin_call
-from coterie.core.protocols import AdvantageEstimator, Environment, Loss
+from coterie.core.protocols import AdvantageEstimator, Environment, Length, Loss
 from coterie.core.protocols.environment import HasNotSummable
 from coterie.core.protocols.estimator import SumsOverTurns
 from coterie.core.protocols.loss import NeedsFreshSamples
@@ -56,6 +57,38 @@ class RepeatsSteps(Protocol):
         """The setting that does, as `key=value`; empty: an update is one step."""
 
 
+@runtime_checkable
+class ReadsWords(Protocol):
+    """A policy's table that is checked against words and answers before its model is made."""
+
+    def check_words(self, path: str, vocabulary: Sequence[str], longest: Mapping[str, int]) -> None:
+        """Raise ConfigError for words that the model can't write, before it is made; warn of long answers.
+
+        Args:
+            path: dotted path of the policy's table.
+            vocabulary: words of the environment and the roles.
+            longest: by role of the policy: most tokens of an answer.
+        """
+
+
+@runtime_checkable
+class NamesLoss(Protocol):
+    """An estimator whose paper has a loss of its own."""
+
+    paper_loss: str
+    """The loss, as `ppo_clip, sequence_mean, kl`: its type, then its length and what else it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A checked configuration, without an engine and a trainer."""
+
+    config: RunConfig
+    side: LocalRolloutSide
+    make: Callable[[], Run]
+    """Makes engine and trainer, which may import large libraries, and the run of all components."""
+
+
 def compose(resolved: Resolved, splits: Collection[Split] = ()) -> Run:
     """Build every component of a run, cheaply: weights and connections come with `Run.open`.
 
@@ -65,11 +98,11 @@ def compose(resolved: Resolved, splits: Collection[Split] = ()) -> Run:
     Raises:
         UserError: whatever is wrong with the configuration, with its path.
     """
-    return prepare(resolved, splits)()
+    return prepare(resolved, splits).make()
 
 
-def prepare(resolved: Resolved, splits: Collection[Split] = ()) -> Callable[[], Run]:
-    """Check a configuration; the result makes its engine and its trainer, which may import large libraries.
+def prepare(resolved: Resolved, splits: Collection[Split] = ()) -> Prepared:
+    """Check a configuration, and make every component but its engine and its trainer.
 
     Args:
         splits: splits that will be played. Their tasks are asked for, so that a missing file is told now.
@@ -81,7 +114,7 @@ def prepare(resolved: Resolved, splits: Collection[Split] = ()) -> Callable[[], 
         return _prepare(resolved, splits)
 
 
-def _prepare(resolved: Resolved, splits: Collection[Split]) -> Callable[[], Run]:
+def _prepare(resolved: Resolved, splits: Collection[Split]) -> Prepared:
     config = resolved.config
     check(config)
     builder = ComponentBuilder(config)
@@ -104,12 +137,14 @@ def _prepare(resolved: Resolved, splits: Collection[Split]) -> Callable[[], Run]
     for played in (side.environment, *side.levels):
         _check_summable(parts.estimator, played, side.reward_weights)
     _warn_sampling(side, config)
+    _warn_of_loss(resolved, parts.estimator, components["loss"])
     _check_oracle(config, side.environment)
     settings = late["trainer"].config
     if isinstance(settings, ChecksNeeds):
         settings.check_needs({*parts.estimator.needs, *components["loss"].needs}, "trainer")
     _check_steps(components["loss"], settings)
     _check_tasks(parts, splits)
+    _check_words(config, side)
     # Those that a component of the learning side made, a chat format's for one, are opened with the others.
     side.resources = tuple(builder.resources)
 
@@ -130,7 +165,7 @@ def _prepare(resolved: Resolved, splits: Collection[Split]) -> Callable[[], Run]
             **components,
         )
 
-    return make
+    return Prepared(config, side, make)
 
 
 def trained_splits(schedule: ScheduleConfig) -> tuple[Split, ...]:
@@ -213,6 +248,36 @@ def _check_steps(loss: Loss, settings: Any) -> None:
             why="it has no ratio: after the first step its gradient is of a policy that is gone",
             fix=f"set trainer.{key}={single}, or choose a loss with a ratio: loss.type=ppo_clip",
         )
+
+
+def _warn_of_loss(resolved: Resolved, estimator: AdvantageEstimator, loss: Loss) -> None:
+    """Say which loss an override of the algorithm keeps, where its paper has another."""
+    origins = resolved.origins
+    if origins.get("algorithm.type") != "override" or origins.get("loss.type") == "override":
+        return
+    kept, settings = str(resolved.config.loss["type"]), getattr(loss, "config", None)
+    paper = estimator.paper_loss if isinstance(estimator, NamesLoss) else kept
+    length = getattr(settings, "length", "")
+    other_length = length not in paper and any(name in paper for name in get_args(Length))
+    if not paper.startswith(kept) or other_length or (", kl" in paper and not getattr(settings, "kl", 0)):
+        log.warning(
+            "algorithm=%s keeps the loss that was there (%s, %s, kl %s), and its paper has another: %s. "
+            "Set loss.type and its keys for the paper's",
+            *(resolved.config.algorithm["type"], kept, length, getattr(settings, "kl", 0), paper),
+        )
+
+
+def _check_words(config: RunConfig, side: LocalRolloutSide) -> None:
+    """Let policies look at the words of prompts and answers, and at the lengths of answers."""
+    for name, policy in config.policies.items():
+        if isinstance(policy, ReadsWords):
+            longest = {
+                role: side.sampler.sampling(role).max_new_tokens
+                for role, member in side.team.members.items()
+                if member.policy == name
+            }
+            with plugin_call(policy, "check_words"):
+                policy.check_words(f"policies.{name}", side.vocabulary, longest)
 
 
 def _check_oracle(config: RunConfig, environment: Environment) -> None:

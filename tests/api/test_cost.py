@@ -10,7 +10,9 @@ import pytest
 
 import coterie
 from coterie import Plugin, PluginConfig
-from coterie.api.cost import BOUND, check_size, count, first_prompts, readable, warn_of_size, warn_of_tasks
+from coterie.api.cost import BOUND, check_size, count, first_prompts, readable, shape_of, warn_of_tasks
+from coterie.api.counts import RoleCalls
+from coterie.api.least import warn_of_size
 from coterie.backends.models.minibatches import count_minibatches, minibatches
 from coterie.backends.models.policy import TrainingFields
 from coterie.backends.trainers.none import NoTrainer
@@ -445,3 +447,44 @@ def test_huge_numbers_are_shown_by_their_magnitude():
     assert readable(65_536) == "65,536"
     huge = count(cross(turns=1200)).leaves
     assert huge == 16**1200 and readable(huge) == "10^1444.9"
+
+
+# ------------------------------------------------------------------------------ counted, not gone through
+
+
+@pytest.mark.parametrize("expand", ["best", "all"])
+@pytest.mark.parametrize("branches", [1, 2])
+@pytest.mark.parametrize("order", [(("one",), ("two",)), (("one", "two"), ("one",))])
+def test_a_long_episode_is_counted_as_the_sum_of_its_turns(expand, branches, order):
+    plan = coterie.Plan(chains=1, branches=branches, expand=expand, pairing="aligned")
+    nodes, joints, later, decisions = 1, 0, 0, Counter()
+    for _ in range(9):
+        for stage in order:
+            later += nodes * any(decisions[role] for role in stage)
+            decisions.update(dict.fromkeys(stage, nodes))
+            joints += nodes * branches
+            nodes *= branches if expand == "all" else 1
+    shape = shape_of(order, 9, plan)
+    assert (shape.leaves, shape.joints, shape.later) == (nodes, joints, later)
+    assert shape.decisions == decisions and not shape.cut
+    assert shape.waves[-1] == dict.fromkeys(order[-1], nodes // (branches if expand == "all" else 1))
+
+
+def test_planning_takes_no_longer_for_a_larger_step():
+    large = coterie_run(
+        max_turns=10**9,
+        sampler={"chains": 10**9, "branches": 10**6},
+        schedule={"tasks_per_step": 10**9},
+    )
+    assert count(large).generations == 10**9 * 10**9 * 10**9 * 2 * 10**6
+    notes = count(cross(turns=10**9)).notes
+    assert "a tree grows past 10^4,932 nodes: its later turns are not counted" in notes
+
+
+def test_a_tools_many_rounds_are_counted_without_going_through_them():
+    for most in (None, 18, 5, 1000):
+        calls = RoleCalls(decisions=2, branches=3, calls=40, answer=5)
+        prompts = [min(10 + 5 * call, most or 10**9) for call in range(40)]
+        assert calls.prompt_tokens(10, most) == 2 * (prompts[0] + 3 * sum(prompts[1:]))
+    endless = RoleCalls(decisions=1, branches=1, calls=10**12, answer=5)
+    assert endless.prompt_tokens(10, 100) > 99 * 10**12

@@ -90,7 +90,8 @@ def test_a_tree_of_astronomical_size_is_told_by_its_magnitude():
 
 
 def test_a_run_past_the_bound_says_so_and_goes_on_and_its_folder_can_be_planned(tmp_path, monkeypatch):
-    monkeypatch.setattr("coterie.api.cost.BOUND", 100)
+    for module in ("cost", "least"):
+        monkeypatch.setattr(f"coterie.api.{module}.BOUND", 100)
     done = coterie("run", TABULAR, "schedule.steps=1", "--out", tmp_path / "run")
     assert done.exit_code == 0 and "warning: a step has up to 128 generations" in done.stderr, done.output
     refused(coterie("plan", tmp_path / "run"), "128 generations, and 100 are the bound")

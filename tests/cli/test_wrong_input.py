@@ -19,8 +19,9 @@ def refused(done, *messages):
     code = done.returncode if code is None else code
     assert code == 2, (code, done.stdout, done.stderr)
     assert "Traceback" not in done.stderr
-    started = done.stderr.startswith("writing to ")  # an error of the start-up follows what it began with
-    first = done.stderr.split("\n")[1 if started else 0]
+    # Warnings precede an error, and one of the start-up follows what it began with.
+    lines = (line for line in done.stderr.split("\n") if not line.startswith(("writing to ", "warning: ")))
+    first = next(lines)
     assert first.startswith("Error: "), done.stderr
     for message in messages:
         assert message in done.stderr, f"{message!r} is not in:\n{done.stderr}"
@@ -205,8 +206,9 @@ def test_what_is_wrong_is_said_before_a_folder_is_made(run, tmp_path):
 
 def test_unwritable_folder(tmp_path):
     (tmp_path / "file").write_text("")
-    for out in (tmp_path / "file" / "run", "/proc/coterie-run"):
-        refused(coterie("run", TABULAR, "--out", out), "can't be written", str(out), "fix:")
+    refused(
+        coterie("run", TABULAR, "--out", "/proc/coterie-run"), "can't be written", "/proc/coterie-run", "fix:"
+    )
 
 
 def test_folder_that_holds_a_run_already(run, tmp_path):
@@ -290,7 +292,12 @@ def test_model_folder_without_weights(run, tmp_path):
     (tmp_path / "model").mkdir()
     tokenizer = tokenizers.models.WordLevel({"[UNK]": 0, "U": 1}, unk_token="[UNK]")
     tokenizers.Tokenizer(tokenizer).save(str(tmp_path / "model" / "tokenizer.json"))
-    config = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "vocab_size": 32}
+    config = {
+        "model_type": "qwen3",
+        "architectures": ["Qwen3ForCausalLM"],
+        "vocab_size": 32,
+        "num_hidden_layers": 1,
+    }
     (tmp_path / "model" / "config.json").write_text(json.dumps(config))
     done = run("--scale", "smoke", f"policies.shared.model={tmp_path / 'model'}", source="plan_path")
     refused(done, "policies.shared.model", "no weights", str(tmp_path / "model"))
@@ -370,3 +377,33 @@ def test_task_file_without_a_task(run, changed, tmp_path, monkeypatch):
     (tmp_path / "train.jsonl").write_text(text)
     monkeypatch.chdir(tmp_path)
     refused(run(source=changed(change)), "env")
+
+
+def test_a_tokenizer_of_words_without_words_is_refused_before_torch_is_imported(tmp_path):
+    (tmp_path / "records.jsonl").write_text('{"question": "1 + 1", "answer": 2}\n' * 3)
+    (tmp_path / "words.yaml").write_text(
+        "env: {type: team_task, path: records.jsonl, fields: [question]}\n"
+        "team: {order: [solver], roles: {solver: {type: template, policy: p, prompt: '{{ question }}'}}}\n"
+        "policies: {p: {model: {init: qwen3, hidden_size: 16}}}\n"
+        "algorithm: grpo\nsampler: {chains: 2}\nschedule: {steps: 1}\n"
+    )
+    for command in ("config", "plan", "run"):
+        done = process(
+            command, tmp_path / "words.yaml", code=f"import os; os.chdir({str(tmp_path)!r})\n{WITHOUT_TORCH}"
+        )
+        refused(done, "policies.p.model.tokenizer", "`tokenizer: words`", "tokenizer=bytes")
+
+
+def test_an_answer_longer_than_the_context_is_told(tmp_path):
+    done = coterie("config", "quickstart", "sampler.sampling.max_new_tokens=64")
+    assert "may have 64 tokens (max_new_tokens)" in done.stderr, done.stderr
+    assert "the context of policies.shared is 64" in done.stderr
+    assert "context" not in coterie("config", "quickstart").stderr
+
+
+def test_a_file_in_the_place_of_a_runs_folder_is_told_before_anything_is_read(tmp_path):
+    (tmp_path / "file").write_text("")
+    for out in (tmp_path / "file", tmp_path / "file" / "run"):
+        refused(
+            coterie("run", "no_such_recipe", "--out", out), f"{tmp_path / 'file'} is a file", "another folder"
+        )

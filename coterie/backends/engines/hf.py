@@ -111,6 +111,9 @@ class HFEngine(Plugin):
     async def open(self, ctx: EngineContext) -> None:
         require_torch("engine")
         fix_cublas(wanted=ctx.deterministic)
+        device_of(
+            self.config.device, "engine.device"
+        )  # a device that isn't there is told before weights load
         self._context, self._configs = ctx, declared(ctx.policies, TensorPolicy)
         self._batcher = RequestBatcher(
             self._generate,

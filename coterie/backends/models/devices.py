@@ -34,7 +34,8 @@ def device_of(name: str, path: str) -> Any:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise ConfigError(f"there is no device '{name}'", path=path, why=str(error)) from error
+        fix = f"set {path}=auto, which takes a GPU where there is one"
+        raise ConfigError(f"there is no device '{name}'", path=path, why=str(error), fix=fix) from error
     return device
 
 

@@ -13,7 +13,7 @@ from coterie.backends.models.byte_tokenizer import bytes_tokenizer
 from coterie.backends.models.hub import hub, unfetched
 from coterie.backends.models.policy import ModelInit, TensorFields, check_init, local_folder
 from coterie.backends.models.sources import bounded_context
-from coterie.backends.models.word_tokenizer import words_tokenizer
+from coterie.backends.models.word_tokenizer import check_vocabulary, words_tokenizer
 from coterie.core.errors import ConfigError, MissingExtra
 
 _UNBOUNDED = 10**9
@@ -88,13 +88,7 @@ def load_tokenizer(config: TensorFields, *, policy: str, vocabulary: tuple[str, 
         return bytes_tokenizer()
     if config.model.tokenizer != "words":
         return _tokenizer(config.model.tokenizer, None, f"policies.{policy}.model.tokenizer")
-    if not vocabulary:
-        raise ConfigError(
-            "`tokenizer: words` needs the words of the environment, and there are none",
-            path=f"policies.{policy}.model.tokenizer",
-            fix="give the environment a `vocabulary()`, set tokenizer=bytes, or name a tokenizer's hub id or "
-            "folder",
-        )
+    check_vocabulary(vocabulary, f"policies.{policy}.model.tokenizer")
     return words_tokenizer(vocabulary)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
@@ -30,6 +31,7 @@ from coterie.backends.models.sources import (
     local_folder as local_folder,
     weights_in,
 )
+from coterie.backends.models.word_tokenizer import check_vocabulary
 from coterie.core.config import PolicyConfig, RunConfig, validate
 from coterie.core.errors import ConfigError, UserError
 from coterie.core.plugins import MayChange
@@ -151,6 +153,22 @@ class TensorPolicy(TensorFields):
                 local_folder(self.model.tokenizer, f"{path}.model.tokenizer")
         check_context(self, path)
         super().check(path, run)
+
+    def check_words(self, path: str, vocabulary: Sequence[str], longest: Mapping[str, int]) -> None:
+        """Refuse `tokenizer: words` without words; warn of answers that are longer than the context."""
+        if getattr(self, "behind_endpoint", False):
+            return
+        if isinstance(self.model, ModelInit) and self.model.tokenizer == "words":
+            check_vocabulary(vocabulary, f"{path}.model.tokenizer")
+        known = known_context(self.model) if isinstance(self.model, str) else self.model.context
+        context = self.context or known or math.inf
+        beyond = {role: tokens for role, tokens in longest.items() if tokens >= context}
+        if beyond:
+            log.warning(
+                "sampler: an answer of %s may have %s tokens (max_new_tokens), and the context of %s is %s "
+                "for prompt and answer together: answers are cut where it ends",
+                *(" and ".join(beyond), f"{max(beyond.values()):,}", path, f"{context:,}"),
+            )
 
 
 class TorchPolicy(TrainingFields, TensorPolicy):

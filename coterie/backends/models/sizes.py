@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -18,6 +19,8 @@ from coterie.backends.models.policy import LoraSettings, ModelInit, TorchPolicy,
 from coterie.backends.models.precision import with_dtype
 from coterie.backends.models.sources import bounded_context
 from coterie.core.errors import ConfigError, MissingExtra, UserError
+
+log = logging.getLogger("coterie")
 
 
 class Adapted(NamedTuple):
@@ -120,6 +123,37 @@ def blueprint(configs: Mapping[str, TorchPolicy], *, vocabulary: tuple[str, ...]
         size = replace(size, adapters=counts, adapted=adapted)
     modules |= {name: (frozen, adapter_names.get(name)) for name in configs if name not in modules}
     return Blueprint(modules=modules, tokenizer=tokenizer, size=size, dtype=config.dtype, contexts=contexts)
+
+
+def least_size(config: TorchPolicy, vocabulary: tuple[str, ...]) -> ModelSize | None:
+    """The size of a policy's model without adapters, or a little less; None: the model can't be read here.
+
+    Weights and tokenizer are not read, so of a tokenizer that is somewhere else the embeddings are left out.
+    """
+    try:
+        if not isinstance(config.model, ModelInit):
+            module = _on_meta(_read_config(config.model, config.revision, ""), "float32")
+            return _size(module, None)
+        init = config.model
+        words = {"words": len(set(vocabulary)), "bytes": 256}.get(init.tokenizer, 0)
+        kv_heads = init.kv_heads or init.heads
+        attention = 2 * init.head_dim * (init.heads + kv_heads)
+        layer = init.hidden_size * (attention + 3 * init.mlp_size)
+        embeddings = words * init.hidden_size * (1 if init.tie_embeddings else 2)
+        return ModelSize(
+            parameters=init.layers * layer + embeddings,
+            layers=init.layers,
+            hidden=init.hidden_size,
+            mlp=init.mlp_size,
+            heads=init.heads,
+            kv_heads=kv_heads,
+            head_dim=init.head_dim,
+            vocabulary=words,
+            context=init.context,
+        )
+    except Exception:  # told where the model is loaded
+        log.debug("the size of %s is unknown", config.model, exc_info=True)
+        return None
 
 
 def cache_numbers(config: Any) -> int:

@@ -30,6 +30,21 @@ def sorted_words(vocabulary: Iterable[str]) -> list[str]:
     return sorted(words)
 
 
+def check_vocabulary(vocabulary: Iterable[str], path: str) -> None:
+    """Check the words of a tokenizer before it is made.
+
+    Raises:
+        ConfigError: there are none (`path` is the setting of the tokenizer), or one can't be a word.
+    """
+    if not sorted_words(vocabulary):
+        raise ConfigError(
+            "`tokenizer: words` needs the words of the environment, and there are none",
+            path=path,
+            fix="give the environment a `vocabulary()`, set tokenizer=bytes, or name a tokenizer's hub id or "
+            "folder",
+        )
+
+
 def words_tokenizer(vocabulary: Iterable[str]) -> Any:
     """A `PreTrainedTokenizerFast` with one id per word; only white space separates words.
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from coterie.backends.models.minibatches import repeats
 from coterie.backends.models.policy import Rate
+from coterie.core.config import PolicyConfig
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import MayChange, PluginConfig
 
@@ -73,3 +74,16 @@ class TorchConfig(PluginConfig):
                 path=f"{path}.value",
                 fix="set algorithm=gae, or drop the table",
             )
+
+    def check_size(
+        self,
+        policies: Mapping[str, PolicyConfig],
+        vocabulary: Sequence[str],
+        tokens: Mapping[str, int],
+        memory: int | None,
+    ) -> None:
+        """Refuse models that the device can't hold, of which each rank has a copy; warn of hours a step."""
+        from coterie.backends.trainers.fit import check_fit, warn_of_hours
+
+        check_fit(self.device, policies, vocabulary, memory)
+        warn_of_hours(self.device, policies, vocabulary, tokens)

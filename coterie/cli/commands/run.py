@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from coterie.cli.interrupt import interruptible
 from coterie.cli.options import layer_options, plugin_option, source_and_overrides, verbose_option
 from coterie.cli.output import duration, share
 from coterie.cli.progress import progress
+from coterie.cli.seeds import Seeds, run_seeds
 from coterie.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -39,6 +41,10 @@ if TYPE_CHECKING:
     help="With --resume: go on although the content of a file has changed; NAME is the file, or the setting "
     "that names it (repeatable).",
 )
+@click.option(
+    "--seeds", metavar="0,1,...", type=Seeds(), help="A run for each seed, in DIR/seed-0 and so on."
+)
+@click.option("--yes", is_flag=True, help="Start also past this machine's memory, or an hour a step.")
 @layer_options
 @from_option
 @verbose_option
@@ -47,6 +53,8 @@ def command(
     arguments: tuple[str, ...],
     out: Path | None,
     resume: Path | None,
+    seeds: tuple[int, ...] | None,
+    yes: bool,
     overlays: tuple[str, ...],
     scale: str | None,
     allow_change: bool,
@@ -59,40 +67,58 @@ def command(
         coterie run plan_path algorithm.alpha=0.5 --scale cpu
         coterie run sudoku_split --with per_role,one_gpu
         coterie run --resume runs/plan_path-20260101-120000 schedule.steps=200
+        coterie run quickstart --seeds 0,1,2 --out runs/three
         coterie run --from comlrl configs/mt_magrpo_he_config.yaml --num_turns 2
 
-    Ctrl-C finishes the step, saves, and prints how to resume; a second one stops within 5 seconds.
+    Ctrl-C finishes the step, saves, and prints how to resume; a second one stops within 5 seconds. With
+    `--seeds` the same command goes on with what is left, and ends with the mean over seeds and its interval.
     """
     from coterie.api.train import train
 
     source: Any
     source, overrides = source_and_overrides(arguments)
+    if resume is not None:
+        _check_resume({"--from": flags, "--out": out, "--seeds": seeds})
     if flags is not None:
-        if resume is not None:
-            why = "the run's folder has its configuration"
-            raise UserError("--from and --resume exclude each other", why=why, fix="leave --from out")
         translation = translated(source, overrides, flags)
         source, out = translation.table, out or run_folder(translation)
     if source is None and resume is None:
         raise no_recipe()
-    if out is not None and resume is not None:
-        raise UserError("--out and --resume exclude each other", why="a resumed run stays in its folder")
+    shared: Any = {"scale": scale, "overlays": overlays, "any_size": yes}
+    if seeds is not None:
+        with exits_reported(), interruptible() as interrupt:
+            code = run_seeds(source, seeds, out, overrides, shared, interrupt)
+        sys.exit(code)
     with exits_reported(), interruptible() as interrupt, progress() as display:
         result = train(
             source,
             overrides=overrides,
-            scale=scale,
-            overlays=overlays,
             out=out,
             resume=resume,
             progress=display,
             interrupt=interrupt,
             allow_change=allow_change,
             accept_changes=accept_changes,
+            **shared,
         )
     report(result)
     if interrupt.is_set() and not result.finished:
         sys.exit(INTERRUPTED)
+
+
+def _check_resume(others: Mapping[str, Any]) -> None:
+    """Refuse options that exclude --resume, by name."""
+    reasons = {
+        "--from": ("the run's folder has its configuration", "leave --from out"),
+        "--out": ("a resumed run stays in its folder", "leave --out out"),
+        "--seeds": (
+            "--resume is for one run",
+            "give the same command with --seeds and --out again: every run goes on where it stopped",
+        ),
+    }
+    for option, (why, fix) in reasons.items():
+        if others[option] is not None:
+            raise UserError(f"{option} and --resume exclude each other", why=why, fix=fix)
 
 
 def report_coach(folder: Path, name: str) -> None:

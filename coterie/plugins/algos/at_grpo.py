@@ -27,3 +27,4 @@ class ATGRPO(GroupEstimator):
 
     group = "decision"
     returns = "immediate"
+    paper_loss = "ppo_clip, token_mean (code) or sequence_mean (paper)"

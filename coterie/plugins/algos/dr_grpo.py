@@ -17,5 +17,7 @@ class DrGRPO(GRPO):
     it degenerates: as GRPO does. K/(K-1) times its advantage is RLOO's.
     """
 
+    paper_loss = "ppo_clip, constant"
+
     class Config(GRPO.Config):
         normalise: Normaliser = Field(default_factory=lambda: Normaliser(type="none"))

@@ -40,6 +40,7 @@ class GAE(RowEstimator):
 
     needs = ("values",)
     returns = "to_go"
+    paper_loss = "ppo_clip, value head"
 
     def check(self, plan: Plan, team: Team) -> None:
         if plan.branches > 1:

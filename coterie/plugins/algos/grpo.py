@@ -22,3 +22,4 @@ class GRPO(GroupEstimator):
 
     group = "task"
     returns = "episode"
+    paper_loss = "ppo_clip, sequence_mean, kl"

@@ -42,6 +42,7 @@ class MAGRPO(GroupEstimator):
 
     group = "decision"
     returns = "tree"
+    paper_loss = "reinforce, sequence_sum"
 
     @property
     def stop_above(self) -> float | None:

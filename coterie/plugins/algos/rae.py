@@ -28,6 +28,7 @@ class RAE(RowEstimator):
 
     group = "role"
     returns = "episode"
+    paper_loss = "reinforce"
 
     def advantages(self, rows: Rows) -> list[float]:
         """R - b[role] for each row."""

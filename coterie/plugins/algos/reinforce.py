@@ -22,4 +22,5 @@ class Reinforce(GroupEstimator):
 
     group = "batch"
     returns = "to_go"
+    paper_loss = "reinforce, sequence_sum"
     baseline = "none"

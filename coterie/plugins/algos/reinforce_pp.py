@@ -55,6 +55,8 @@ class ReinforcePP(RowEstimator):
     actions dominate the mean (`per: action` avoids that).
     """
 
+    paper_loss = "ppo_clip, token_mean"
+
     class Config(Normalised):
         alpha: float = Field(1.0, description="Weight of the team's components in the reward.")
         beta: float = Field(0.01, ge=0, description="Coefficient of the KL in the reward (k1, per token).")

@@ -23,3 +23,4 @@ class ReinforcePPBaseline(GroupEstimator):
 
     group = "turn"
     returns = "immediate"
+    paper_loss = "ppo_clip, kl as k2"

@@ -22,4 +22,5 @@ class RLOO(GroupEstimator):
 
     group = "task"
     returns = "episode"
+    paper_loss = "reinforce, sequence_sum"
     baseline = "loo"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
 from coterie.backends.models.policy import TorchPolicy
 from coterie.backends.trainers.settings import TorchConfig
-from coterie.core.config import RunConfig, validate
+from coterie.core.config import PolicyConfig, RunConfig, validate
 from coterie.core.errors import ConfigError, MissingExtra
 from coterie.core.plugins import MayChange, PluginConfig
 
@@ -49,6 +50,18 @@ class DeepSpeedConfig(TorchConfig):
         """Raise MissingExtra unless DeepSpeed is installed."""
         if importlib.util.find_spec("deepspeed") is None:
             raise MissingExtra("deepspeed", "deepspeed", needed_by="trainer")
+
+    def check_size(
+        self,
+        policies: Mapping[str, PolicyConfig],
+        vocabulary: Sequence[str],
+        tokens: Mapping[str, int],
+        memory: int | None,
+    ) -> None:
+        """Warn of hours a step. What a device must hold is left open: it is divided, and may be offloaded."""
+        from coterie.backends.trainers.fit import warn_of_hours
+
+        warn_of_hours(self.device, policies, vocabulary, tokens)
 
     def check_offload(self, path: str) -> None:
         """Refuse what DeepSpeed offloads at other stages only.
