@@ -18,7 +18,7 @@ from typing import Protocol, cast, runtime_checkable
 from coterie.api.counts import Counts, PolicyCounts, RoleCalls, Shape
 from coterie.compose.members import CountsOptimizerSteps
 from coterie.core.config import RunConfig
-from coterie.core.errors import ConfigError
+from coterie.core.errors import ConfigError, DataError
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import Codec, EngineClient, Environment, Plan, RolloutJob, TaskSource, Team
 from coterie.core.protocols.reward import CountsCalls, RewardSource
@@ -118,9 +118,15 @@ def actions_per_turn(run: Run) -> dict[str, int]:
 
 
 def count(run: Run) -> Counts:
-    """The counts of a step of a composed run. Its first task shows whether the environment decides stages."""
+    """The counts of a step of a composed run. Its first task shows whether the environment decides stages.
+
+    Raises:
+        DataError: a record is wrong.
+    """
     try:
         decides = decides_stages(run)
+    except DataError:
+        raise
     except Exception as error:  # an environment's mistake, or its data isn't here
         counts = _count(run, False)
         note = f"stages are assumed to follow team.order, since the first task can't be read here: {error}"
@@ -329,7 +335,7 @@ def first_prompts(run: Run, codecs: Mapping[str, Codec], tasks: int = SAMPLED_TA
 
 
 @dataclass(frozen=True, slots=True)
-class _Codecs:
+class PromptsOnly:
     """An engine client for prompts alone."""
 
     codecs: Mapping[str, Codec]
@@ -340,7 +346,7 @@ class _Codecs:
 
 async def _first_prompts(run: Run, codecs: Mapping[str, Codec], tasks: int) -> dict[str, int]:
     lengths: dict[str, int] = {}
-    client = cast(EngineClient, _Codecs(codecs))
+    client = cast(EngineClient, PromptsOnly(codecs))
     for number, (environment, source) in enumerate(_played(run)):
         level = number - 1 if number else None  # the target environment is the first
         for index in range(min(tasks, len(source))):

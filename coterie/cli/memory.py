@@ -7,10 +7,11 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from coterie.api.cost import SAMPLED_TASKS, first_prompts, longest_answer
+from coterie.api.cost import SAMPLED_TASKS, PromptsOnly, first_prompts, longest_answer
 from coterie.api.counts import Counts
+from coterie.api.prompt_checks import notes_of, prompt_doubts
 from coterie.backends.models.policy import of_tensors
 from coterie.backends.models.precision import auto_dtype, with_dtype
 from coterie.cli.memory_layout import Layout, inside, layout_of
@@ -18,6 +19,7 @@ from coterie.cli.memory_served import served
 from coterie.cli.memory_trainer import Division, activations, device_of, division_of, settings_of
 from coterie.cli.memory_vllm import Server, server
 from coterie.core.errors import UserError
+from coterie.core.protocols import EngineClient
 
 if TYPE_CHECKING:  # the backends of models import torch, and a plan of tables works without it
     from coterie.backends.models.policy import TorchPolicy
@@ -127,14 +129,15 @@ def _note_device(estimate: Footprint, configs: Mapping[str, TorchPolicy], gpu: f
 def _read_prompts(run: Run, models: Sequence[Blueprint], estimate: Footprint) -> None:
     """Measure first prompts. Where that fails, a note says why, and prompts are assumed to fill it."""
     try:
-        estimate.prompts = first_prompts(
-            run,
-            {
-                name: run.chat.codec(model.tokenizer, model.contexts[name])
-                for model in models
-                if model.tokenizer is not None
-                for name in model.modules
-            },
+        codecs = {
+            name: run.chat.codec(model.tokenizer, model.contexts[name])
+            for model in models
+            if model.tokenizer is not None
+            for name in model.modules
+        }
+        estimate.prompts = first_prompts(run, codecs)
+        estimate.notes += notes_of(
+            asyncio.run(prompt_doubts(run, cast(EngineClient, PromptsOnly(codecs)), "train"))
         )
     except Exception as error:  # an environment's mistake, or its data isn't here
         log.debug("no first prompts", exc_info=True)

@@ -47,6 +47,14 @@ class FingerprintsTasks(Protocol):
 
 
 @runtime_checkable
+class LocatesTasks(Protocol):
+    """An environment whose tasks are records of the user: their prompts are checked before a run."""
+
+    def place(self, task: Task) -> str:
+        """The task's file and line, such as `sums.jsonl:3`."""
+
+
+@runtime_checkable
 class DrawsTasks(Protocol):
     def picture(self, task: Task) -> str:
         """The task, drawn for people."""

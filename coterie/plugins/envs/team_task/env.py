@@ -202,6 +202,10 @@ class TeamTask(Plugin):
         """`content`: the fields that roles see, without `id`. Equal problems under two ids have the same."""
         return {"content": self._reader.content(task.payload)}
 
+    def place(self, task: Task) -> str:
+        """The record's file and line."""
+        return self._reader.places[task.id]
+
     # ---- inside --------------------------------------------------------------------------------------------
 
     async def _correct(self, state: State) -> float:

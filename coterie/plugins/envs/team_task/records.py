@@ -69,6 +69,7 @@ class Reader:
         )
         self._answer, self._id, self._stratum = answer, id, stratum
         self._reading, self._needs_answer = reading, needs_answer
+        self.places: dict[str, str] = {}
         self._doubts: dict[str, list[str]] = {}
         self._alike: dict[str, tuple[str, str, Any]] = {}
         self._tasks: dict[str, tuple[Task, ...]] | None = None
@@ -143,6 +144,7 @@ class Reader:
             if name in ids:
                 raise DataError(file, line, self._id or "-", f"the id is also in line {ids[name]}")
             ids[name] = line
+            self.places[name] = f"{file}:{line}"
             tasks.append(
                 Task(
                     id=name,
