@@ -14,7 +14,6 @@ from typing import Any
 from coterie.api.checkpoints import CheckpointStore
 from coterie.api.cost import warn_of_size, warn_of_tasks
 from coterie.api.open_run import open_run
-from coterie.api.prompt_checks import check_prompts
 from coterie.api.resume import Resumption, resumption
 from coterie.api.rollouts import rollout_recorder
 from coterie.api.rows import read_metrics
@@ -158,7 +157,6 @@ async def _train(run: Run, store: CheckpointStore, resumed: Resumption | None) -
         if resuming:
             _truncate(run, store, reached)
         await open_run(run, checkpoint.path if checkpoint is not None else None)
-        await check_prompts(run, "train")
         if resumed is not None:  # once all is loaded: what can't be opened changes nothing
             resumed.begin(max(reached, 0) + 1)
         if checkpoint is None:
