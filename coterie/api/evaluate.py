@@ -17,7 +17,6 @@ from coterie.api.checkpoints import find_checkpoint
 from coterie.api.compare import Changes, TeamEvaluation, compare
 from coterie.api.external_policies import resolve_policies
 from coterie.api.open_run import open_run
-from coterie.api.prompt_checks import check_prompts
 from coterie.api.run_record import RunRecord, compose_recorded, recall
 from coterie.api.train import Source
 from coterie.core.config import Resolved
@@ -81,8 +80,7 @@ def evaluate(
 
     async def go() -> TeamEvaluation:
         try:
-            await open_run(run, restore, external)
-            await check_prompts(run, split)
+            await open_run(run, restore, external, split)
             count = tasks if tasks is not None else _default_tasks(run, split)
             settings: dict[str, Any] = {"samples": samples, "greedy": greedy, "keep": show}
             if changes:

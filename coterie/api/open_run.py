@@ -8,25 +8,33 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from coterie.api.external_policies import ExternalPolicy, load_policies
+from coterie.api.prompt_checks import check_prompts
 from coterie.api.starting_weights import begin_from
 from coterie.api.warm_start import warm_start
 from coterie.compose import check_packages
 from coterie.compose.members import UsesRunFolder
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.training.run import Run
+from coterie.core.types.splits import Split
 
 
-async def open_run(run: Run, restore: Path | None = None, external: Sequence[ExternalPolicy] = ()) -> None:
+async def open_run(
+    run: Run,
+    restore: Path | None = None,
+    external: Sequence[ExternalPolicy] = (),
+    split: Split = "train",
+) -> None:
     """Open a run; afterwards the engine has all weights, and the run can play.
 
     Args:
         restore: a checkpoint's folder; None: the weights that `from` names, or fresh ones, with a warm start
             where a policy has one.
         external: policies of other runs or folders, which the engine plays beside those of the team.
+        split: the tasks that will be played; the prompts of the user's records are checked.
 
     Raises:
         ConfigError: the weights of a `from` can't be taken, a warm start is impossible, or an external policy
-            can't be loaded.
+            can't be loaded; or no first prompt of a role fits its context.
     """
     check_packages(run.config)
     begin = time.perf_counter()
@@ -46,6 +54,7 @@ async def open_run(run: Run, restore: Path | None = None, external: Sequence[Ext
         await warm_start(run)
     await run.sync()
     await load_policies(run, external)
+    await check_prompts(run, split)
     schedule = run.config.schedule
     seconds = time.perf_counter() - begin
     _say(run, f"loaded in {seconds:.0f}s; step {run.state.step + 1} plays {schedule.tasks_per_step} tasks")

@@ -27,7 +27,7 @@ _NAMED = 5
 
 @dataclass(slots=True)
 class PromptDoubts:
-    """What was found of one role's first prompts."""
+    """What is odd about one role's first prompts."""
 
     measured: int = 0
     too_long: list[str] = field(default_factory=list)
@@ -48,13 +48,13 @@ async def check_prompts(run: Run, split: Split) -> None:
         ConfigError: all first prompts of a role outgrow the context, so that it can never answer.
     """
     doubts = await prompt_doubts(run, run.engine_client, split)
-    for role, found in doubts.items():
-        if found.too_long and len(found.too_long) == found.measured:
+    for role, doubt in doubts.items():
+        if doubt.too_long and len(doubt.too_long) == doubt.measured:
             policy = run.team.policies[role]
             raise ConfigError(
                 f"every first prompt of role '{role}' outgrows the context of policy '{policy}'",
                 path=f"policies.{policy}",
-                why=f"the context has {found.context:,} tokens, and the longest prompt {found.longest:,}",
+                why=f"the context has {doubt.context:,} tokens, and the longest prompt {doubt.longest:,}",
                 fix=f"use a model with a longer context, or shorten team.roles.{role}.prompt or the records",
             )
     for note in notes_of(doubts):
@@ -76,39 +76,39 @@ async def prompt_doubts(run: Run, client: EngineClient, split: Split) -> dict[st
         with plugin_call(environment, "place"):
             place = environment.place(task)
         context = run.rollout_side.context(RolloutJob(task=task), client)
-        for role, found in doubts.items():
+        for role, doubt in doubts.items():
             request = await context.ask(role, state, 0, (), run.sampler.sampling(role))
-            _note(found, client.codec(run.team.policies[role]), request, place)
+            _note(doubt, client.codec(run.team.policies[role]), request, place)
     return doubts
 
 
 def notes_of(doubts: Mapping[str, PromptDoubts]) -> list[str]:
     """Each finding as a sentence, with its number and the first places."""
     notes = []
-    for role, found in doubts.items():
-        if found.too_long:
+    for role, doubt in doubts.items():
+        if doubt.too_long:
             notes.append(
-                f"{len(found.too_long)} of {found.measured} first prompts of role '{role}' leave no room for "
-                f"an answer (the context has {found.context:,} tokens, the longest {found.longest:,}), "
-                f"so their scores will be missing: {_first(found.too_long)}"
+                f"{len(doubt.too_long)} of {doubt.measured} first prompts of role '{role}' leave no room for "
+                f"an answer (the context has {doubt.context:,} tokens, the longest {doubt.longest:,}), "
+                f"so their scores will be missing: {_first(doubt.too_long)}"
             )
-        if found.unknown:
-            words = ", ".join(repr(word[:40]) for word, _ in found.unknown.most_common(_NAMED))
+        if doubt.unknown:
+            words = ", ".join(repr(word[:40]) for word, _ in doubt.unknown.most_common(_NAMED))
             notes.append(
-                f"the tokenizer of role '{role}' maps {found.unknown.total()} words of first prompts to "
-                f"unknown ({len(found.unknown)} different, such as {words}), in {len(found.with_unknown)} of "
-                f"{found.measured} records: the model can't tell them apart: {_first(found.with_unknown)}"
+                f"the tokenizer of role '{role}' maps {doubt.unknown.total()} words of first prompts to "
+                f"unknown ({len(doubt.unknown)} different, such as {words}), in {len(doubt.with_unknown)} of "
+                f"{doubt.measured} records: the model can't tell them apart: {_first(doubt.with_unknown)}"
             )
     return notes
 
 
-def _note(found: PromptDoubts, codec: Any, request: Any, place: str) -> None:
+def _note(doubt: PromptDoubts, codec: Any, request: Any, place: str) -> None:
     ids = request.prompt.ids
-    found.measured += 1
-    found.longest = max(found.longest, len(ids))
+    doubt.measured += 1
+    doubt.longest = max(doubt.longest, len(ids))
     if codec.context is not None and len(ids) >= codec.context:
-        found.context = codec.context
-        found.too_long.append(place)
+        doubt.context = codec.context
+        doubt.too_long.append(place)
     tokenizer = getattr(codec, "tokenizer", None)
     unknown = getattr(tokenizer, "unk_token_id", None)
     if unknown is None or unknown not in ids:
@@ -116,8 +116,8 @@ def _note(found: PromptDoubts, codec: Any, request: Any, place: str) -> None:
     texts = (str(message["content"]) for message in request.messages)
     words = [word for text in texts for word in text.split() if unknown in tokenizer.encode(word)]  # type: ignore[union-attr]
     if words:
-        found.unknown.update(words)
-        found.with_unknown.append(place)
+        doubt.unknown.update(words)
+        doubt.with_unknown.append(place)
 
 
 def _has(client: EngineClient, policy: str) -> bool:

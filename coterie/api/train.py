@@ -17,7 +17,6 @@ from coterie.api.cost import warn_of_tasks
 from coterie.api.discarded import Discarded
 from coterie.api.least import acceptable, check_size, check_trees, warn_of_size, warn_of_trees
 from coterie.api.open_run import open_run
-from coterie.api.prompt_checks import check_prompts
 from coterie.api.resume import Resumption, resumption
 from coterie.api.rollouts import rollout_recorder
 from coterie.api.rows import read_metrics
@@ -189,7 +188,6 @@ async def _train(run: Run, store: CheckpointStore, resumed: Resumption | None) -
             later.say()
         run.metrics_writer.open(run.folder, run.state.step)
         await open_run(run, checkpoint.path if checkpoint is not None else None)
-        await check_prompts(run, "train")
         if resumed is not None and later is not None:  # what can't be opened changes nothing
             later.keep()
             run.metrics_writer.truncate_after(reached)

@@ -67,6 +67,7 @@ def test_json_and_code_may_name_the_marks_of_a_thought(answer, thinking):
     for thought in (
         "hm",
         'maybe {"score": 1, "reason": "</think>"}',
+        'maybe {"a": [1, {"b": ["</think>"]}]}',
         "if {x, [y",
         "one ``` two",
         PROGRAM.strip(),
@@ -78,8 +79,8 @@ def test_json_and_code_may_name_the_marks_of_a_thought(answer, thinking):
 @pytest.mark.parametrize(
     ("thought", "answer"),
     [
-        ("```\nx", "```\ny\n```"),
-        ("```python\nx", "```\ny\n```"),
+        ("so:\n```\nx", "```\ny\n```"),
+        ("so:\n```python\nx", "```\ny\n```"),
         ("```python\nx", "```python\ny\n```"),
         ("``` and\n```", PROGRAM),
         ('{"score": 1, "reason": "it', QUOTED),
