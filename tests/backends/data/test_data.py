@@ -110,11 +110,11 @@ def test_a_folder_is_no_file(tmp_path):
         ("a.jsonl", b"\xef\xbb\xbf\n", "a.jsonl holds no record"),
         ("a.json", b" []\n", "a.json holds no record"),
         ("a.csv", b"id,text\n1,x\n", "a.csv is a CSV file"),
-        ("a.csv.gz", gzip.compress(b"id,text\n1,x\n"), "a.csv.gz is a CSV file"),
+        ("a.csv.gz", gzip.compress(b"id,text\n1,x\n", mtime=0), "a.csv.gz is a CSV file"),
         ("a.TSV", b"1\n", "a.TSV is a TSV file"),
         ("a.jsonl", b'"id";"text"\n1;x\n', "a.jsonl, line 1, .* looks like the header of a CSV file"),
         ("a.jsonl", b"PAR1....PAR1", "a.jsonl is a Parquet file"),
-        ("a.jsonl", gzip.compress(b'{"id": 1}\n'), "a.jsonl is gzipped"),
+        ("a.jsonl", gzip.compress(b'{"id": 1}\n', mtime=0), "a.jsonl is gzipped"),
         ("a.json", b"PK\x03\x04...", "a.json is a ZIP archive or an Excel workbook"),
         ("a.jsonl", '{"id": 1}\n'.encode("utf-16"), r"a.jsonl is written in UTF-16, .*byte order mark"),
         ("a.jsonl", '{"id": 1}\n'.encode("utf-32"), r"a.jsonl is written in UTF-32, .*byte order mark"),
@@ -139,8 +139,8 @@ def test_a_first_line_of_one_field_is_not_taken_for_csv(tmp_path):
     "data",
     [
         b"no gzip",
-        gzip.compress(b'{"id": 1}\n', mtime=0)[:-9],
-        gzip.compress(b'{"id": 1}\n', mtime=0)[:10] + b"!",
+        gzip.compress(b'{"id": 1}\n', mtime=0, mtime=0)[:-9],
+        gzip.compress(b'{"id": 1}\n', mtime=0, mtime=0)[:10] + b"!",
     ],
 )
 def test_a_damaged_gzip_file_is_no_traceback(tmp_path, data):
