@@ -42,6 +42,17 @@ def test_a_training_ends_at_the_tokens_and_by_nothing_else():
     assert {job.tasks for job in plan.jobs.values() if job.kind == "evaluate"} == {5}
 
 
+def test_a_training_that_leaves_its_evaluations_to_auto_has_none(tmp_path):
+    """A study's jobs evaluate, and they are those of the versions whose default was none."""
+    plans = {}
+    for every in ("auto", "0"):
+        column = column_file(tmp_path, **with_override(f"schedule.evaluate_every={every}"))
+        plans[every] = plan_of("at-grpo-table1", TABLE1, column)
+    trains = [job for job in plans["auto"].jobs.values() if job.kind == "train"]
+    assert trains and all("schedule.evaluate_every=0" in job.overrides for job in trains)
+    assert plans["auto"].jobs.keys() == plans["0"].jobs.keys()
+
+
 def test_studies_share_what_is_the_same_and_nothing_else():
     first, third = plan_of("a", TABLE1), plan_of("b", TABLE3)
     both = first.jobs.keys() & third.jobs.keys()
