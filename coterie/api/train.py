@@ -93,9 +93,7 @@ def train(
         _check_new(out, allow_change)
         run = _composed(load(source, overrides=overrides, scale=scale, overlays=overlays), any_size)
         folder = Path(out or f"runs/{run.resolved.name}-{time.strftime('%Y%m%d-%H%M%S')}")
-    _check(run)
-    with acceptable(any_size or resumed is not None):  # a run that ran before is warned of
-        check_size(run)
+    _check(run, any_size or resumed is not None)  # a run that ran before is warned of its size
     if resumed is None:
         find_sources(run)
         claim = new_run(folder, run.resolved.text(), RunRecord.of(run))
@@ -132,11 +130,13 @@ def _composed(resolved: Resolved, any_size: bool) -> Run:
     return prepared.make()
 
 
-def _check(run: Run) -> None:
-    """Raise errors of schedule, packages or tasks before a folder is made; warn of what looks unintended."""
+def _check(run: Run, any_size: bool) -> None:
+    """Raise errors of schedule, packages, tasks or size before a folder is made; warn of what looks odd."""
     warn_of_size(run)
     _ = run.end, run.order
     check_packages(run.config)
+    with acceptable(any_size):
+        check_size(run)
     warn_of_tasks(run)
     if all(policy.train == "none" for policy in run.config.policies.values()):
         log.warning(
