@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol, get_args, get_origin, runtime_checkab
 from coterie.compose.builder import SHARED, ComponentBuilder
 from coterie.compose.checks import check
 from coterie.compose.layer_errors import layer_named
-from coterie.compose.members import Demonstrates
+from coterie.compose.members import Demonstrates, HasVocabulary
 from coterie.compose.rollout_side import RolloutParts, make_rollout_parts, make_rollout_side
 from coterie.compose.settings import REFERRED
 from coterie.core.config import TABLES, Resolved, RunConfig, ScheduleConfig
@@ -61,12 +61,12 @@ class RepeatsSteps(Protocol):
 class ReadsWords(Protocol):
     """A policy's table that is checked against words and answers before its model is made."""
 
-    def check_words(self, path: str, vocabulary: Sequence[str], longest: Mapping[str, int]) -> None:
+    def check_words(self, path: str, vocabulary: Sequence[str] | None, longest: Mapping[str, int]) -> None:
         """Raise ConfigError for words that the model can't write, before it is made; warn of long answers.
 
         Args:
             path: dotted path of the policy's table.
-            vocabulary: words of the environment and the roles.
+            vocabulary: words of the environment and the roles; None: they follow from data that isn't here.
             longest: by role of the policy: most tokens of an answer.
         """
 
@@ -269,6 +269,9 @@ def _warn_of_loss(resolved: Resolved, estimator: AdvantageEstimator, loss: Loss)
 
 def _check_words(config: RunConfig, side: LocalRolloutSide) -> None:
     """Let policies look at the words of prompts and answers, and at the lengths of answers."""
+    parts = (side.environment, side.team.transition, *(member.role for member in side.team.members.values()))
+    lists = any(isinstance(part, HasVocabulary) for part in parts)
+    vocabulary = side.vocabulary or (None if lists else ())
     for name, policy in config.policies.items():
         if isinstance(policy, ReadsWords):
             longest = {
@@ -277,7 +280,7 @@ def _check_words(config: RunConfig, side: LocalRolloutSide) -> None:
                 if member.policy == name
             }
             with plugin_call(policy, "check_words"):
-                policy.check_words(f"policies.{name}", side.vocabulary, longest)
+                policy.check_words(f"policies.{name}", vocabulary, longest)
 
 
 def _check_oracle(config: RunConfig, environment: Environment) -> None:

@@ -154,11 +154,12 @@ class TensorPolicy(TensorFields):
         check_context(self, path)
         super().check(path, run)
 
-    def check_words(self, path: str, vocabulary: Sequence[str], longest: Mapping[str, int]) -> None:
+    def check_words(self, path: str, vocabulary: Sequence[str] | None, longest: Mapping[str, int]) -> None:
         """Refuse `tokenizer: words` without words; warn of answers that are longer than the context."""
         if getattr(self, "behind_endpoint", False):
             return
-        if isinstance(self.model, ModelInit) and self.model.tokenizer == "words":
+        by_words = isinstance(self.model, ModelInit) and self.model.tokenizer == "words"
+        if by_words and vocabulary is not None:
             check_vocabulary(vocabulary, f"{path}.model.tokenizer")
         known = known_context(self.model) if isinstance(self.model, str) else self.model.context
         context = self.context or known or math.inf

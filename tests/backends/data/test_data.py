@@ -139,8 +139,8 @@ def test_a_first_line_of_one_field_is_not_taken_for_csv(tmp_path):
     "data",
     [
         b"no gzip",
-        gzip.compress(b'{"id": 1}\n', mtime=0, mtime=0)[:-9],
-        gzip.compress(b'{"id": 1}\n', mtime=0, mtime=0)[:10] + b"!",
+        gzip.compress(b'{"id": 1}\n', mtime=0)[:-9],
+        gzip.compress(b'{"id": 1}\n', mtime=0)[:10] + b"!",
     ],
 )
 def test_a_damaged_gzip_file_is_no_traceback(tmp_path, data):
