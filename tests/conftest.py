@@ -11,7 +11,8 @@ for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-from hypothesis import settings  # noqa: E402
+from hypothesis import HealthCheck, settings  # noqa: E402
 
-settings.register_profile("coterie", deadline=None)  # a busy machine makes no property false
+# A busy machine makes no property false.
+settings.register_profile("coterie", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("coterie")
