@@ -125,7 +125,7 @@ team:
   order: [solver]
   roles: {{solver: {{type: template, prompt: "{{{{ question }}}}", policy: shared}}}}
 policies: {{shared: {{model: {{init: qwen3, hidden_size: 8, layers: 1, heads: 1, head_dim: 8, mlp_size: 8,
-                             context: 64, tokenizer: words}}}}}}
+                             context: 64, tokenizer: bytes}}}}}}
 sampler: {{chains: 2, branches: 1}}
 algorithm: grpo
 schedule: {{steps: 4, tasks_per_step: 1, evaluate_every: 2, evaluate_tasks: 1}}
