@@ -53,8 +53,8 @@ def model_card(run: Run, record: RunRecord | None, folder: Path, checkpoint: Che
     system = dict(_system_messages(RunFolder(folder)))
     for role in run.team.members:
         stated = settings["team"]["roles"][role]
-        own = {key: value for key, value in stated.items() if value is not None}
-        parts += [f"### Role {role}, played by `{run.team.policies[role]}`", _fenced(to_yaml(own), "yaml")]
+        shown = {key: value for key, value in stated.items() if value is not None}
+        parts += [f"### Role {role}, played by `{run.team.policies[role]}`", _fenced(to_yaml(shown), "yaml")]
         if role in system:
             parts += ["Its system message, as it was recorded in training:", _fenced(system[role])]
     parts += ["## Environment and rewards"]

@@ -186,7 +186,7 @@ def judged(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "my_length", raising=False)
     file = tmp_path / "code" / "my_length.py"
     file.parent.mkdir()
-    file.write_text("def short(view):\n    return 0.5\n")
+    file.write_text("def short(view):\n    return 0.5\n\n\nlong = short\n")
     (file.parent / "overlay.yaml").write_text(
         "rewards: {environment: {}, short: {type: function, function: 'my_length:short'}}\n"
     )
@@ -203,11 +203,20 @@ def judged(tmp_path, monkeypatch):
 def test_the_file_of_a_function_is_compared(judged):
     folder, file = judged
     assert record(folder)["files"]["rewards.short.function"]["path"] == str(file)
+    digest = coterie.load(folder).digest()
     file.write_text("def short(view):\n    return 0.25\n")
+    assert coterie.load(folder).digest() == digest, "a configuration's digest is of no code"
     with pytest.raises(RunFolderError, match="has changed") as error:
         resumed(folder, steps=3)
     assert error.value.path == "rewards.short.function" and str(file) in error.value.why
     assert resumed(folder, "my_length.py", steps=3).step == 3
+
+
+def test_another_function_of_the_same_file_is_the_change_of_a_setting(judged):
+    folder, _ = judged
+    with pytest.raises(RunFolderError, match="can't change its configuration") as error:
+        coterie.train(resume=folder, overrides=["rewards.short.function=my_length:long", "schedule.steps=3"])
+    assert error.value.path == "rewards.short.function"
 
 
 def test_a_function_beside_its_recipe_is_found_from_any_folder(judged, tmp_path, monkeypatch):

@@ -135,6 +135,10 @@ def test_the_command_of_a_job_does_the_same_by_hand(label, studies, tmp_path, mo
         assert all(timeless(metrics_row) == timeless(by_hand) for metrics_row, by_hand in pairs)
     else:
         result, printed = json.loads((folder / "result.json").read_text()), json.loads(done.stdout)
+        ours, theirs = printed.pop("versions"), result["versions"]  # a job's are of its worker
+        assert {name: ours[name] for name in ours.keys() & theirs} == {
+            name: theirs[name] for name in ours.keys() & theirs
+        }
         assert printed == {name: result[name] for name in printed}
 
 
