@@ -294,12 +294,13 @@ def write_rollouts(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     write_atomic(path, gzip.compress(text.encode(), LEVEL, mtime=0))  # no time: equal rows, equal bytes
 
 
-def read_rollouts(path: Path) -> list[dict[str, Any]]:
+def read_rollouts(path: Path | str) -> list[dict[str, Any]]:
     """The rows of a rollout file, under the names of format 3. Numbers are those that were written, exactly.
 
     Raises:
         RunFolderError: the file is damaged, or a later version of Coterie wrote a row of it.
     """
+    path = Path(path)
     raw = path.read_bytes()
     try:
         text = gzip.decompress(raw) if raw.startswith(MAGIC) else raw  # plain: before format 3

@@ -192,7 +192,7 @@ def test_a_file_of_before_it_was_compressed_is_read_exactly(tmp_path):
     row = {"kind": "branch", "format": 2, "completion": "a\u2028b", "annotations": {"values": values},
            "calls": [{"token_ids": [1, 2, 3], "logprobs": values, "finish": "stop"}]}  # fmt: skip
     path.write_text(json.dumps(row, ensure_ascii=False) + "\n", encoding="utf-8")
-    assert read_rollouts(path) == [{**row, "format": FORMAT}]
+    assert read_rollouts(path) == read_rollouts(str(path)) == [{**row, "format": FORMAT}]
 
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
