@@ -79,6 +79,7 @@ ELSEWHERE = {
     "from_": "test_source_weights.py",
     "warm_start": "given to `warm_start`: test_warm_start.py",
     "ranks": "test_ranks.py",
+    "patience": "test_rank_program.py",
     "attention": "test_probe.py",
     "context": "test_loading.py",
 }
