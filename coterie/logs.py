@@ -63,6 +63,7 @@ def kept_in(folder: Path) -> Iterator[None]:
         raise
     finally:
         ended.set()
+        _shorten_all(folder)
         _folder = before
 
 
@@ -133,9 +134,13 @@ def _remove_unused() -> None:
 
 def _watch(folder: Path, ended: threading.Event) -> None:
     while not ended.wait(SECONDS):
-        for path in folder.glob("*.log"):
-            with suppress(OSError):
-                shorten(path)
+        _shorten_all(folder)
+
+
+def _shorten_all(folder: Path) -> None:
+    for path in folder.glob("*.log"):
+        with suppress(OSError):
+            shorten(path)
 
 
 def shorten(path: Path) -> None:

@@ -89,6 +89,10 @@ def test_the_sizes_of_logs_are_watched(tmp_path: Path, monkeypatch: pytest.Monke
         while "dropped" not in (folder / "rank-1.log").read_text():  # a test has a limit of its own
             time.sleep(0.01)
     assert (folder / "rank-1.log").read_text().endswith("end\n")
+    monkeypatch.setattr(logs, "SECONDS", 3600)
+    with logs.kept_in(folder):
+        printing("z" * 300 + "\nend", "rank-2")
+    assert "dropped" in (folder / "rank-2.log").read_text(), "also of a run that ends before the next look"
 
 
 def speak(text: str) -> None:

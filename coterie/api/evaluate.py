@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import nullcontext
@@ -16,7 +15,7 @@ from coterie.api.changed_files import changed_files
 from coterie.api.checkpoints import find_checkpoint
 from coterie.api.compare import Changes, TeamEvaluation, compare
 from coterie.api.external_policies import resolve_policies
-from coterie.api.open_run import open_run
+from coterie.api.open_run import open_run, to_its_end
 from coterie.api.run_record import RunRecord, compose_recorded, recall
 from coterie.api.train import Source
 from coterie.core.config import Resolved
@@ -96,7 +95,7 @@ def _run(source: Source, work: Coroutine[Any, Any, TeamEvaluation]) -> TeamEvalu
     """Evaluate, with logs where the source is a run's folder."""
     folder = run_folder(source)
     with logs.kept_in(RunFolder(folder).logs) if folder is not None else nullcontext():
-        return asyncio.run(work)
+        return to_its_end(work)
 
 
 def _composed(
@@ -117,7 +116,7 @@ def _composed(
         else:
             played = find_checkpoint(source, "best" if checkpoint is None else checkpoint)
         record = recall(source)
-        known = record or RunRecord({}, {}, {})
+        known = (record or RunRecord({}, {}, {})).at(played.step)
     run = compose_recorded(_resolved(source, overrides, scale, overlays), record, [split])
     facts = {"checkpoint": None if played is None else played.step, **_facts(run, known)}
     return replace(run, facts=facts), None if played is None else played.path

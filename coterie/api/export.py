@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import os
@@ -15,6 +14,7 @@ from typing import Literal
 
 from coterie.api.checkpoints import find_checkpoint
 from coterie.api.model_card import CARD, model_card
+from coterie.api.open_run import to_its_end
 from coterie.api.run_record import load_run, read_record
 from coterie.core.errors import ConfigError, UserError, did_you_mean
 from coterie.core.plugins.origin import closed, plugin_call
@@ -68,7 +68,7 @@ def export(
         finally:
             await closed(run.trainer)
 
-    asyncio.run(go())
+    to_its_end(go())
     return out
 
 

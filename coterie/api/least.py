@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from coterie.api.cost import BOUND, count_in_order, readable, why_so_many
+from coterie.api.cost import BOUND, Counts, count_in_order, readable, why_so_many
 from coterie.core.config import PolicyConfig, RunConfig
 from coterie.core.errors import ConfigError
 from coterie.core.rollout.side import LocalRolloutSide
@@ -135,16 +135,34 @@ def check_trees(side: LocalRolloutSide, config: RunConfig, splits: Collection[Sp
 
 
 def check_size(run: Run) -> None:
-    """Let the trainer refuse models that its device can't hold; it warns of hours a step.
+    """Refuse trees that grow past memory; let the trainer refuse models that its device can't hold.
 
     Raises:
         ConfigError: with the numbers.
     """
+    counts = count_in_order(run)
+    _check_forks(run, counts)
     settings = getattr(run.trainer, "config", None)
     if not isinstance(settings, ChecksSize):
         return
-    tokens = {name: policy.generated_tokens for name, policy in count_in_order(run).policies.items()}
+    tokens = {name: policy.generated_tokens for name, policy in counts.policies.items()}
     settings.check_size(run.config.policies, run.vocabulary, tokens, machine_memory())
+
+
+def _check_forks(run: Run, counts: Counts) -> None:
+    """Refuse trees all of whose joint actions are played on, where they could grow past memory.
+
+    Their number grows with a power of the turns: an episode has to end in its first turns to save them.
+    """
+    plan, limit = run.sampler.plan, machine_memory()
+    if plan.expand != "all" or plan.branches == 1 or limit is None or counts.joints * JOINT_BYTES <= limit:
+        return
+    raise ConfigError(
+        f"a step has up to {readable(counts.joints)} joint actions: past the {shown(limit)} here",
+        path="sampler.expand",
+        why=why_so_many(counts),
+        fix="lower sampler.branches or team.max_turns, or set sampler.expand=best (`coterie plan` counts)",
+    )
 
 
 @contextmanager

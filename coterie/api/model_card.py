@@ -33,6 +33,7 @@ def model_card(run: Run, record: RunRecord | None, folder: Path, checkpoint: Che
         record: `resolved.yaml`; None: the folder has none, and the card neither versions nor digests.
         folder: the run's.
     """
+    record = None if record is None else record.at(checkpoint.step)
     config, known = run.config, settings_of(run.config)
     settings = known.table
     local = {path for path, file in known.files.items() if os.path.isabs(file.text)}

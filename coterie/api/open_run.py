@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from coterie.api.external_policies import ExternalPolicy, load_policies
 from coterie.api.prompt_checks import check_prompts
@@ -16,6 +18,18 @@ from coterie.compose.members import UsesRunFolder
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.training.run import Run
 from coterie.core.types.splits import Split
+
+T = TypeVar("T")
+
+
+def to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine; where a loop runs in this thread already, as in a notebook, in a thread of its own."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    with ThreadPoolExecutor(1, thread_name_prefix="coterie-run") as thread:
+        return thread.submit(asyncio.run, work).result()
 
 
 async def open_run(

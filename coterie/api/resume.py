@@ -117,7 +117,9 @@ class Resumption:
             now.files = {**self.record.files, **now.files}
         if kept or versions:
             settings = {change.path: [change.before, change.after] for change in kept}
-            now.changes.append({"step": step, "settings": settings, "versions": versions})
+            changed = {"step": step, "settings": settings, "versions": versions}
+            files = _changed_entries(self.record, now)
+            now.changes.append({**changed, "files": files} if files else changed)
         if now != self.record:
             now.write(self.folder)
 
@@ -156,6 +158,8 @@ def resumption(
         RunFolderError: the folder is no run's, or a change is refused.
         UserError: whatever is wrong with the configuration, with its path.
     """
+    if isinstance(accept_changes, str):  # its letters would be taken for names
+        accept_changes = (accept_changes,)
     RunFolder.open(folder)
     record = recall(folder)
     before = load(folder)
@@ -249,6 +253,16 @@ def _file_changes(
         for change in changed
         if change.name not in now.plugin_files  # `begin` says and records them with the versions
     ]
+
+
+def _changed_entries(before: RunRecord | None, after: RunRecord) -> dict[str, list[Any]]:
+    """[before, after] of the entry of each setting whose file has another content."""
+    known = before.files if before is not None else {}
+    return {
+        setting: [known[setting], entry]
+        for setting, entry in after.files.items()
+        if setting in known and known[setting].get("sha256") != entry.get("sha256")
+    }
 
 
 def _explicit(resolved: Resolved, settings: Settings) -> dict[str, Any]:

@@ -56,7 +56,8 @@ class RunRecord:
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
     """What each setting that names a file names, by the setting's path: `compose/contents.py`."""
     changes: list[Table] = field(default_factory=list)
-    """What resumes changed: `step`, and `settings` and `versions` as {name: [before, after]}."""
+    """What resumes changed: the first step, `step`, and `settings`, `versions` and `files` as
+    {name: [before, after]}."""
 
     @classmethod
     def of(cls, run: Run) -> RunRecord:
@@ -67,6 +68,17 @@ class RunRecord:
         components, versions = _plugins(settings)
         versions = {**_versions(LIBRARIES), **versions}
         return cls(settings.table, components, versions, plugin_contents(), contents(settings))
+
+    def at(self, step: int) -> RunRecord:
+        """The record as it was when the run had trained `step` steps, without what later resumes changed."""
+        record = copy.deepcopy(self)
+        record.changes = [change for change in self.changes if change["step"] <= step]
+        for change in reversed(self.changes[len(record.changes) :]):
+            for name, (before, _) in change["versions"].items():
+                named = [file for file in record.plugin_files if Path(file).name == name]
+                (record.plugin_files if named else record.versions)[named[0] if named else name] = before
+            record.files |= {setting: before for setting, (before, _) in change.get("files", {}).items()}
+        return record
 
     @property
     def facts(self) -> Table:

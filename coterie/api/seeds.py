@@ -118,12 +118,12 @@ def _success(folder: Path) -> float | None:
 
 
 def over_seeds(runs: Sequence[SeedRun]) -> Interval:
-    """Mean success over the runs that have one, and its interval: the seed is the unit.
+    """Mean success over the finished runs that have one, and its interval: the seed is the unit.
 
     A seed's success is a mean and no coin, so that the interval is Student's t of the seeds' numbers (from 6
     seeds a bootstrap), within [0, 1]. One seed has none.
     """
-    values = {str(run.seed): [run.success] for run in runs if run.success is not None}
+    values = {str(run.seed): [run.success] for run in runs if run.finished and run.success is not None}
     interval = clustered_bootstrap(values, share=False)
     lo, hi = (
         min(max(bound, 0.0), 1.0) if math.isfinite(bound) else bound for bound in (interval.lo, interval.hi)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,7 @@ from coterie.api.checkpoints import CheckpointStore
 from coterie.api.cost import warn_of_tasks
 from coterie.api.discarded import Discarded
 from coterie.api.least import acceptable, check_size, check_trees, warn_of_size, warn_of_trees
-from coterie.api.open_run import open_run
+from coterie.api.open_run import open_run, to_its_end
 from coterie.api.resume import Resumption, resumption
 from coterie.api.rollouts import rollout_recorder
 from coterie.api.rows import read_metrics
@@ -112,7 +111,7 @@ def train(
         run = replace(run, folder=run_folder, store=store, recorder=rollout_recorder(run_folder),
                       progress=progress, interrupt=interrupt, facts=record.facts)  # fmt: skip
         with resumable(run_folder, store), logs.kept_in(run_folder.logs):
-            return asyncio.run(_train(run, store, resumed))
+            return to_its_end(_train(run, store, resumed))
 
 
 def _check_new(out: Path | str | None, of_resumes: Mapping[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import traceback
 from collections.abc import Iterator
@@ -46,6 +47,7 @@ def reported() -> Iterator[None]:
             message = f"PolicyFault: {message}\n  fix: raise it only in parse, step, score and run"
         raise (WrongInput if isinstance(error, UserError) else Failure)(message) from error
     except KeyboardInterrupt:
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # the task's trace says nothing more
         click.echo("stopped", err=True)
         raise click.exceptions.Exit(INTERRUPTED) from None
 

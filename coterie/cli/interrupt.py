@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -100,6 +101,8 @@ def interruptible(then: str = "", *, at_once: bool = False) -> Iterator[Interrup
         interruption.set()
         for watched in SIGNALS:
             signal.signal(watched, signal.SIG_DFL)
+        # It would print the trace of the task that is interrupted, after the last line.
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)
         _say("\nstopping")
         raise KeyboardInterrupt
 

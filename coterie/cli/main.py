@@ -55,7 +55,9 @@ def main() -> None:
     terminal.take_over()
     try:
         cli(prog_name="coterie")
-    except Exception as error:
+    except (SystemExit, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # e.g. a task of a plugin that cancels itself
         import traceback
 
         traceback.print_exc()  # with its notes, which name the plugin that raised it

@@ -92,6 +92,9 @@ def _show(runs: Sequence[SeedRun], seeds: Sequence[int]) -> None:
     click.echo(table(("seed", "trained", "state", "val success", "folder"), rows))
     total = over_seeds(runs)
     if total.n:
-        click.echo(f"val success over {total.n} seeds: {interval(total.as_dict())}")
+        of_finished = "" if total.n == len(seeds) else f" of {len(seeds)}, those that have finished"
+        click.echo(f"val success over {total.n} seeds{of_finished}: {interval(total.as_dict())}")
+    elif not any(run.finished for run in runs):
+        click.echo("val success over seeds: no run has finished")
     else:
         click.echo("val success over seeds: no run has evaluated on val (schedule.evaluate_every)")

@@ -1,13 +1,15 @@
-"""Rules between the tables of a configuration, checked before any component is made."""
+"""Rules between the tables of a configuration, and between its policies and the words that they read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
+from coterie.compose.members import HasVocabulary
 from coterie.core.config.schema import RunConfig
 from coterie.core.errors import ConfigError, did_you_mean
 from coterie.core.plugins.origin import plugin_call
+from coterie.core.rollout.side import LocalRolloutSide
 from coterie.core.types import TEAM, as_tuple
 
 
@@ -93,3 +95,33 @@ def _known(kind: str, name: str, known: Iterable[str], path: str) -> None:
 def _unused(table: str, names: Iterable[str], why: str) -> None:
     for name in sorted(names):
         raise ConfigError("nothing uses this", path=f"{table}.{name}", why=why, fix="use it or remove it")
+
+
+@runtime_checkable
+class ReadsWords(Protocol):
+    """A policy's table that is checked against words and answers before its model is made."""
+
+    def check_words(self, path: str, vocabulary: Sequence[str] | None, longest: Mapping[str, int]) -> None:
+        """Raise ConfigError for words that the model can't write, before it is made; warn of long answers.
+
+        Args:
+            path: dotted path of the policy's table.
+            vocabulary: words of the environment and the roles; None: they follow from data that isn't here.
+            longest: by role of the policy: most tokens of an answer.
+        """
+
+
+def check_words(config: RunConfig, side: LocalRolloutSide) -> None:
+    """Let policies look at the words of prompts and answers, and at the lengths of answers."""
+    parts = (side.environment, side.team.transition, *(member.role for member in side.team.members.values()))
+    lists = any(isinstance(part, HasVocabulary) for part in parts)
+    vocabulary = side.vocabulary or (None if lists else ())
+    for name, policy in config.policies.items():
+        if isinstance(policy, ReadsWords):
+            longest = {
+                role: side.sampler.sampling(role).max_new_tokens
+                for role, member in side.team.members.items()
+                if member.policy == name
+            }
+            with plugin_call(policy, "check_words"):
+                policy.check_words(f"policies.{name}", vocabulary, longest)

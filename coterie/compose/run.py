@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Sized
 from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable
 from typing import Any, Literal, Protocol, get_args, get_origin, runtime_checkable
 
 from coterie.compose.builder import SHARED, ComponentBuilder
-from coterie.compose.checks import check
+from coterie.compose.checks import check, check_words
 from coterie.compose.layer_errors import layer_named
-from coterie.compose.members import Demonstrates, HasVocabulary
+from coterie.compose.members import Demonstrates
 from coterie.compose.rollout_side import RolloutParts, make_rollout_parts, make_rollout_side
 from coterie.compose.settings import REFERRED
 from coterie.core.config import TABLES, Resolved, RunConfig, ScheduleConfig
@@ -55,20 +55,6 @@ class RepeatsSteps(Protocol):
     @property
     def repeats(self) -> str:
         """The setting that does, as `key=value`; empty: an update is one step."""
-
-
-@runtime_checkable
-class ReadsWords(Protocol):
-    """A policy's table that is checked against words and answers before its model is made."""
-
-    def check_words(self, path: str, vocabulary: Sequence[str] | None, longest: Mapping[str, int]) -> None:
-        """Raise ConfigError for words that the model can't write, before it is made; warn of long answers.
-
-        Args:
-            path: dotted path of the policy's table.
-            vocabulary: words of the environment and the roles; None: they follow from data that isn't here.
-            longest: by role of the policy: most tokens of an answer.
-        """
 
 
 @runtime_checkable
@@ -144,7 +130,7 @@ def _prepare(resolved: Resolved, splits: Collection[Split]) -> Prepared:
         settings.check_needs({*parts.estimator.needs, *components["loss"].needs}, "trainer")
     _check_steps(components["loss"], settings)
     _check_tasks(parts, splits)
-    _check_words(config, side)
+    check_words(config, side)
     # Those that a component of the learning side made, a chat format's for one, are opened with the others.
     side.resources = tuple(builder.resources)
 
@@ -265,22 +251,6 @@ def _warn_of_loss(resolved: Resolved, estimator: AdvantageEstimator, loss: Loss)
             "Set loss.type and its keys for the paper's",
             *(resolved.config.algorithm["type"], kept, length, getattr(settings, "kl", 0), paper),
         )
-
-
-def _check_words(config: RunConfig, side: LocalRolloutSide) -> None:
-    """Let policies look at the words of prompts and answers, and at the lengths of answers."""
-    parts = (side.environment, side.team.transition, *(member.role for member in side.team.members.values()))
-    lists = any(isinstance(part, HasVocabulary) for part in parts)
-    vocabulary = side.vocabulary or (None if lists else ())
-    for name, policy in config.policies.items():
-        if isinstance(policy, ReadsWords):
-            longest = {
-                role: side.sampler.sampling(role).max_new_tokens
-                for role, member in side.team.members.items()
-                if member.policy == name
-            }
-            with plugin_call(policy, "check_words"):
-                policy.check_words(f"policies.{name}", vocabulary, longest)
 
 
 def _check_oracle(config: RunConfig, environment: Environment) -> None:

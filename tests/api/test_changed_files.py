@@ -12,6 +12,9 @@ import pytest
 from ruamel.yaml import YAML
 
 import coterie
+from coterie.api.checkpoints import find_checkpoint
+from coterie.api.model_card import model_card
+from coterie.api.run_record import load_run, read_record
 from coterie.core.errors import ConfigError, RunFolderError
 from tests.api.test_resume import record, started
 from tests.cli.support import coterie as command
@@ -253,6 +256,22 @@ def test_an_evaluation_says_that_it_reads_other_contents_and_holds_all_digests(f
     after = result["files"]["env.path"]["sha256"]
     assert result["changed_files"] == {"env.path": [before, after]} and after != before
     assert result["config_digest"] != now
+
+
+def test_an_earlier_checkpoint_has_the_digests_of_its_step(folder, data, tmp_path):
+    before = record(folder)["files"]["env.path"]
+    records(data, more=1)
+    resumed(folder, "env.path")
+    after = record(folder)["files"]["env.path"]
+    kept = read_record(folder)
+    assert kept.at(1).files["env.path"] == before and not kept.at(1).changes
+    assert kept.at(2) == kept and kept.files["env.path"] == after
+    for step, changed in ((1, {"env.path": [before["sha256"], after["sha256"]]}), (2, None)):
+        result = json.loads(command("eval", f"{folder}@{step}", "--tasks", "1", "--json").stdout)
+        assert result["checkpoint"] == step and result.get("changed_files") == changed
+    for checkpoint in find_checkpoint(folder, 1), find_checkpoint(folder, 2):
+        card = model_card(load_run(folder), kept, folder, checkpoint, "shared")
+        assert (before["sha256"] in card) == (checkpoint.step == 1) == ("changed at step" not in card)
 
 
 def test_an_evaluation_of_a_run_without_digests_says_so(folder, caplog):

@@ -53,6 +53,14 @@ def test_a_step_past_the_machines_memory_is_refused_with_its_numbers(setting, pa
     assert not (tmp_path / "run").exists()
 
 
+def test_trees_that_are_played_on_everywhere_are_refused_past_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(least, "machine_memory", lambda: 64 * GB)
+    settings = ["sampler.expand=all", "sampler.branches=4", "team.max_turns=40"]
+    with pytest.raises(ConfigError, match=r"up to .* joint actions") as error:
+        coterie.train(TABULAR, overrides=settings, out=tmp_path / "run")
+    assert error.value.path == "sampler.expand" and "--yes" in error.value.fix
+
+
 def test_the_refusal_comes_before_torch_is_imported():
     refused(
         process("run", "quickstart", "sampler.chains=1000000000", code=WITHOUT_TORCH), "of trees", "--yes"

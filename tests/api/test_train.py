@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import ClassVar
 
@@ -14,6 +15,14 @@ def test_a_script_needs_neither_progress_nor_interrupt(tmp_path):
     result = coterie.train(RECIPE, overrides=["schedule.steps=1"], out=tmp_path / "run")
     assert (result.step, result.steps, result.finished) == (1, 1, True)
     assert result.tokens > 0 and result.metrics["tokens/total"] == result.tokens
+
+
+def test_a_notebook_whose_loop_runs_trains_and_evaluates_too(tmp_path):
+    async def cell():
+        coterie.train(RECIPE, overrides=["schedule.steps=1"], out=tmp_path / "run")
+        return coterie.evaluate(tmp_path / "run", tasks=2)
+
+    assert asyncio.run(cell()).success is not None
 
 
 class Silent(coterie.Plugin):

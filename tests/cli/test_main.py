@@ -216,7 +216,15 @@ def test_a_traceback_of_a_plugin_names_it_and_whom_to_tell(tmp_path):
     where = "in environment 'acme_broken_game:Broken' of acme_broken_game: reset"
     assert done.returncode == 1, done.stderr
     assert f"KeyError: 'test-0'\n{where}" in done.stderr
-    assert f"This is a bug {where}: please report it" in done.stderr
+    assert f"This is a bug {where} (" in done.stderr
+    assert "acme_broken_game.py, line 6): please report it" in done.stderr
+    # What is no Exception ends nothing without a word either.
+    broken = (tmp_path / "acme_broken_game.py").read_text()
+    (tmp_path / "acme_broken_game.py").write_text(
+        broken.replace("return {}[task.id]", "raise type('Panic', (BaseException,), {})")
+    )
+    done = process("data", "show", recipe, "--role", "one", PYTHONPATH=path)
+    assert done.returncode == 1 and f"This is a bug {where} (" in done.stderr, done.stderr
 
 
 def test_debug_shows_the_traceback_of_wrong_input_too():

@@ -120,7 +120,9 @@ class FileShares(Shares):
                 fix="name the file",
             )
         if not file.is_file():
-            raise ConfigError(f"no such file: {name}", path=where, why=f"looked for in {Path.cwd()}")
+            why = "" if Path(name).is_absolute() else f"looked for in {Path.cwd()}"
+            fix = f"name the file where it is now, e.g. {where}=FILE"
+            raise ConfigError(f"no such file: {name}", path=where, why=why, fix=fix)
         return file, where
 
     def select(self, records: Records, split: Split) -> Records:

@@ -65,17 +65,17 @@ def command(
 def _check(resolved: Resolved) -> None:
     from coterie.compose import prepare, trained_splits
 
-    splits = trained_splits(resolved.config.schedule) if _reads_files(resolved.config.env) else ()
+    splits = trained_splits(resolved.config.schedule) if reads_files(resolved.config.env) else ()
     try:
         prepare(resolved, splits)  # the engine and the trainer are not made: they may import large libraries
     except MissingExtra as error:  # the configuration can still be shown
         log.warning("not checked in full: %s; %s", error.what, error.fix)
 
 
-def _reads_files(env: Mapping[str, Any]) -> bool:
+def reads_files(env: Mapping[str, Any]) -> bool:
     """Whether the environment's own settings name files of records, all of which are here."""
     names = [env[key] for key in ("path", "train", "val", "test") if isinstance(env.get(key), str)]
-    return bool(names) and all(Path(name).is_file() for name in names)
+    return bool(names) and all(Path(name).exists() for name in names)
 
 
 def with_defaults(table: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import click
 from click.core import ParameterSource
 
 from coterie.cli.comlrl import FromCommand, from_option, translated
+from coterie.cli.interrupt import interruptible
 from coterie.cli.options import json_option, layer_options, overrides, plugin_option
 from coterie.cli.output import print_json, rendered
 from coterie.cli.plan_fit import GB, LARGE, Capacity, fit, loads, share_of, show_verdict, size
@@ -81,18 +82,22 @@ def command(
     """
     from coterie.api.cost import check_size, count
     from coterie.api.val_interval import evaluating
+    from coterie.cli.commands.config import reads_files
     from coterie.cli.memory import footprint
-    from coterie.compose import compose
+    from coterie.compose import compose, trained_splits
     from coterie.recipes import load
 
     chosen: Any = source if flags is None else translated(source, settings, flags).table
-    run = evaluating(compose(load(chosen, overrides=overrides(settings), scale=scale, overlays=overlays)))
-    counts = count(run)
-    if not yes:
-        check_size(counts)
     given = click.get_current_context().get_parameter_source("gpu_memory") == ParameterSource.COMMANDLINE
     planned = "cuda" if gpus is not None or given else None
-    memory = footprint(run, counts, device=planned, gpu=gpu_memory * GB, gpus=gpus)
+    with interruptible(at_once=True):  # a plugin's methods are called
+        resolved = load(chosen, overrides=overrides(settings), scale=scale, overlays=overlays)
+        splits = trained_splits(resolved.config.schedule) if reads_files(resolved.config.env) else ()
+        run = evaluating(compose(resolved, splits))
+        counts = count(run)
+        if not yes:
+            check_size(counts)
+        memory = footprint(run, counts, device=planned, gpu=gpu_memory * GB, gpus=gpus)
     capacity = Capacity(gpus or memory.layout.needed, gpu_memory * GB)
     if as_json:
         print_json(report(run, counts, memory, capacity))

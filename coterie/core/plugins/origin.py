@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import sys
@@ -82,7 +83,9 @@ def plugin_call(plugin: Any, method: str) -> Iterator[None]:
     """A context in which a plugin's method is called: an exception that passes, or an exit, names it."""
     try:
         yield
-    except (Exception, SystemExit) as error:
+    except (KeyboardInterrupt, GeneratorExit, asyncio.CancelledError):
+        raise  # no plugin causes them
+    except BaseException as error:  # libraries derive from it, too
         origin, where = origin_of(plugin), f"{origin_of(plugin)}: {method}"
         if isinstance(error, SystemExit):  # it would end the run without a word
             raise PluginError(f"{where} called sys.exit({error.code!r})", path=origin.path) from error

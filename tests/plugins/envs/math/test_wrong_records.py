@@ -23,7 +23,7 @@ def warnings(caplog, env, split):
 
 
 @pytest.mark.parametrize("split", ["val", "test"])
-@pytest.mark.parametrize("count", [0, 5])
+@pytest.mark.parametrize("count", [1, 5])
 def test_an_evaluated_split_smaller_than_its_draw_is_refused_with_train(tmp_path, split, count):
     """`env.val.file` replaces the file of a recipe and inherits its draw; nothing may be evaluated yet."""
     small = table(tmp_path / "small.json", problems(count, 50), draw=100)
