@@ -31,6 +31,9 @@ def reachable(function: Function) -> Function:
     Statements that do nothing (`pass`, a constant, a name, the docstring) are left out too.
     """
     kept: Function = copy.deepcopy(function)
+    for node in ast.walk(kept):
+        if isinstance(node, ast.ClassDef):
+            _mark_methods(node)
     kept.body = _Prune().block(kept.body)
     while unread := _unread_functions(kept):
         kept.body = _Drop(unread).block(kept.body)
@@ -159,10 +162,20 @@ def _loaded(body: Sequence[ast.AST], unread: set[str]) -> Iterator[str]:
             stack += ast.iter_child_nodes(node)
 
 
+def _mark_methods(node: ast.ClassDef) -> None:
+    """Note for the methods of a class that who reads its name may call them; of one that a decorator, a
+    base or a metaclass knows, that anybody may."""
+    for part in node.body:
+        if isinstance(part, _DEFINITIONS):
+            known = node.decorator_list or node.bases or node.keywords
+            part.read_as = "" if known else node.name  # type: ignore[union-attr]
+
+
 def _defined(node: ast.AST) -> str:
-    """The name of an inner function, or of a lambda that an assignment names; empty: it is neither."""
+    """The name of an inner function, or of a lambda that an assignment names; of a method that of its class;
+    empty: it is none of them."""
     if isinstance(node, _DEFINITIONS):
-        return "" if node.decorator_list else node.name
+        return "" if node.decorator_list else str(getattr(node, "read_as", node.name))
     if isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda) and len(node.targets) == 1:
         target = node.targets[0]
         return target.id if isinstance(target, ast.Name) else ""
