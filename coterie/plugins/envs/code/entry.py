@@ -58,8 +58,9 @@ def _with_callees(tree: ast.Module, entry: Function) -> Function:
         text = ast.unparse(caller)
         for name in sorted(_called(caller) - {entry.name, *callees}):
             callee = last_of(tree, name, *_FUNCTIONS)
-            own = isinstance(callee, _FUNCTIONS) and not bound(text, name).inside
-            if own and not _replaced(tree, callee) and not any(bound(ast.unparse(callee), AUX)):
+            if not isinstance(callee, _FUNCTIONS) or bound(text, name).inside or _replaced(tree, callee):
+                continue
+            if not any(bound(ast.unparse(callee), AUX)):
                 callees[name] = callee
                 waiting.append(callee)
     coming = {AUX}
@@ -93,9 +94,9 @@ def _called(function: Function) -> set[str]:
 def _replaced(tree: ast.Module, definition: Defined) -> bool:
     """Whether a name may stand for something else than its definition at the top level.
 
-    It may where a later statement binds the name, or a scope that declares it `global`, where something sets an
-    attribute of it (of a function: a special one, such as `__code__`), and where a decorator is on it that is
-    none of `functools`.
+    It may where a later statement binds the name, or a scope that declares it `global`, where something sets
+    an attribute of it (of a function: a special one, such as `__code__`), and where a decorator is on it that
+    is none of `functools`.
     """
     name = definition.name
     later = tree.body[tree.body.index(definition) + 1 :]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+
 import pytest
 
 from coterie.plugins.envs.code.analysis import Usage, usage
+from coterie.plugins.envs.code.constants import truth
 from tests.plugins.envs.code.test_bindings import INSIDE, indented
 
 USED = [
@@ -38,7 +41,17 @@ USED = [
     "def f(x):\n    def inner(v):\n        return aux(v)\n    def outer(v):\n        return inner(v)\n"
     "    return outer(x) + 1",
     "def f(x):\n    try:\n        x += 1\n    except E:\n        return 2\n    return aux(x)",
-    "def f(x):\n    with open(x) as file:\n        raise ValueError\n    return aux(x)",
+    "def f(x):\n    with suppress(ValueError):\n        raise ValueError\n    return aux(x)",
+    "def f(x):\n    with suppress(E):\n        return x[0]\n    return aux(x)",
+    "def f(x):\n    try:\n        y = x[0]\n    except E:\n        y = aux(x)\n    return y",
+    "def f(x):\n    try:\n        pass\n    except E:\n        pass\n    else:\n        return aux(x)",
+    "def f(x):\n    try:\n        pass\n    finally:\n        x = aux(x)\n    return x",
+    "def f(x):\n    assert x > 1, aux(x)\n    return x",
+    "def f(x):\n    match x:\n        case _ if True:\n            return aux(x)",
+    "def f(x):\n    if 1 / 0:\n        return aux(x)",
+    "def f(x):\n    if f'{x}':\n        return aux(x)",
+    "def f(x):\n    if 2 ** 9 == 1 or 1 << 9 == 1:\n        return aux(x)",
+    "def f(x):\n    while 1:\n        break\n    else:\n        x += 1\n    return aux(x)",
     "def f(x):\n    return (y := aux(x)) + 1",
     "def f(x):\n    return [y := aux(x)][0] + 1",
     "def f(x):\n    if (y := aux(x)) >= 0:\n        return x\n    return 1",
@@ -46,7 +59,7 @@ USED = [
     "def g(x):\n    return aux(x)\ndef f(x):\n    return g(x) + 1",
     "def f(x):\n    return g(x) + 1\ndef h(x):\n    return aux(x)\ndef g(x):\n    return h(x)",
     "class Solution:\n    def f(self, x):\n        return aux(x) + 1",
-    "class Solution:\n    def __init__(self):\n        self.seen = {}\n    def f(self, x):\n        return aux(x) + 1",
+    "class Solution:\n    def __init__(self):\n        pass\n    def f(self, x):\n        return aux(x)",
     "@cache\ndef f(x):\n    return aux(x) + 1",
     "import functools as ft\n@ft.lru_cache(maxsize=None)\ndef f(x):\n    return aux(x) + 1",
     "from functools import wraps as like\n@like(abs)\ndef f(x):\n    return aux(x) + 1",
@@ -72,6 +85,31 @@ DEAD = [
     "x = {aux(v): v for v in ()} or x",
     "return x\nx = aux(x)",
     "raise ValueError\nx = aux(x)",
+    "if 1 > 2 > 3:\n    x = aux(x)",
+    "if 1 + 1 == 3:\n    x = aux(x)",
+    "if 1 in []:\n    x = aux(x)",
+    "if 'a' not in 'ab':\n    x = aux(x)",
+    "if 3 & 4:\n    x = aux(x)",
+    "if -1 > 0:\n    x = aux(x)",
+    "if not (0,):\n    x = aux(x)",
+    "if 0 if 1 else 1:\n    x = aux(x)",
+    "if f'':\n    x = aux(x)",
+    "if not f'a':\n    x = aux(x)",
+    "if not __debug__:\n    x = aux(x)",
+    "if __debug__ is False:\n    x = aux(x)",
+    "if (1 or 0) == 2 or {1: 2} == {}:\n    x = aux(x)",
+    "for v in range(1, 2 - 1):\n    x = aux(v)",
+    "assert True, aux(x)",
+    "assert 1 < 2, aux(x)",
+    "assert False\nx = aux(x)",
+    "match x:\n    case _ if False:\n        x = aux(x)",
+    "match x:\n    case 1 if 0:\n        x = aux(x)\n    case 2:\n        x = 1",
+    "while 1:\n    x += 1\n    if x > 9:\n        break\nelse:\n    x = aux(x)",
+    "with open(x) as file:\n    return x\nx = aux(x)",
+    "try:\n    return x\nfinally:\n    x = 1\nx = aux(x)",
+    "try:\n    pass\nexcept E:\n    x = aux(x)",
+    "try:\n    x = 1\nexcept E:\n    x = aux(x)\nelse:\n    x += 1",
+    "try:\n    return 1\nexcept E:\n    x = aux(x)",
     "for v in x:\n    continue\n    aux(v)",
     "while x:\n    break\n    aux(x)",
     "if x:\n    return 1\nelse:\n    return 2\nx = aux(x)",
@@ -124,7 +162,7 @@ OTHER = [
     "def f(x):\n    class K:\n        def go(self):\n            return aux(x)\n    return x + 1",
     "class Solution:\n    def f(self, x):\n        return aux(x)\n    f = abs",
     "class Solution:\n    def f(self, x):\n        return aux(x)\nSolution.f = abs",
-    "class Solution:\n    def f(self, x):\n        return aux(x)\n    def __init__(self):\n        self.f = abs",
+    "class Solution:\n    def f(self, x):\n        return aux(x)\n    def g(self):\n        self.f = abs",
     "class Solution:\n    def f(self, x):\n        return aux(x)\n    def __new__(self):\n        return h",
 ]
 """Programs whose function `f` may be another one than the `def` that calls `aux`, or calls it nowhere."""
@@ -226,6 +264,22 @@ def test_a_function_that_something_else_may_replace_calls_nothing(code):
 def test_an_ignored_call_of_a_called_function_names_it():
     code = "def g(x):\n    aux(x)\n    return x\n\ndef f(x):\n    return g(x) + 1\n"
     assert usage(code, "f").ignored == ("line 2 of g: the result is dropped",)
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "'a' * 10**9",
+        "'a' * 9 * 9 * 9 * 9 * 9 * 9 * 9 * 9 * 9 * 9",
+        "'%1000000000d' % 1",
+        "*".join(["9" * 300] * 90),
+        "+".join(["1"] * 900),
+        "1 << 10**9",
+        "[0] * 10**9",
+    ],
+)
+def test_a_condition_whose_value_may_be_large_is_not_evaluated(condition):
+    assert truth(ast.parse(f"not ({condition})", mode="eval").body) is None
 
 
 @pytest.mark.parametrize("form", INSIDE)
