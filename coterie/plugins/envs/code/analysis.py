@@ -8,15 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from coterie.plugins.envs.code.bindings import bound
+from coterie.plugins.envs.code.bindings import AUX, bound
+from coterie.plugins.envs.code.entry import entry_of
 from coterie.plugins.envs.code.reachable import reachable
-from coterie.plugins.envs.code.sources import Function, function_of
+from coterie.plugins.envs.code.sources import Function
 
-AUX = "aux"
-"""The name of the helper's function."""
 _LAZY = frozenset({"map", "filter", "iter"})
 """Builtins that call what they are given when somebody reads their result."""
 _CALLERS = _LAZY | {"sorted", "min", "max"}
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _BUILTINS = frozenset(dir(builtins))
 """All but the callers call none of their arguments, such as `print` and `callable`."""
 _HOLDING = (ast.keyword, ast.Starred, ast.NamedExpr, ast.List, ast.Tuple, ast.Dict, ast.IfExp)
@@ -39,7 +39,7 @@ class Usage:
 def usage(code: str, entry_point: str) -> Usage:
     """How the entry point uses `aux`, where its body reaches a call, as far as syntax shows it; nothing of it
     where the code doesn't parse, or the name stands for something of the function's own."""
-    written = function_of(code, entry_point)
+    written = entry_of(code, entry_point)
     if written is None or any(bound(ast.unparse(written), AUX)):
         return Usage()
     function = reachable(written)
@@ -55,8 +55,8 @@ def _is_call(node: ast.AST | None) -> bool:
 
 
 class _Use(NamedTuple):
-    line: int
-    """In the function, from 1."""
+    line: str
+    """In the function, from 1; of a function of the top level that it calls, with its name."""
     call: ast.Call | None
     """The call whose value `aux` makes; None: a function that we don't know gets `aux`, and may call it."""
 
@@ -67,7 +67,7 @@ def _uses(function: Function, unread: set[str]) -> Iterator[_Use]:
     for node in _inside(function):
         if not (isinstance(node, ast.Name) and node.id in names and isinstance(node.ctx, ast.Load)):
             continue
-        line = node.lineno - function.lineno + 1
+        line = _line(node, function)
         held, holder = _holder(node, parents)
         if isinstance(holder, ast.Call):
             to = holder.func.id if isinstance(holder.func, ast.Name) else ""
@@ -78,6 +78,14 @@ def _uses(function: Function, unread: set[str]) -> Iterator[_Use]:
                 yield _Use(line, None)
         elif held is not node and isinstance(holder, ast.Assign) and not _all_unread(holder, unread):
             yield _Use(line, None)  # kept in a container, which something reads
+
+
+def _line(node: ast.Name, function: Function) -> str:
+    for callee in function.body:
+        outside = callee.lineno < function.lineno or callee.lineno > (function.end_lineno or 0)
+        if outside and isinstance(callee, _FUNCTIONS) and node in ast.walk(callee):
+            return f"line {node.lineno - callee.lineno + 1} of {callee.name}"
+    return f"line {node.lineno - function.lineno + 1}"
 
 
 def _holder(node: ast.AST, parents: Mapping[ast.AST, ast.AST]) -> tuple[ast.AST, ast.AST | None]:
@@ -121,16 +129,21 @@ def _ignored(function: Function, uses: Sequence[_Use], unread: set[str]) -> tupl
     """The reason for each call, where the function uses no result of `aux`."""
     parents = _parents(function)
     reasons = [(line, _reason(call, parents, unread) if call is not None else "") for line, call in uses]
-    return tuple(f"line {line}: {reason}" for line, reason in reasons) if all(r for _, r in reasons) else ()
+    return tuple(f"{line}: {reason}" for line, reason in reasons) if all(r for _, r in reasons) else ()
 
 
 def _reason(call: ast.AST, parents: Mapping[ast.AST, ast.AST], unread: set[str]) -> str:
     """Why the value of a call, or of an expression around it, is not used; empty: it may be."""
     node: ast.AST | None = parents.get(call)
-    while isinstance(node, _PURE):
+    named: list[str] = []
+    while isinstance(node, (*_PURE, ast.NamedExpr)):
+        if isinstance(node, ast.NamedExpr):
+            if not _all_unread(node, unread):
+                return ""
+            named += _targets(node)
         node = parents.get(node)
     if isinstance(node, ast.Expr):
-        return "the result is dropped"
+        return f"{', '.join(named)} is never used" if named else "the result is dropped"
     targets = _targets(node)
     if targets and _all_unread(node, unread):
         return f"{', '.join(dict.fromkeys(targets))} is never used"

@@ -16,11 +16,11 @@ from coterie.core.protocols import StepContext, TaskSource, Verdict
 from coterie.core.types import TEAM, Action, ComponentKind, Finding, Step, Task, as_tuple
 from coterie.core.types.splits import Split
 from coterie.plugins.envs.code import feedback, sources
-from coterie.plugins.envs.code.analysis import AUX, usage
+from coterie.plugins.envs.code.analysis import usage
 from coterie.plugins.envs.code.base import CodeConfig, CodeEnvironment
-from coterie.plugins.envs.code.bindings import without
+from coterie.plugins.envs.code.bindings import AUX, without
 from coterie.plugins.envs.code.judging import never_ran, whole_program, worst
-from coterie.plugins.envs.code.problem import CodeProblem, Tests, tests_of
+from coterie.plugins.envs.code.problem import CodeProblem, Tests, compared_assert, tests_of
 from coterie.plugins.envs.code.state import Observation, State, Work, Written
 from coterie.plugins.envs.common.teams import check_not_lost, team_of
 from coterie.plugins.functions import FunctionReference, load_function
@@ -165,7 +165,7 @@ class CodeCollab(CodeEnvironment):
 
     async def findings(self, state: State, role: str, tests: int) -> tuple[Finding, ...]:
         """The checks of the last turn's program, the role's own part first; none before it. In an evaluation,
-        of hidden tests only how many passed.
+        no test that is among the hidden ones, only how many passed.
 
         Raises:
             SystemFault: the sandbox failed.
@@ -173,11 +173,17 @@ class CodeCollab(CodeEnvironment):
         work = state.work
         if work is None:
             return ()
-        shown = self._shown_tests(state.problem)
-        verdict = await self._verdict(state.problem, work, shown.sliced(tests))
-        if shown == state.problem.tests and state.evaluation:
-            verdict = replace(verdict, failures=())
-        elif shown == state.problem.tests:
+        problem = state.problem
+        shown = self._shown_tests(problem).sliced(tests)
+        verdict = await self._verdict(problem, work, shown)
+        hidden = problem.tests.compared(problem.entry_point)
+        if state.evaluation:
+            unknown = {"", *hidden}
+            kept = (
+                f for f in verdict.failures if compared_assert(f.source, problem.entry_point) not in unknown
+            )
+            verdict = replace(verdict, failures=tuple(kept))
+        elif hidden & shown.compared(problem.entry_point):
             self._counts["feedback/hidden_tests"] += 1
         return feedback.findings(state.problem, work, verdict, role, helped=AUX in self._team)
 

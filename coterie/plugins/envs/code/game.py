@@ -14,8 +14,8 @@ from coterie.core.types import Finding, Task
 from coterie.core.types.seeding import generator
 from coterie.core.types.splits import Split
 from coterie.plugins.envs.code import game_words
-from coterie.plugins.envs.code.analysis import AUX
 from coterie.plugins.envs.code.base import ProblemSource
+from coterie.plugins.envs.code.bindings import AUX
 from coterie.plugins.envs.code.collab import CodeCollab, CodeCollabConfig
 from coterie.plugins.envs.code.problem import CodeProblem, Tests
 from coterie.plugins.envs.code.state import Observation, State

@@ -10,7 +10,7 @@ import asyncio
 import dataclasses
 import time
 from collections import OrderedDict, defaultdict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from coterie.core.errors import PolicyFault
 from coterie.core.plugins.origin import plugin_call
@@ -121,21 +121,35 @@ class Judge:
 
     async def _apart(self, problem: CodeProblem, program: str, tests: Tests, whole: Verdict) -> Verdict:
         """The verdict on a program that ended in one of its tests, so that the tests after it never ran: each
-        test is judged by itself, with its share of the limits."""
+        test is judged by itself, with its share of the limits; and those that the time ended once more, with
+        twice the limits between them."""
         self._counts["judging/apart"] += 1
-        limits = self._limits or getattr(getattr(self._sandbox, "config", None), "limits", None)
-        alone = Judge(self._sandbox, _share(limits or Limits(), len(tests)))
-        judging = [asyncio.ensure_future(alone._judged(problem, program, test)) for test in tests.apart()]
-        try:
-            verdicts = await asyncio.gather(*judging)
-        finally:
-            for task in judging:
-                task.cancel()
-            await asyncio.gather(*judging, return_exceptions=True)
+        limits = self._limits or getattr(getattr(self._sandbox, "config", None), "limits", None) or Limits()
+        alone, share = tests.apart(), _share(limits, len(tests))
+        verdicts = await self._each(problem, program, alone, share)
+        late = [at for at, verdict in enumerate(verdicts) if _ran_out_of_time(verdict)]
+        longer = _longer(limits, share, len(late)) if late else share
+        if longer != share:
+            again = await self._each(problem, program, [alone[at] for at in late], longer)
+            for at, verdict in zip(late, again, strict=True):
+                verdicts[at] = verdict
         failed = [verdict for verdict in verdicts if not verdict.ok]
         failures = tuple(_failure(verdict) for verdict in failed[:SHOWN])
         passed, total = len(verdicts) - len(failed), len(verdicts)
         return dataclasses.replace(whole, passed=passed, total=total, failures=failures, candidate="")
+
+    async def _each(
+        self, problem: CodeProblem, program: str, alone: Sequence[Tests], limits: Limits
+    ) -> list[Verdict]:
+        """The verdict on each test by itself."""
+        judge = Judge(self._sandbox, limits)
+        judging = [asyncio.ensure_future(judge._judged(problem, program, test)) for test in alone]
+        try:
+            return await asyncio.gather(*judging)
+        finally:
+            for task in judging:
+                task.cancel()
+            await asyncio.gather(*judging, return_exceptions=True)
 
 
 def test_program(problem: CodeProblem, tests: Tests) -> str:
@@ -187,6 +201,23 @@ def _share(limits: Limits, count: int) -> Limits:
     cpu = max(limits.cpu_seconds / count, min(limits.cpu_seconds, LEAST_CPU))
     wall = max(limits.wall_seconds / count, min(limits.wall_seconds, LEAST_WALL))
     return limits.model_copy(update={"cpu_seconds": cpu, "wall_seconds": wall})
+
+
+def _longer(limits: Limits, share: Limits, count: int) -> Limits:
+    """The limits of one of the `count` tests whose share was too short: together they have the seconds twice,
+    and none more than the program."""
+    cpu = min(limits.cpu_seconds, max(share.cpu_seconds, 2 * limits.cpu_seconds / count))
+    wall = min(limits.wall_seconds, max(share.wall_seconds, 2 * limits.wall_seconds / count))
+    return limits.model_copy(update={"cpu_seconds": cpu, "wall_seconds": wall})
+
+
+def _ran_out_of_time(verdict: Verdict) -> bool:
+    """Whether the CPU or the wall time ended a test that was judged by itself."""
+    late = any(
+        f.error == "OutOfTime" or (f.error == "TestsEnded" and "timeout" in f.message)
+        for f in verdict.failures
+    )
+    return not verdict.ok and (late or verdict.candidate.startswith("timeout"))
 
 
 def _failure(verdict: Verdict) -> TestFailure:

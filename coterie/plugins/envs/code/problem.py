@@ -49,6 +49,11 @@ class Tests:
         """Each test by itself."""
         return tuple(self._only(slice(at, at + 1)) for at in range(len(self)))
 
+    def compared(self, entry_point: str) -> frozenset[str]:
+        """Each assert as `compared_assert` has it."""
+        asserts = (node for node in ast.walk(ast.parse(self.source)) if isinstance(node, ast.Assert))
+        return frozenset(compared_assert(ast.unparse(node), entry_point) for node in asserts)
+
     def _only(self, kept: slice) -> Tests:
         if self.cases:
             return Tests(cases=self.cases[kept])
@@ -167,6 +172,22 @@ def _tests(record: Mapping[str, Any], name: str, case_name: str, source: str) ->
     if source.strip():
         return tests_of(source, name)
     return Tests(cases=tuple(cases))
+
+
+@functools.lru_cache(maxsize=4096)
+def compared_assert(source: str, entry_point: str) -> str:
+    """An assert without its message, white space and the other name of the entry point (`candidate`), so that
+    those that test the same are equal; empty: it is no assert."""
+    try:
+        [node] = ast.parse(source.strip()).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ""
+    if not isinstance(node, ast.Assert):
+        return ""
+    for part in ast.walk(node.test):
+        if isinstance(part, ast.Name) and part.id == "candidate":
+            part.id = entry_point
+    return ast.dump(node.test)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -4,33 +4,31 @@ from __future__ import annotations
 
 import ast
 import copy
-import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from coterie.plugins.envs.code.constants import empty, truth
 from coterie.plugins.envs.code.sources import Function
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-_COMPARED: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.Is: operator.is_,
-    ast.IsNot: operator.is_not,
-}
+_LET_PASS = frozenset(
+    {"open", "nullcontext", "closing", "redirect_stdout", "redirect_stderr", "localcontext"}
+)
 
 
 def reachable(function: Function) -> Function:
-    """A copy of a function without the parts of its body that never run, as far as syntax shows it.
+    """A copy of a function without the parts of its body that never run, where syntax alone shows it.
 
-    These are branches of a constant (`if False`, `while 0`, `0 and ...`), loops over nothing, what follows a
-    statement that always leaves, annotations of local names, and inner functions whose name nothing reads.
-    Statements that do nothing (`pass`, a constant, a name, the docstring) are left out too.
+    These are branches of a condition of constants (of `if`, `while`, `assert`, `case ... if`, `and`, `or`, a
+    comprehension; `constants.truth`), loops over nothing, `else` of an endless loop, what follows a statement
+    that always leaves, handlers of a `try` that raises nothing, annotations of local names, and inner
+    functions and methods whose name, or whose class's, nothing reads. Statements that do nothing (`pass`, a
+    constant, a name, the docstring) are left out too.
     """
     kept: Function = copy.deepcopy(function)
+    for node in ast.walk(kept):
+        if isinstance(node, ast.ClassDef):
+            _mark_methods(node)
     kept.body = _Prune().block(kept.body)
     while unread := _unread_functions(kept):
         kept.body = _Drop(unread).block(kept.body)
@@ -70,26 +68,44 @@ class _Prune(_Blocks):
         return kept
 
     def visit_If(self, node: ast.If) -> Any:
-        truth = _truth(node.test)
-        if truth is None:
+        true = truth(node.test)
+        if true is None:
             return self.generic_visit(node)
-        return self.block(node.body if truth else node.orelse)
+        return self.block(node.body if true else node.orelse)
 
     def visit_While(self, node: ast.While) -> Any:
-        return self.block(node.orelse) if _truth(node.test) is False else self.generic_visit(node)
+        true = truth(node.test)
+        if true is False:
+            return self.block(node.orelse)
+        if true:
+            node.orelse = []
+        return self.generic_visit(node)
+
+    def visit_Try(self, node: ast.Try) -> Any:
+        self.generic_visit(node)
+        if node.handlers and all(map(_never_raises, node.body)):
+            node.body, node.handlers, node.orelse = self.block([*node.body, *node.orelse]), [], []
+        return node
+
+    def visit_Assert(self, node: ast.Assert) -> Any:
+        return None if truth(node.test) else self.generic_visit(node)
+
+    def visit_Match(self, node: ast.Match) -> Any:
+        node.cases = [case for case in node.cases if case.guard is None or truth(case.guard) is not False]
+        return self.generic_visit(node) if node.cases else self.visit(ast.Expr(node.subject))
 
     def visit_For(self, node: ast.For) -> Any:
-        return self.block(node.orelse) if _empty(node.iter) else self.generic_visit(node)
+        return self.block(node.orelse) if empty(node.iter) else self.generic_visit(node)
 
     def visit_IfExp(self, node: ast.IfExp) -> Any:
-        truth = _truth(node.test)
-        if truth is None:
+        true = truth(node.test)
+        if true is None:
             return self.generic_visit(node)
-        return self.visit(node.body if truth else node.orelse)
+        return self.visit(node.body if true else node.orelse)
 
     def visit_BoolOp(self, node: ast.BoolOp) -> Any:
         ends = isinstance(node.op, ast.Or)
-        at = next((at for at, value in enumerate(node.values) if _truth(value) is ends), len(node.values))
+        at = next((at for at, value in enumerate(node.values) if truth(value) is ends), len(node.values))
         node.values = node.values[: at + 1]
         return self.generic_visit(node) if len(node.values) > 1 else self.visit(node.values[0])
 
@@ -122,7 +138,7 @@ class _Prune(_Blocks):
     def _comprehension(self, node: Any, nothing: ast.expr) -> Any:
         """`nothing` in the place of a comprehension whose loops never reach its item."""
         for loop in node.generators:
-            if _empty(loop.iter) or any(_truth(test) is False for test in loop.ifs):
+            if empty(loop.iter) or any(truth(test) is False for test in loop.ifs):
                 return ast.copy_location(nothing, node)
         return self.generic_visit(node)
 
@@ -159,10 +175,20 @@ def _loaded(body: Sequence[ast.AST], unread: set[str]) -> Iterator[str]:
             stack += ast.iter_child_nodes(node)
 
 
+def _mark_methods(node: ast.ClassDef) -> None:
+    """Note for the methods of a class that who reads its name may call them; of one that a decorator, a
+    base or a metaclass knows, that anybody may."""
+    for part in node.body:
+        if isinstance(part, _DEFINITIONS):
+            known = node.decorator_list or node.bases or node.keywords
+            part.read_as = "" if known else node.name  # type: ignore[union-attr]
+
+
 def _defined(node: ast.AST) -> str:
-    """The name of an inner function, or of a lambda that an assignment names; empty: it is neither."""
+    """The name of an inner function, or of a lambda that an assignment names; of a method that of its class;
+    empty: it is none of them."""
     if isinstance(node, _DEFINITIONS):
-        return "" if node.decorator_list else node.name
+        return "" if node.decorator_list else str(getattr(node, "read_as", node.name))
     if isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda) and len(node.targets) == 1:
         target = node.targets[0]
         return target.id if isinstance(target, ast.Name) else ""
@@ -173,10 +199,14 @@ def _leaves(statement: ast.stmt) -> bool:
     """Whether nothing after a statement of the same block is ever reached."""
     if isinstance(statement, (ast.Return, ast.Raise, ast.Break, ast.Continue)):
         return True
+    if isinstance(statement, ast.Assert):
+        return truth(statement.test) is False
+    if isinstance(statement, (ast.With, ast.AsyncWith)):
+        return _ends(statement.body) and all(_lets_pass(item.context_expr) for item in statement.items)
     if isinstance(statement, ast.If):
         return _ends(statement.body) and _ends(statement.orelse)
     if isinstance(statement, ast.While):
-        return _truth(statement.test) is True and not any(map(_breaks, statement.body))
+        return truth(statement.test) is True and not any(map(_breaks, statement.body))
     if isinstance(statement, ast.Try):
         tried = _ends(statement.body) or _ends(statement.orelse)
         return _ends(statement.finalbody) or (
@@ -193,6 +223,20 @@ def _ends(body: Sequence[ast.stmt]) -> bool:
     return bool(body) and _leaves(body[-1])
 
 
+def _never_raises(statement: ast.stmt) -> bool:
+    """Whether a statement is `pass`, or returns or names a constant."""
+    if isinstance(statement, (ast.Assign, ast.Return)):
+        named = all(isinstance(target, ast.Name) for target in getattr(statement, "targets", ()))
+        return named and isinstance(statement.value, (ast.Constant, type(None)))
+    return isinstance(statement, (ast.Pass, ast.Break, ast.Continue))
+
+
+def _lets_pass(manager: ast.expr) -> bool:
+    """Whether a context manager of the standard library is known to swallow no exception."""
+    named = manager.func if isinstance(manager, ast.Call) else manager
+    return getattr(named, "attr", getattr(named, "id", "")) in _LET_PASS
+
+
 def _breaks(node: ast.AST) -> bool:
     """Whether a statement of a loop's body leaves that loop by `break`."""
     if isinstance(node, ast.Break):
@@ -203,32 +247,3 @@ def _breaks(node: ast.AST) -> bool:
         node.orelse if isinstance(node, (ast.For, ast.AsyncFor, ast.While)) else ast.iter_child_nodes(node)
     )
     return any(map(_breaks, inner))
-
-
-def _truth(test: ast.expr) -> bool | None:
-    """Whether an expression of constants is true; None: syntax doesn't show it."""
-    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        truth = _truth(test.operand)
-        return None if truth is None else not truth
-    if isinstance(test, ast.BoolOp):
-        truths = [_truth(value) for value in test.values]
-        ends = isinstance(test.op, ast.Or)
-        return ends if ends in truths else None if None in truths else not ends
-    if isinstance(test, ast.Compare) and len(test.ops) == 1 and type(test.ops[0]) in _COMPARED:
-        compared = _COMPARED[type(test.ops[0])]
-        return _literal(lambda: compared(*map(ast.literal_eval, (test.left, test.comparators[0]))))
-    return _literal(lambda: ast.literal_eval(test))
-
-
-def _literal(value: Callable[[], Any]) -> bool | None:
-    try:
-        return bool(value())
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return None
-
-
-def _empty(items: ast.expr) -> bool:
-    """Whether a loop over an expression has no pass: an empty literal, or `range` of such numbers."""
-    if isinstance(items, ast.Call) and isinstance(items.func, ast.Name) and items.func.id == "range":
-        return _literal(lambda: range(*map(ast.literal_eval, items.args))) is False
-    return _truth(items) is False

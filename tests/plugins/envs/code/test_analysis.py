@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+
 import pytest
 
 from coterie.plugins.envs.code.analysis import Usage, usage
+from coterie.plugins.envs.code.constants import truth
 from tests.plugins.envs.code.test_bindings import INSIDE, indented
 
 USED = [
@@ -38,7 +41,29 @@ USED = [
     "def f(x):\n    def inner(v):\n        return aux(v)\n    def outer(v):\n        return inner(v)\n"
     "    return outer(x) + 1",
     "def f(x):\n    try:\n        x += 1\n    except E:\n        return 2\n    return aux(x)",
-    "def f(x):\n    with open(x) as file:\n        raise ValueError\n    return aux(x)",
+    "def f(x):\n    with suppress(ValueError):\n        raise ValueError\n    return aux(x)",
+    "def f(x):\n    with suppress(E):\n        return x[0]\n    return aux(x)",
+    "def f(x):\n    try:\n        y = x[0]\n    except E:\n        y = aux(x)\n    return y",
+    "def f(x):\n    try:\n        pass\n    except E:\n        pass\n    else:\n        return aux(x)",
+    "def f(x):\n    try:\n        pass\n    finally:\n        x = aux(x)\n    return x",
+    "def f(x):\n    assert x > 1, aux(x)\n    return x",
+    "def f(x):\n    match x:\n        case _ if True:\n            return aux(x)",
+    "def f(x):\n    if 1 / 0:\n        return aux(x)",
+    "def f(x):\n    if f'{x}':\n        return aux(x)",
+    "def f(x):\n    if 2 ** 9 == 1 or 1 << 9 == 1:\n        return aux(x)",
+    "def f(x):\n    while 1:\n        break\n    else:\n        x += 1\n    return aux(x)",
+    "def f(x):\n    return (y := aux(x)) + 1",
+    "def f(x):\n    return [y := aux(x)][0] + 1",
+    "def f(x):\n    if (y := aux(x)) >= 0:\n        return x\n    return 1",
+    "def f(x):\n    class K:\n        def go(self):\n            return aux(x)\n    return K().go() + 1",
+    "def g(x):\n    return aux(x)\ndef f(x):\n    return g(x) + 1",
+    "def f(x):\n    return g(x) + 1\ndef h(x):\n    return aux(x)\ndef g(x):\n    return h(x)",
+    "class Solution:\n    def f(self, x):\n        return aux(x) + 1",
+    "class Solution:\n    def __init__(self):\n        pass\n    def f(self, x):\n        return aux(x)",
+    "@cache\ndef f(x):\n    return aux(x) + 1",
+    "import functools as ft\n@ft.lru_cache(maxsize=None)\ndef f(x):\n    return aux(x) + 1",
+    "from functools import wraps as like\n@like(abs)\ndef f(x):\n    return aux(x) + 1",
+    "f = None\ndef f(x):\n    return 1\ndef f(x):\n    return aux(x) + 1\nf.calls = 0",
 ]
 DEAD = [
     "if False:\n    aux(x)",
@@ -60,6 +85,31 @@ DEAD = [
     "x = {aux(v): v for v in ()} or x",
     "return x\nx = aux(x)",
     "raise ValueError\nx = aux(x)",
+    "if 1 > 2 > 3:\n    x = aux(x)",
+    "if 1 + 1 == 3:\n    x = aux(x)",
+    "if 1 in []:\n    x = aux(x)",
+    "if 'a' not in 'ab':\n    x = aux(x)",
+    "if 3 & 4:\n    x = aux(x)",
+    "if -1 > 0:\n    x = aux(x)",
+    "if not (0,):\n    x = aux(x)",
+    "if 0 if 1 else 1:\n    x = aux(x)",
+    "if f'':\n    x = aux(x)",
+    "if not f'a':\n    x = aux(x)",
+    "if not __debug__:\n    x = aux(x)",
+    "if __debug__ is False:\n    x = aux(x)",
+    "if (1 or 0) == 2 or {1: 2} == {}:\n    x = aux(x)",
+    "for v in range(1, 2 - 1):\n    x = aux(v)",
+    "assert True, aux(x)",
+    "assert 1 < 2, aux(x)",
+    "assert False\nx = aux(x)",
+    "match x:\n    case _ if False:\n        x = aux(x)",
+    "match x:\n    case 1 if 0:\n        x = aux(x)\n    case 2:\n        x = 1",
+    "while 1:\n    x += 1\n    if x > 9:\n        break\nelse:\n    x = aux(x)",
+    "with open(x) as file:\n    return x\nx = aux(x)",
+    "try:\n    return x\nfinally:\n    x = 1\nx = aux(x)",
+    "try:\n    pass\nexcept E:\n    x = aux(x)",
+    "try:\n    x = 1\nexcept E:\n    x = aux(x)\nelse:\n    x += 1",
+    "try:\n    return 1\nexcept E:\n    x = aux(x)",
     "for v in x:\n    continue\n    aux(v)",
     "while x:\n    break\n    aux(x)",
     "if x:\n    return 1\nelse:\n    return 2\nx = aux(x)",
@@ -85,7 +135,39 @@ DEAD = [
     "x = (aux, x)[1]",
 ]
 """Statements that mention `aux`, of which syntax shows that none calls it."""
+OTHER = [
+    "{f}f = lambda x: x * x + 1",
+    "{f}f: object = lambda x: x * x + 1",
+    "{f}f2, f = 1, lambda x: x * x + 1",
+    "{f}z = (f := lambda x: x * x + 1)",
+    "{f}z = [f := g for g in [abs]]",
+    "{f}f = g",
+    "{f}class f:\n    def __new__(cls, x):\n        return x * x + 1",
+    "{f}class Solution:\n    def f(self, x):\n        return x\nf = Solution().f",
+    "{f}from m import f",
+    "{f}from m import *",
+    "{f}f.__code__ = (lambda x: x).__code__",
+    "def h():\n    global f\n    f = abs\n{f}z = h()",
+    "def f(x):\n    global f\n    f = abs\n    return aux(x) + 1",
+    "@h\n{f}",
+    "def cache(g):\n    return abs\n@cache\n{f}",
+    "from functools import lru_cache\n@lru_cache(h)\n{f}",
+    "from functools import wraps\n@wraps(h, ['__code__'])\n{f}",
+    "from functools import reduce\n@reduce\n{f}",
+    "def g(x):\n    return aux(x)\ng = abs\ndef f(x):\n    return g(x) + 1",
+    "def g(x):\n    return aux(x)\ndef f(x, g=abs):\n    return g(x) + 1",
+    "def g(x):\n    return aux(x)\ndef f(x):\n    if 0:\n        g(x)\n    return x + 1",
+    "def g(x, y=aux(1)):\n    return x\ndef f(x):\n    return g(x) + 1",
+    "def g(aux):\n    return aux(1)\ndef f(x):\n    return g(abs) + 1",
+    "def f(x):\n    class K:\n        def go(self):\n            return aux(x)\n    return x + 1",
+    "class Solution:\n    def f(self, x):\n        return aux(x)\n    f = abs",
+    "class Solution:\n    def f(self, x):\n        return aux(x)\nSolution.f = abs",
+    "class Solution:\n    def f(self, x):\n        return aux(x)\n    def g(self):\n        self.f = abs",
+    "class Solution:\n    def f(self, x):\n        return aux(x)\n    def __new__(self):\n        return h",
+]
+"""Programs whose function `f` may be another one than the `def` that calls `aux`, or calls it nowhere."""
 IGNORED = [
+    ("def f(x):\n    (y := aux(x))\n    return x", "y is never used"),
     ("def f(x):\n    aux(x)\n    return x", "the result is dropped"),
     ("def f(x):\n    y = aux(x)\n    return x", "y is never used"),
     ("def f(x):\n    _ = aux(x)\n    return x", "_ is never used"),
@@ -170,6 +252,34 @@ def test_a_call_that_syntax_shows_to_be_never_made_is_no_use(statements):
     code = "def f(x):\n" + "".join(f"    {line}\n" for line in [*statements.split("\n"), "return x"])
     compile(code, "f.py", "exec")
     assert usage(code, "f") == Usage()
+
+
+@pytest.mark.parametrize("code", OTHER)
+def test_a_function_that_something_else_may_replace_calls_nothing(code):
+    code = code.replace("{f}", "def f(x):\n    return aux(x) + 1\n")
+    compile(code, "f.py", "exec")
+    assert usage(code, "f") == Usage()
+
+
+def test_an_ignored_call_of_a_called_function_names_it():
+    code = "def g(x):\n    aux(x)\n    return x\n\ndef f(x):\n    return g(x) + 1\n"
+    assert usage(code, "f").ignored == ("line 2 of g: the result is dropped",)
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "'a' * 10**9",
+        "'a' * 9 * 9 * 9 * 9 * 9 * 9 * 9 * 9 * 9 * 9",
+        "'%1000000000d' % 1",
+        "*".join(["9" * 300] * 90),
+        "+".join(["1"] * 900),
+        "1 << 10**9",
+        "[0] * 10**9",
+    ],
+)
+def test_a_condition_whose_value_may_be_large_is_not_evaluated(condition):
+    assert truth(ast.parse(f"not ({condition})", mode="eval").body) is None
 
 
 @pytest.mark.parametrize("form", INSIDE)

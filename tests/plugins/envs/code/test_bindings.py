@@ -22,6 +22,10 @@ TOP = {
     "walrus": "z = (aux := list)",
     "walrus of a comprehension": "z = [aux := v for v in (list,)]",
     "walrus of a default": "def g(z=(aux := list)):\n    return z",
+    "attribute": "aux.__code__ = (lambda v: v).__code__",
+    "attribute, deeper": "aux.__globals__['aux'] = list",
+    "del of an attribute": "del aux.__defaults__",
+    "item": "aux[0] = 1",
     "import": "import aux",
     "import of a part": "import aux.part",
     "import as": "import math as aux",
@@ -105,6 +109,20 @@ def test_a_name_of_a_scope_of_its_own_is_no_name_of_the_top_level():
     for code in ("def g(aux):\n    return aux\n", "class C:\n    aux = 1\n", "z = [aux for aux in 'ab']\n"):
         assert bound(code, "aux") == (False, True)
         assert without(code + F, "aux", "f") == ast.unparse(ast.parse(code)) + "\n" + F
+
+
+NAMED_ALIKE = [
+    "class f:\n    global aux\n    aux = list",
+    "def f(x, z=(aux := list)):\n    return 1",
+    "@(aux := list)\ndef f(x):\n    return 1",
+    "def f():\n    global aux\n    aux = list",
+    "def f():\n    aux.__code__ = list",
+]
+
+
+@pytest.mark.parametrize("code", NAMED_ALIKE)
+def test_only_the_last_function_of_the_entry_point_s_name_stays(code):
+    assert without(f"{code}\nz = f()\n{F}", "aux", "f") == f"z = f()\n{F}"
 
 
 def test_the_entry_point_stays_whatever_it_binds():

@@ -281,6 +281,23 @@ def test_an_evaluation_shows_the_visible_tests(tmp_path):
     assert "assert f(0, 1) == 1" in tests.details[1]
 
 
+SAME = [
+    "assert f(1, 2) == 5\nassert f(0, 1) == 1\n",
+    "assert f(0, 1) == 1\n\n\nassert   f(1,2)==(5), 'why'  # the same\n",
+    "def check(candidate):\n    assert candidate(1, 2) == 5\n    assert candidate(0, 1) == 1\n",
+]
+
+
+@pytest.mark.parametrize("visible", SAME)
+@pytest.mark.parametrize("evaluation", [False, True])
+def test_a_visible_test_that_is_a_hidden_one_too_is_shown_in_training_alone(tmp_path, visible, evaluation):
+    record = {**ADD, "visible_tests": visible}
+    tests, diagnosis, counted = told_of(tmp_path, evaluation=evaluation, records=[record])
+    assert tests.summary == "Tests: none of 2 passed" and "(0, 1) == 1" in diagnosis
+    assert ("5" in diagnosis) is not evaluation
+    assert counted.get("feedback/hidden_tests", 0) == (not evaluation)
+
+
 def test_a_run_s_evaluation_is_told_to_its_environment(tmp_path):
     """Turn 2 of an evaluation reads no hidden test, turn 2 of training does."""
     answers = {"aux": AUX, "main": HALF_RIGHT}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
+import re
 
 import pytest
 
@@ -28,6 +30,35 @@ class Slow:
         if isinstance(self.outcome, Exception):
             raise self.outcome
         return self.outcome
+
+
+class Timed:
+    """A sandbox in which a test takes its seconds of CPU time, and the limit ends the program."""
+
+    def __init__(self, seconds):
+        self.seconds, self.spent, self.limits = seconds, [], []
+
+    async def judge(self, judged):
+        left, failures = judged.limits.cpu_seconds, []
+        asked = [int(n) for n in re.findall(r"assert f\((\d+)", judged.tests)]
+        for n in asked:
+            ended = self.seconds[n] >= left
+            left -= min(left, self.seconds[n])
+            if ended:
+                error = "NotReached" if failures else "CandidateEnded"
+                failures.append(TestFailure(line=1, source=f"assert f({n})", error=error, message="timeout"))
+        self.spent.append(judged.limits.cpu_seconds - left)
+        self.limits.append(judged.limits.cpu_seconds)
+        ended = "timeout" if failures else ""
+        passed = len(asked) - len(failures)
+        return Verdict(passed=passed, total=len(asked), failures=tuple(failures), candidate=ended)
+
+
+def timed(seconds, limits):
+    """(verdict, sandbox) of a program whose tests take these seconds, by number."""
+    sandbox = Timed(seconds)
+    problem = problem_of({**ADD, "tests": "".join(f"assert f({n}) == 0\n" for n in seconds)})
+    return asyncio.run(Judge(sandbox, limits).judge(problem, "a", problem.tests)), sandbox
 
 
 def verdicts(*programs, limits=None):
@@ -108,7 +139,7 @@ def test_what_ends_one_test_costs_that_test_wherever_it_stands(body):
     ]
 
 
-def test_a_loop_in_every_test_costs_no_more_than_the_limits_twice():
+def test_a_loop_in_every_test_costs_its_share_of_the_limits():
     limits = Limits(cpu_seconds=3, wall_seconds=30)
     assert sum(_share(limits, 3).cpu_seconds for _ in range(3)) == 3
     assert _share(limits, 3).wall_seconds == 10 and _share(limits, 3).memory_mb == limits.memory_mb
@@ -120,6 +151,34 @@ def test_a_loop_in_every_test_costs_no_more_than_the_limits_twice():
     (verdict,) = verdicts((SQUARES, endless), limits=Limits(cpu_seconds=0.1))
     assert (verdict.passed, verdict.total) == (0, 6)
     assert {failure.message for failure in verdict.failures} == {"timeout"}
+
+
+LATE = {
+    "slow beside a loop": ({0: 0, 1: 0, 2: 0.35, 3: 9, 4: 0}, [3]),
+    "all slow": (dict.fromkeys(range(5), 0.25), []),
+    "two slow beside a loop": ({0: 0.3, 1: 0.3, 2: 9, 3: 0}, [2]),
+    "all endless": (dict.fromkeys(range(5), 9), [0, 1, 2, 3, 4]),
+    "slower than twice the share of all": (dict.fromkeys(range(5), 0.45), [0, 1, 2, 3, 4]),
+}
+
+
+@pytest.mark.parametrize("case", LATE)
+def test_a_right_test_that_needs_more_than_its_share_keeps_its_credit(case):
+    seconds, lost = LATE[case]
+    limits = Limits(cpu_seconds=1, wall_seconds=10)
+    orders = list(itertools.permutations(seconds))[:: 7 if len(seconds) == 5 else 1]
+    for order in orders:
+        verdict, sandbox = timed({n: seconds[n] for n in order}, limits)
+        assert (verdict.passed, verdict.total) == (len(seconds) - len(lost), len(seconds))
+        assert {failure.source for failure in verdict.failures} == {f"assert f({n})" for n in lost}
+        assert sum(sandbox.spent[1:]) <= 3 + 1e-9 and max(sandbox.limits) == 1
+
+
+def test_a_test_that_needs_no_longer_time_is_not_judged_a_third_time():
+    _, sandbox = timed({0: 0, 1: 9, 2: 0}, Limits(cpu_seconds=1, wall_seconds=10))
+    assert sandbox.limits == [1, *[pytest.approx(1 / 3)] * 3, 1], "only the one that the time ended, with all"
+    _, sandbox = timed(dict.fromkeys(range(9), 9), Limits(cpu_seconds=0.1, wall_seconds=1))
+    assert sandbox.limits == [0.1] * 10, "its share was all the time of the program"
 
 
 def test_a_program_that_ends_as_it_is_loaded_is_judged_once():
@@ -134,8 +193,9 @@ def test_a_program_that_ends_as_it_is_loaded_is_judged_once():
         TestFailure(line=1, source="", error=error) for error in ("NotReached", "AssertionError")
     )
     loaded = Verdict(passed=0, total=6, failures=(unreached,) * 6, candidate="timeout")
-    assert asyncio.run(go(loaded)) == (1, 0)
-    assert asyncio.run(go(dataclasses.replace(loaded, failures=(wrong, unreached)))) == (7, 1)
+    ended = dataclasses.replace(loaded, candidate="exit code 0")
+    assert asyncio.run(go(loaded)) == asyncio.run(go(ended)) == (1, 0)
+    assert asyncio.run(go(dataclasses.replace(ended, failures=(wrong, unreached)))) == (7, 1)
     assert asyncio.run(go(Verdict(passed=5, total=6, failures=(wrong,)))) == (1, 0), "it ran to the end"
 
 

@@ -1,0 +1,157 @@
+"""The function that tests call: the main role's, with what it calls of that role's own."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import symtable
+
+from coterie.plugins.envs.code.bindings import AUX, Defined, binds_all, bound, last_of, scopes, sets_in
+from coterie.plugins.envs.code.sources import UNPARSABLE, Function, method_wrapper, parsed
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_FUNCTOOLS = {name: name for name in ("functools", "cache", "lru_cache", "wraps")}
+"""Names that stand for parts of `functools` where the code binds them in no other way."""
+
+
+def entry_of(code: str, name: str) -> Function | None:
+    """The function of that name at the top level, or the method of class `Solution` where there is none.
+
+    Functions of the top level that it calls, by name and through each other, are put into it as inner ones.
+    None: there is none, the code doesn't parse, or something else may stand for the name (`_replaced`).
+    """
+    tree = parsed(code)
+    if tree is None:
+        return None
+    found = last_of(tree, name, *_FUNCTIONS)
+    if found is None and method_wrapper(code, name):
+        found = _method(tree, name)
+    elif found is not None and _replaced(tree, found):
+        found = None
+    return _with_callees(tree, found) if isinstance(found, _FUNCTIONS) else None
+
+
+def _method(tree: ast.Module, name: str) -> Function | None:
+    """The method of class `Solution` that tests call; None: something may replace it."""
+    solution = last_of(tree, "Solution", ast.ClassDef)
+    if not isinstance(solution, ast.ClassDef) or solution.keywords or _replaced(tree, solution):
+        return None
+    body = ast.Module(solution.body, [])
+    method = last_of(body, name, *_FUNCTIONS)
+    names = {part.name for part in solution.body if isinstance(part, _FUNCTIONS)}
+    sets = any(
+        isinstance(node, ast.Attribute) and node.attr == name and not isinstance(node.ctx, ast.Load)
+        for node in ast.walk(solution)
+    )
+    special = names & {"__new__", "__getattribute__"} or _binds_from_inside(tree, name)
+    if not isinstance(method, _FUNCTIONS) or sets or special or _replaced(body, method):
+        return None
+    return method
+
+
+def _with_callees(tree: ast.Module, entry: Function) -> Function:
+    """A copy of a function with those functions inside of it that it calls and that come to `aux`."""
+    callees: dict[str, Function] = {}
+    waiting = [entry]
+    while waiting:
+        caller = waiting.pop()
+        text = ast.unparse(caller)
+        for name in sorted(_called(caller) - {entry.name, *callees}):
+            callee = last_of(tree, name, *_FUNCTIONS)
+            if not isinstance(callee, _FUNCTIONS) or bound(text, name).inside or _replaced(tree, callee):
+                continue
+            if not any(bound(ast.unparse(callee), AUX)):
+                callees[name] = callee
+                waiting.append(callee)
+    coming = {AUX}
+    while more := {name for name in callees if name not in coming and _names(callees[name]) & coming}:
+        coming |= more
+    function = copy.deepcopy(entry)
+    function.body = [*(_bare(callees[name]) for name in callees if name in coming), *function.body]
+    return function
+
+
+def _bare(function: Function) -> Function:
+    """A copy of a function without what runs where it is defined: decorators, defaults, annotations."""
+    bare = copy.deepcopy(function)
+    bare.decorator_list, bare.returns = [], None
+    bare.args.defaults, bare.args.kw_defaults = [], [None for _ in bare.args.kw_defaults]
+    for node in ast.walk(bare.args):
+        if isinstance(node, ast.arg):
+            node.annotation = None
+    return bare
+
+
+def _names(function: Function) -> set[str]:
+    return {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
+
+
+def _called(function: Function) -> set[str]:
+    calls = (node.func for node in ast.walk(function) if isinstance(node, ast.Call))
+    return {func.id for func in calls if isinstance(func, ast.Name)}
+
+
+def _replaced(tree: ast.Module, definition: Defined) -> bool:
+    """Whether a name may stand for something else than its definition at the top level.
+
+    It may where a later statement binds the name, or a scope that declares it `global`, where something sets
+    an attribute of it (of a function: a special one, such as `__code__`), and where a decorator is on it that
+    is none of `functools`.
+    """
+    name = definition.name
+    later = tree.body[tree.body.index(definition) + 1 :]
+    special = not isinstance(definition, ast.ClassDef)
+    return (
+        _binds_on_top(later, name)
+        or _binds_from_inside(tree, name)
+        or any(sets_in(node, name, special=special) for node in ast.walk(tree))
+        or not all(_keeps(decorator, tree) for decorator in definition.decorator_list)
+    )
+
+
+def _binds_on_top(statements: list[ast.stmt], name: str) -> bool:
+    """Whether statements bind a name in the scope that they stand in."""
+    if any(binds_all(node) for statement in statements for node in ast.walk(statement)):
+        return True
+    try:
+        table = symtable.symtable(ast.unparse(ast.Module(statements, [])), "program.py", "exec")
+    except UNPARSABLE:
+        return True
+    symbol = table.lookup(name) if name in table.get_identifiers() else None
+    return symbol is not None and (symbol.is_assigned() or symbol.is_imported())
+
+
+def _binds_from_inside(tree: ast.Module, name: str) -> bool:
+    """Whether a scope below the top level binds a name of the top level."""
+    try:
+        below = list(scopes(symtable.symtable(ast.unparse(tree), "program.py", "exec")))[1:]
+    except UNPARSABLE:
+        return False
+    symbols = [scope.lookup(name) for scope in below if name in scope.get_identifiers()]
+    return any(one.is_declared_global() and (one.is_assigned() or one.is_imported()) for one in symbols)
+
+
+def _keeps(decorator: ast.expr, tree: ast.Module) -> bool:
+    """Whether a decorator is one of `functools` that calls the function with the arguments of its caller."""
+    call = decorator if isinstance(decorator, ast.Call) else None
+    named = call.func if call is not None else decorator
+    root = named.value if isinstance(named, ast.Attribute) else named
+    if not isinstance(root, ast.Name):
+        return False
+    names, others = dict(_FUNCTOOLS), list[ast.stmt]()
+    for node in tree.body:
+        if isinstance(node, ast.Import) and all(part.name == "functools" for part in node.names):
+            names.update((part.asname or part.name, "functools") for part in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module == "functools" and not node.level:
+            names.update((part.asname or part.name, part.name) for part in node.names)
+        else:
+            others.append(node)
+    if bound("".join(ast.unparse(node) + "\n" for node in others), root.id).globally:
+        return False
+    meant = names.get(root.id, "")
+    if isinstance(named, ast.Attribute):
+        meant = named.attr if meant == "functools" else ""
+    given = [*call.args, *(part.value for part in call.keywords)] if call is not None else []
+    if meant == "wraps":
+        return len(given) == 1 and isinstance(given[0], ast.Name)
+    return meant in ("cache", "lru_cache") and all(isinstance(part, ast.Constant) for part in given)
