@@ -62,6 +62,7 @@ USED = [
     "class Solution:\n    def __init__(self):\n        pass\n    def f(self, x):\n        return aux(x)",
     "@cache\ndef f(x):\n    return aux(x) + 1",
     "import functools as ft\n@ft.lru_cache(maxsize=None)\ndef f(x):\n    return aux(x) + 1",
+    "import math, functools\n@functools.cache\ndef f(x):\n    return aux(x) + 1",
     "from functools import wraps as like\n@like(abs)\ndef f(x):\n    return aux(x) + 1",
     "f = None\ndef f(x):\n    return 1\ndef f(x):\n    return aux(x) + 1\nf.calls = 0",
 ]
@@ -154,6 +155,7 @@ OTHER = [
     "from functools import lru_cache\n@lru_cache(h)\n{f}",
     "from functools import wraps\n@wraps(h, ['__code__'])\n{f}",
     "from functools import reduce\n@reduce\n{f}",
+    "import functools, m as functools\n@functools.cache\n{f}",
     "def g(x):\n    return aux(x)\ng = abs\ndef f(x):\n    return g(x) + 1",
     "def g(x):\n    return aux(x)\ndef f(x, g=abs):\n    return g(x) + 1",
     "def g(x):\n    return aux(x)\ndef f(x):\n    if 0:\n        g(x)\n    return x + 1",
