@@ -132,7 +132,12 @@ def _ignored(function: Function, uses: Sequence[_Use], unread: set[str]) -> tupl
     return tuple(f"{line}: {reason}" for line, reason in reasons) if all(r for _, r in reasons) else ()
 
 
-def _reason(call: ast.AST, parents: Mapping[ast.AST, ast.AST], unread: set[str]) -> str:
+def _reason(
+    call: ast.AST,
+    parents: Mapping[ast.AST, ast.AST],
+    unread: set[str],
+    seen: set[ast.AST] | None = None,
+) -> str:
     """Why the value of a call, or of an expression around it, is not used; empty: it may be."""
     node: ast.AST | None = parents.get(call)
     named: list[str] = []
@@ -144,10 +149,34 @@ def _reason(call: ast.AST, parents: Mapping[ast.AST, ast.AST], unread: set[str])
         node = parents.get(node)
     if isinstance(node, ast.Expr):
         return f"{', '.join(named)} is never used" if named else "the result is dropped"
+    if isinstance(node, ast.Return):
+        return _returned(node, parents, unread, set() if seen is None else seen)
     targets = _targets(node)
     if targets and _all_unread(node, unread):
         return f"{', '.join(dict.fromkeys(targets))} is never used"
     return ""
+
+
+def _returned(node: ast.AST, parents: Mapping[ast.AST, ast.AST], unread: set[str], seen: set[ast.AST]) -> str:
+    """Why no call of the inner function that returns a value uses it; empty: one may, or there is none.
+
+    Args:
+        seen: the functions whose calls have been looked at.
+    """
+    holder: ast.AST | None = node
+    while holder is not None and not isinstance(holder, _FUNCTIONS):
+        holder = parents.get(holder)
+    if not isinstance(holder, _FUNCTIONS) or holder not in parents:
+        return ""
+    if holder in seen:
+        return "the result is dropped"  # nothing else was found, so its other calls decide
+    seen.add(holder)
+    reads = [part for part in parents if isinstance(part, ast.Name) and part.id == holder.name]
+    calls = [parents[part] for part in reads]
+    if not all(isinstance(c, ast.Call) and c.func is part for c, part in zip(calls, reads, strict=True)):
+        return ""
+    reasons = [_reason(inner, parents, unread, seen) for inner in calls]
+    return reasons[0] if reasons and all(reasons) else ""
 
 
 def _all_unread(statement: ast.AST | None, unread: set[str]) -> bool:

@@ -23,12 +23,12 @@ def entry_of(code: str, name: str) -> Function | None:
     tree = parsed(code)
     if tree is None:
         return None
-    found = last_of(tree, name, *_FUNCTIONS)
-    if found is None and method_wrapper(code, name):
-        found = _method(tree, name)
-    elif found is not None and _replaced(tree, found):
-        found = None
-    return _with_callees(tree, found) if isinstance(found, _FUNCTIONS) else None
+    entry = last_of(tree, name, *_FUNCTIONS)
+    if entry is None and method_wrapper(code, name):
+        entry = _method(tree, name)
+    elif entry is not None and _replaced(tree, entry):
+        entry = None
+    return _with_callees(tree, entry) if isinstance(entry, _FUNCTIONS) else None
 
 
 def _method(tree: ast.Module, name: str) -> Function | None:
@@ -128,7 +128,9 @@ def _binds_from_inside(tree: ast.Module, name: str) -> bool:
     except UNPARSABLE:
         return False
     symbols = [scope.lookup(name) for scope in below if name in scope.get_identifiers()]
-    return any(one.is_declared_global() and (one.is_assigned() or one.is_imported()) for one in symbols)
+    return any(
+        symbol.is_declared_global() and (symbol.is_assigned() or symbol.is_imported()) for symbol in symbols
+    )
 
 
 def _keeps(decorator: ast.expr, tree: ast.Module) -> bool:
@@ -140,8 +142,11 @@ def _keeps(decorator: ast.expr, tree: ast.Module) -> bool:
         return False
     names, others = dict(_FUNCTOOLS), list[ast.stmt]()
     for node in tree.body:
-        if isinstance(node, ast.Import) and all(part.name == "functools" for part in node.names):
-            names.update((part.asname or part.name, "functools") for part in node.names)
+        if isinstance(node, ast.Import):
+            whole = [part for part in node.names if part.name == "functools"]
+            names.update((part.asname or part.name, "functools") for part in whole)
+            more = [part for part in node.names if part not in whole]
+            others += [ast.Import(more)] if more else []
         elif isinstance(node, ast.ImportFrom) and node.module == "functools" and not node.level:
             names.update((part.asname or part.name, part.name) for part in node.names)
         else:

@@ -62,6 +62,7 @@ USED = [
     "class Solution:\n    def __init__(self):\n        pass\n    def f(self, x):\n        return aux(x)",
     "@cache\ndef f(x):\n    return aux(x) + 1",
     "import functools as ft\n@ft.lru_cache(maxsize=None)\ndef f(x):\n    return aux(x) + 1",
+    "import math, functools\n@functools.cache\ndef f(x):\n    return aux(x) + 1",
     "from functools import wraps as like\n@like(abs)\ndef f(x):\n    return aux(x) + 1",
     "f = None\ndef f(x):\n    return 1\ndef f(x):\n    return aux(x) + 1\nf.calls = 0",
 ]
@@ -154,6 +155,7 @@ OTHER = [
     "from functools import lru_cache\n@lru_cache(h)\n{f}",
     "from functools import wraps\n@wraps(h, ['__code__'])\n{f}",
     "from functools import reduce\n@reduce\n{f}",
+    "import functools, m as functools\n@functools.cache\n{f}",
     "def g(x):\n    return aux(x)\ng = abs\ndef f(x):\n    return g(x) + 1",
     "def g(x):\n    return aux(x)\ndef f(x, g=abs):\n    return g(x) + 1",
     "def g(x):\n    return aux(x)\ndef f(x):\n    if 0:\n        g(x)\n    return x + 1",
@@ -259,6 +261,35 @@ def test_a_function_that_something_else_may_replace_calls_nothing(code):
     code = code.replace("{f}", "def f(x):\n    return aux(x) + 1\n")
     compile(code, "f.py", "exec")
     assert usage(code, "f") == Usage()
+
+
+DROPPED = [
+    "def g(x):\n    return aux(x)\ndef f(x):\n    g(x)\n    return x",
+    "def g(x):\n    return -aux(x)\ndef h(x):\n    return g(x)\ndef f(x):\n    y = h(x)\n    return x",
+    "def f(x):\n    def g():\n        return aux(x)\n    g()\n    return x",
+    "def g(n):\n    if n:\n        return g(n - 1)\n    return aux(n)\ndef f(x):\n    g(x)\n    return x",
+]
+KEPT = [
+    "def g(x):\n    return aux(x)\ndef f(x):\n    g(x)\n    return g(x)",
+    "def f(x):\n    def g():\n        return aux(x)\n    return [*map(g, x)]",
+    "def f(x):\n    def g(n):\n        return g(n - 1) + aux(n)\n    g(x)\n    return g(2)",
+]
+
+
+@pytest.mark.parametrize("code", DROPPED)
+def test_a_result_that_is_returned_to_calls_that_drop_it_is_ignored(code):
+    assert usage(code, "f").called and usage(code, "f").ignored
+
+
+def test_a_chain_of_functions_is_read_once():
+    chain = "".join(f"def g{n}(x):\n    return g{n - 1}(x) + g{n - 1}(x)\n" for n in range(1, 40))
+    code = f"def g0(x):\n    return aux(x)\n{chain}def f(x):\n    g39(x)\n    return x\n"
+    assert usage(code, "f").ignored
+
+
+@pytest.mark.parametrize("code", KEPT)
+def test_a_result_that_one_call_of_a_function_uses_is_used(code):
+    assert usage(code, "f").called and not usage(code, "f").ignored
 
 
 def test_an_ignored_call_of_a_called_function_names_it():
