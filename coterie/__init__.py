@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         DrawsTasks as DrawsTasks,
         FingerprintsTasks as FingerprintsTasks,
         HasVocabulary as HasVocabulary,
+        LocatesTasks as LocatesTasks,
         MayLackFeedback as MayLackFeedback,
         OmitsTask as OmitsTask,
         RecordsTasks as RecordsTasks,
@@ -375,7 +376,7 @@ _PUBLIC = {
     "coterie.plugins.outputs": "judge_outputs",
     "coterie.compose.members": """
         Build ChecksComponents CountsOptimizerSteps Demonstrates DrawsTasks FingerprintsTasks HasVocabulary
-        MayLackFeedback OmitsTask RecordsTasks TakesWeights UsesRunFolder WarmStarts
+        LocatesTasks MayLackFeedback OmitsTask RecordsTasks TakesWeights UsesRunFolder WarmStarts
     """,
     "coterie.studies": "Claim Method Study above at_most_half",
 }

@@ -195,7 +195,7 @@ def test_what_can_not_be_compared_is_refused():
         with pytest.raises(ConfigError, match="cases that are"):
             verdict({}, cases)
     for program in (None, b"print(1)"):
-        with pytest.raises(ConfigError, match="program of type"):
+        with pytest.raises(ConfigError, match="a program that is"):
             asyncio.run(judge_outputs(Scripted({}), program, [("", "")]))
     for tolerance in (math.nan, math.inf, -1.0, "x", None):
         with pytest.raises(ConfigError, match="tolerance"):
