@@ -152,11 +152,12 @@ def test_two_hundred_calls_at_once_keep_the_limits(provider, tmp_path):
     limits = {"concurrency": 25, "requests_per_minute": 6000, "budget": {"calls": 1000}}
     with server(provider, delay=0.02) as loopback:
         made = model(provider, loopback.url, tmp_path, **limits)
+        begin = time.monotonic()  # a busy server gets the first request late
         results = answers(made, *map(request, range(200)))
         times = sorted(asked.at for asked in loopback.asked)
         assert loopback.at_once <= 25 and len(times) == 200 == len(set(loopback.paid))
     assert all(isinstance(result, ChatAnswer) for result in results)
-    assert times[-1] - times[0] >= 0.9
+    assert times[-1] - begin >= 0.9
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
