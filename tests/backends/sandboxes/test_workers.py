@@ -159,12 +159,14 @@ def test_workers_and_what_they_run_end_with_us(both: dict[str, str], how: signal
 def test_the_last_worker_removes_what_a_killed_one_left() -> None:
     """The host process is killed at last, and can't remove the folder of the runs."""
     code = (
-        "import asyncio, os, signal\nfrom coterie.backends.sandboxes.local import LocalSandbox\n"
+        'PROGRAM = \'import time; open("here", "w").close(); time.sleep(20)\'\n'
+        "import asyncio, os, pathlib, signal\nfrom coterie.backends.sandboxes.local import LocalSandbox\n"
         "from coterie.core.protocols import Program\n"
         "async def go():\n    s = LocalSandbox(LocalSandbox.Config(workers=2, namespaces='off'))\n"
         "    await s.open()\n"
-        "    run = asyncio.ensure_future(s.run(Program(code='import time; time.sleep(20)')))\n"
-        "    while not os.listdir(s._pool._base): await asyncio.sleep(.02)\n"
+        "    run = asyncio.ensure_future(s.run(Program(code=PROGRAM)))\n"
+        "    base = pathlib.Path(s._pool._base)\n"
+        "    while not list(base.rglob('here')): await asyncio.sleep(.02)  # the program runs\n"
         "    for worker in {*s._pool._all} - {*s._pool._idle}: worker.process.kill()\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\nasyncio.run(go())"
     )
@@ -173,7 +175,7 @@ def test_the_last_worker_removes_what_a_killed_one_left() -> None:
     subprocess.run(
         [sys.executable, "-c", code], stderr=subprocess.DEVNULL, env={**os.environ, "TMPDIR": folder}
     )
-    until = time.monotonic() + 10
+    until = time.monotonic() + 40
     while os.listdir(folder) and time.monotonic() < until:
         time.sleep(0.02)
     os.rmdir(folder)
