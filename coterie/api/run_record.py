@@ -72,8 +72,9 @@ class RunRecord:
     def at(self, step: int) -> RunRecord:
         """The record as it was when the run had trained `step` steps, without what later resumes changed."""
         record = copy.deepcopy(self)
-        record.changes = [change for change in self.changes if change["step"] <= step]
-        for change in reversed(self.changes[len(record.changes) :]):
+        # A change of a later step that came before one of an earlier step belongs to steps that are discarded.
+        while record.changes and record.changes[-1]["step"] > step:
+            change = record.changes.pop()
             for name, (before, _) in change["versions"].items():
                 named = [file for file in record.plugin_files if Path(file).name == name]
                 (record.plugin_files if named else record.versions)[named[0] if named else name] = before

@@ -14,7 +14,7 @@ from ruamel.yaml import YAML
 import coterie
 from coterie.api.checkpoints import find_checkpoint
 from coterie.api.model_card import model_card
-from coterie.api.run_record import load_run, read_record
+from coterie.api.run_record import RunRecord, load_run, read_record
 from coterie.core.errors import ConfigError, RunFolderError
 from tests.api.test_resume import record, started
 from tests.cli.support import coterie as command
@@ -272,6 +272,18 @@ def test_an_earlier_checkpoint_has_the_digests_of_its_step(folder, data, tmp_pat
     for checkpoint in find_checkpoint(folder, 1), find_checkpoint(folder, 2):
         card = model_card(load_run(folder), kept, folder, checkpoint, "shared")
         assert (before["sha256"] in card) == (checkpoint.step == 1) == ("changed at step" not in card)
+
+
+def test_a_change_whose_steps_were_discarded_is_no_part_of_an_earlier_checkpoint():
+    """Steps 21 on read b; then the run went on from step 10 with c."""
+    a, b, c = ({"path": "x", "sha256": letter} for letter in "abc")
+    changes = [
+        {"step": step, "settings": {}, "versions": {"lib": versions}, "files": {"env.path": files}}
+        for step, versions, files in ((21, ["1", "2"], [a, b]), (11, ["2", "3"], [b, c]))
+    ]
+    record = RunRecord({}, {}, {"lib": "3"}, {}, {"env.path": c}, changes)
+    for step, files, version in ((30, c, "3"), (15, c, "3"), (10, a, "1")):
+        assert (record.at(step).files["env.path"], record.at(step).versions["lib"]) == (files, version)
 
 
 def test_an_evaluation_of_a_run_without_digests_says_so(folder, caplog):
