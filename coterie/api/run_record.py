@@ -72,7 +72,7 @@ class RunRecord:
     def at(self, step: int) -> RunRecord:
         """The record as it was when the run had trained `step` steps, without what later resumes changed."""
         record = copy.deepcopy(self)
-        # A change of a later step that came before one of an earlier step belongs to steps that are discarded.
+        # A change of a later step before one of an earlier step belongs to steps that were discarded.
         while record.changes and record.changes[-1]["step"] > step:
             change = record.changes.pop()
             for name, (before, _) in change["versions"].items():
