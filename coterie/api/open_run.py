@@ -28,8 +28,25 @@ def to_its_end(work: Coroutine[Any, Any, T]) -> T:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(work)
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(work)
     with ThreadPoolExecutor(1, thread_name_prefix="coterie-run") as thread:
-        return thread.submit(asyncio.run, work).result()
+        running = thread.submit(_run_and_close, loop, task)
+        try:
+            return running.result()
+        except BaseException:  # the cell is interrupted: else the thread would train on, and be waited for
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(task.cancel)
+            raise
+
+
+def _run_and_close(loop: asyncio.AbstractEventLoop, task: asyncio.Task[T]) -> T:
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        return runner.run(_awaited(task))
+
+
+async def _awaited(task: asyncio.Task[T]) -> T:
+    return await task
 
 
 async def open_run(

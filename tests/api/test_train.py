@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import threading
 from pathlib import Path
 from typing import ClassVar
 
+import pytest
+
 import coterie
+from coterie.api.open_run import to_its_end
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "tabular.yaml"
 
@@ -23,6 +29,36 @@ def test_a_notebook_whose_loop_runs_trains_and_evaluates_too(tmp_path):
         return coterie.evaluate(tmp_path / "run", tasks=2)
 
     assert asyncio.run(cell()).success is not None
+
+
+def test_a_cell_that_is_interrupted_ends_what_it_runs():
+    began, closed = threading.Event(), threading.Event()
+
+    async def work():
+        began.set()
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            closed.set()
+
+    async def cell():
+        with pytest.raises(KeyboardInterrupt):
+            to_its_end(work())
+
+    def interrupt():
+        began.wait(60)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def handle(*_):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, handle)
+    try:
+        threading.Thread(target=interrupt).start()
+        asyncio.run(cell())
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert closed.is_set()
 
 
 class Silent(coterie.Plugin):
