@@ -304,6 +304,16 @@ def test_the_evaluations_of_a_run_hold_the_facts(folder):
     assert result["files"] == record(folder)["files"] and result["versions"] == record(folder)["versions"]
 
 
+@pytest.mark.parametrize("content", ["", "a,b\n1,2\n", "[]"])
+@pytest.mark.parametrize("name", ["plan", "config", "run"])
+def test_a_file_that_holds_no_records_is_refused_by_every_command(data, name, content):
+    data.write_text(content)
+    done = command(
+        name, data.parent / "recipe.yaml", *(("--out", data.parent / "run") if name == "run" else ())
+    )
+    assert done.exit_code == 2 and "records.jsonl" in done.stderr and "fix:" in done.stderr
+
+
 def test_an_untrained_team_has_no_checkpoint():
     result = coterie.evaluate("tests/recipes/matrix.yaml", tasks=1).as_dict()
     assert result["checkpoint"] is None and result["versions"]["coterie"]

@@ -151,22 +151,26 @@ def test_a_third_ctrl_c_ends_a_closing_that_hangs_at_once_and_the_last_line_is_s
 
 
 @pytest.mark.resume
-def test_one_ctrl_c_ends_an_evaluation_that_hangs(tmp_path):
+@pytest.mark.parametrize(("command", "module", "name"), [
+    ("eval", "coterie.api.evaluate", "evaluate"),
+    ("plan", "coterie.compose", "compose"),
+])  # fmt: skip
+def test_one_ctrl_c_ends_a_command_that_has_nothing_to_save(tmp_path, command, module, name):
     code = f"""
 import pathlib, sys, time
-import coterie.api.evaluate
+import {module}
 
-def evaluate(*_, **__):
+def stuck(*_, **__):
     pathlib.Path({str(tmp_path / "stuck")!r}).write_text("here")
     sum(range(10**15))
 
-coterie.api.evaluate.evaluate = evaluate
+{module}.{name} = stuck
 {SOON}
 from coterie.cli.main import main
 main()
 """
     process = subprocess.Popen(
-        [sys.executable, "-c", code, "eval", str(TABULAR)], stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", code, command, str(TABULAR)], stderr=subprocess.PIPE, text=True
     )
     written(tmp_path / "stuck", process)
     process.send_signal(signal.SIGINT)
