@@ -12,6 +12,7 @@ from coterie.compose.members import LocatesTasks
 from coterie.core.errors import ConfigError
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import Codec, EngineClient, RolloutJob
+from coterie.core.rollout.turns import first_stage
 from coterie.core.training.run import Run
 from coterie.core.types import Key
 from coterie.core.types.seeding import seed64
@@ -71,13 +72,21 @@ async def prompt_doubts(run: Run, client: EngineClient, split: Split) -> dict[st
     doubts = {role: PromptDoubts() for role, policy in run.team.policies.items() if _has(client, policy)}
     for index in range(min(len(tasks), MEASURED)):
         task = tasks[index]
-        with plugin_call(environment, "reset"):
-            state = environment.reset(task, seed64(seed, Key(task.id), "reset"))
         with plugin_call(environment, "place"):
             place = environment.place(task)
+        if not place:
+            return {}
+        with plugin_call(environment, "reset"):
+            state = environment.reset(task, seed64(seed, Key(task.id), "reset"))
+        stage = first_stage(environment, run.team.order, state)
         context = run.rollout_side.context(RolloutJob(task=task), client)
         for role, doubt in doubts.items():
-            request = await context.ask(role, state, 0, (), run.sampler.sampling(role))
+            try:
+                request = await context.ask(role, state, 0, (), run.sampler.sampling(role))
+            except Exception:
+                if stage is not None and role in stage.roles:
+                    raise
+                continue  # a later role may need what the first ones did
             _note(doubt, client.codec(run.team.policies[role]), request, place)
     return doubts
 
@@ -90,7 +99,7 @@ def notes_of(doubts: Mapping[str, PromptDoubts]) -> list[str]:
             notes.append(
                 f"{len(doubt.too_long)} of {doubt.measured} first prompts of role '{role}' leave no room for "
                 f"an answer (the context has {doubt.context:,} tokens, the longest {doubt.longest:,}), "
-                f"so their scores will be missing: {_first(doubt.too_long)}"
+                f"and team.overflow says what becomes of them: {_first(doubt.too_long)}"
             )
         if doubt.unknown:
             words = ", ".join(repr(word[:40]) for word, _ in doubt.unknown.most_common(_NAMED))

@@ -48,10 +48,10 @@ class FingerprintsTasks(Protocol):
 
 @runtime_checkable
 class LocatesTasks(Protocol):
-    """An environment whose tasks are records of the user: their prompts are checked before a run."""
+    """An environment whose tasks are records: their prompts are checked before a run."""
 
     def place(self, task: Task) -> str:
-        """The task's file and line, such as `sums.jsonl:3`."""
+        """The file and line of a task's record, such as `sums.jsonl:3`; empty: it was made without one."""
 
 
 @runtime_checkable

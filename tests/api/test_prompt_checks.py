@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -70,6 +71,22 @@ def test_a_role_that_can_never_answer_ends_the_start(recipe, tmp_path):
     with pytest.raises(ConfigError, match="every first prompt of role 'a' outgrows the context") as caught:
         coterie.train(recipe(LONG, f"is {LONG}"), out=tmp_path / "run")
     assert caught.value.path == "policies.shared" and "32 tokens" in caught.value.why
+
+
+def test_problems_of_mathematics_are_checked_too(recipe, tmp_path, caplog):
+    table, files = recipe("what"), {}
+    for split, texts in {"train": ("what is it", LONG * 20), "val": ("it",)}.items():
+        files[split] = {"file": str(tmp_path / f"{split}.json")}
+        rows = [{"problem": text, "answer": "1"} for text in texts]
+        (tmp_path / f"{split}.json").write_text(json.dumps(rows))
+    table["env"] = {"type": "math", "verify": "numbers", **files}
+    table["policies"]["shared"]["context"] = 500
+    solver = {"type": "math_solver", "policy": "shared"}
+    table["team"] = {"order": ["solver"], "max_turns": 1, "roles": {"solver": solver}}
+    coterie.train(table, out=tmp_path / "run")
+    assert "1 of 2 first prompts of role 'solver' leave no room" in caplog.text
+    place = re.search(r"team.overflow says what becomes of them: (\S+)", caplog.text)[1]
+    assert place.startswith(f"{tmp_path}/train.json:")
 
 
 def test_a_plan_says_the_same(recipe, tmp_path):

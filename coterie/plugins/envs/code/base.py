@@ -96,6 +96,10 @@ class CodeEnvironment(Plugin):
         """`content`: the statement without white space."""
         return {"content": content(task.payload)}
 
+    def place(self, task: Task) -> str:
+        """The record's file and line; empty: the problem is generated."""
+        return self._tasks.places.get(task.id, "") if isinstance(self._tasks, RecordTasks) else ""
+
     def counted(self) -> Mapping[str, float]:
         """What the judge counted."""
         return self._judge.counted()

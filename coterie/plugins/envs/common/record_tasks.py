@@ -14,6 +14,9 @@ from coterie.core.types.splits import SPLITS, Split
 
 log = logging.getLogger("coterie")
 
+NAMED = 5
+"""Places that a warning names."""
+
 
 @runtime_checkable
 class LocatesRecords(Protocol):
@@ -46,6 +49,8 @@ class RecordTasks:
         self._path, self._page = path, page
         self._read: dict[Split, tuple[Task, ...]] = {}
         self._kept: dict[Split, tuple[Task, ...]] = {}
+        self.places: dict[str, str] = {}
+        """By id of a task, the file and line of its record."""
 
     def tasks(self, split: Split, seed: int = 0) -> tuple[Task, ...]:
         """A split's tasks, in the order of the records, whatever the seed.
@@ -83,6 +88,9 @@ class RecordTasks:
                 file, line = _where(records, split, earlier)
                 what = f"'{task.id.removeprefix(f'{split}-')}' is also the id of line {line} of {file}"
                 raise DataError(*_where(records, split, index), "id", what, fix="give each record another id")
+        self.places |= {task.id: _place(*_where(records, split, at)) for at, task in enumerate(tasks)}
+        if not getattr(self._sources[split], "published", False):
+            warn_of_repeats(f"{self._path}: split '{split}'", tasks, self._content, self.places)
         return tasks
 
     def _task(self, split: Split, index: int, record: Mapping[str, Any], records: Sequence[Any]) -> Task:
@@ -147,6 +155,24 @@ class RecordTasks:
                 fix="give train other records than val and test",
             )
         return kept
+
+
+def warn_of_repeats(
+    what: str, tasks: Sequence[Task], content: Callable[[Task], str], places: Mapping[str, str]
+) -> None:
+    """Warn of tasks with the same content under several ids: they count as often in every mean."""
+    first: dict[str, Task] = {}
+    pairs = [(task, first.setdefault(content(task), task)) for task in tasks]
+    repeats = [(places[task.id], places[other.id]) for task, other in pairs if other is not task]
+    if repeats:
+        named = ", ".join(f"{ours} (= {theirs})" for ours, theirs in repeats[:NAMED])
+        more = f" and {len(repeats) - NAMED} more" if len(repeats) > NAMED else ""
+        text = "%s: %d of %d problems repeat another's content under an id of their own: %s%s"
+        log.warning(text, what, len(repeats), len(tasks), named, more)
+
+
+def _place(file: str, line: int) -> str:
+    return f"{file}:{line}"
 
 
 def _where(records: Sequence[Any], split: Split, index: int) -> tuple[str, int]:

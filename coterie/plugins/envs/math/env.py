@@ -121,6 +121,10 @@ class Math(Plugin):
         """`content`: the problem's text without what changes only its look."""
         return {"content": content(task.payload.text)}
 
+    def place(self, task: Task) -> str:
+        """The record's file and line; empty: the problem is generated."""
+        return "" if self._problems is None else self._problems.places.get(task.id, "")
+
     # ---- the game ------------------------------------------------------------------------------------------
 
     def reset(self, task: Task, seed: int) -> State:

@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, get_args, runtime_checkable
+from typing import Any, Literal, get_args
 
 from pydantic import Field
 
@@ -23,6 +23,7 @@ from coterie.core.protocols import DataSource
 from coterie.core.types import Task
 from coterie.core.types.seeding import generator
 from coterie.core.types.splits import Split
+from coterie.plugins.envs.common.record_tasks import LocatesRecords, warn_of_repeats
 from coterie.plugins.envs.math.answers import accepted, boxed, number, same_number
 from coterie.plugins.envs.math.problem import Problem
 
@@ -135,12 +136,6 @@ class SetConfig(PluginConfig):
         return table | {name: value for name, value in optional.items() if value}
 
 
-@runtime_checkable
-class LocatesRecords(Protocol):
-    def where(self, index: int) -> tuple[str, int]:
-        """A record's file and line, counted from 1."""
-
-
 class Problems:
     """The problems of all splits. Those of val and test are left out of train, with a warning.
 
@@ -153,6 +148,8 @@ class Problems:
         self._sources, self._path = sources, path
         self._read: dict[Split, tuple[Task, ...]] = {}
         self._clean: tuple[Task, ...] | None = None
+        self.places: dict[str, str] = {}
+        """By id of a task, the file and line of its record."""
 
     def tasks(self, split: Split, seed: int) -> Sequence[Task]:
         """A split's tasks: those of `draw`, drawn by the seed, in the order of the records.
@@ -202,7 +199,10 @@ class Problems:
         except UserError as error:
             error.path = self._setting(split, error.path)
             raise
-        self._read[split] = tuple(_tasks(split, records, settings))
+        self._read[split] = tuple(_tasks(split, records, settings, self.places))
+        if settings.set == "auto":  # the published sets have repeats of their own
+            where = f"{self._path}.{split}"
+            warn_of_repeats(where, self._read[split], lambda task: content(task.payload.text), self.places)
         self._warn_of_two_answers(split)
 
     def _setting(self, split: Split, path: str) -> str:
@@ -306,7 +306,10 @@ def _two_answers(first: Task, second: Task) -> str:
     return f"{first.answer:.60} ({first.id}) and {second.answer:.60} ({second.id})"
 
 
-def _tasks(split: Split, records: Sequence[Mapping[str, Any]], settings: SetConfig) -> list[Task]:
+def _tasks(
+    split: Split, records: Sequence[Mapping[str, Any]], settings: SetConfig, places: dict[str, str]
+) -> list[Task]:
+    """The problems of a split; their places are added to `places`."""
     form, tasks, taken = settings.form, list[Task](), set[str]()
     located = records if isinstance(records, LocatesRecords) else None
     for index, record in enumerate(records):
@@ -319,6 +322,7 @@ def _tasks(split: Split, records: Sequence[Mapping[str, Any]], settings: SetConf
             id = f"{id}-line-{line}"
         taken.add(id)
         stratum = next((str(record[name]) for name in form.stratum if record.get(name) is not None), "")
+        places[f"{split}-{id}"] = f"{file}:{line}"
         tasks.append(Task(id=f"{split}-{id}", payload=Problem(text=text), answer=answer, stratum=stratum))
     return tasks
 

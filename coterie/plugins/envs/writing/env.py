@@ -80,6 +80,10 @@ class Writing(Plugin):
         """
         return self._tasks.tasks(split)
 
+    def place(self, task: Task) -> str:
+        """The record's file and line."""
+        return self._tasks.places.get(task.id, "")
+
     def record(self, task: Task) -> dict[str, Any]:
         """The task as JSON: `prompt`, and `title` and `reference` where there are any."""
         source: Source = task.payload

@@ -461,6 +461,17 @@ def test_problems_of_test_are_left_out_of_train(tmp_path, caplog):
     assert "are also evaluated and are left out" in caplog.text
 
 
+def test_problems_that_repeat_within_a_split_are_told_with_their_places(tmp_path, caplog):
+    table = data_of(
+        tmp_path, train=[ADD, SHIFT, {**ADD, "id": "again"}], val=[ROOT], test=[ROOT | {"id": "t"}]
+    )
+    env = build("environment", {"type": "code_collab"}, order=TEAM, data=table, sandbox="local")
+    places = [env.place(task) for task in env._tasks._tasks("train")]
+    assert [place.rpartition(":")[2] for place in places] == ["1", "2", "3"]
+    told = f"an id of their own: {places[2]} (= {places[0]})"
+    assert "split 'train': 1 of 3 problems repeat" in caplog.text and told in caplog.text
+
+
 def test_a_problem_of_test_that_is_also_in_val_is_an_error(tmp_path):
     splits = {"train": [ADD], "val": [ROOT], "test": [ROOT]}
     table = data_of(tmp_path, **splits)

@@ -88,7 +88,12 @@ def test_two_answers_of_one_problem_are_told_with_the_first(tmp_path, caplog):
 @pytest.mark.parametrize("answers", [("2", "2.0"), ("7", "007"), (r"\frac{1}{2}", r"$\dfrac{1}{2}$")])
 def test_an_answer_written_in_another_way_is_the_same(tmp_path, caplog, answers):
     records = [{"problem": "Find $x$.", "answer": answer} for answer in answers]
-    assert warnings(caplog, env_of(val=table(tmp_path / "val.json", records)), "val") == ""
+    env = env_of(val=table(tmp_path / "val.json", records))
+    text = warnings(caplog, env, "val")
+    assert "more than one answer" not in text
+    assert "env.val: 1 of 2 problems repeat another's content" in text, "under an id of their own"
+    first, second = (env.place(task) for task in env.tasks("val", 0))
+    assert f"{second} (= {first})" in text and second.startswith(f"{tmp_path / 'val.json'}:")
 
 
 def test_another_answer_in_an_evaluated_split_is_told(tmp_path, caplog):
