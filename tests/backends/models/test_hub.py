@@ -6,7 +6,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -147,9 +146,8 @@ def test_a_busy_server_is_no_reason_to_give_up_and_a_failure_is_remembered(
     with answering(500) as endpoint:
         constants = type("Constants", (), {"ENDPOINT": endpoint, "HF_HUB_ETAG_TIMEOUT": 2})
         reason = hub._problem(constants)
-    begin = time.monotonic()
+    # The server is gone: an answer from it would be another.
     assert hub._problem(constants) == reason and "500" in reason
-    assert time.monotonic() - begin < 0.1
 
 
 def test_the_offline_mode_ends_with_the_download(monkeypatch: pytest.MonkeyPatch) -> None:

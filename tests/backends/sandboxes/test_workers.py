@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from coterie.backends.sandboxes import pool as pool_module
+from coterie.backends.sandboxes.inside import worker as worker_module
 from coterie.backends.sandboxes.local import LocalSandbox
 from coterie.core.errors import PolicyFault, SystemFault
 from coterie.core.protocols import Judged, Limits, Program, Ran
@@ -179,6 +180,26 @@ def test_the_last_worker_removes_what_a_killed_one_left() -> None:
     while os.listdir(folder) and time.monotonic() < until:
         time.sleep(0.02)
     os.rmdir(folder)
+
+
+def test_a_worker_that_dies_more_slowly_than_the_last_one_leaves_nothing(tmp_path: Path) -> None:
+    """It was killed and is not gone yet when the last worker removes the folder of the runs."""
+    base = tmp_path / "runs"
+    for name in ("trial/folder", "7"):
+        (base / f"{os.getpid()}-{name}").mkdir(parents=True)
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(.5)"]) as dying:
+        (base / f"{dying.pid}-8").mkdir()
+        worker_module._remove(str(base))
+    assert not base.exists()
+
+
+def test_a_worker_that_lives_on_keeps_its_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_module, "_OTHERS", 0.3)
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as living:
+        (kept := tmp_path / f"{living.pid}-8").mkdir()
+        worker_module._remove(str(tmp_path))
+        living.kill()
+    assert kept.exists()
 
 
 # ------------------------------------------------------------------------------------------------------ leaks

@@ -76,16 +76,16 @@ def find(orders: dict[str, Any], base: str) -> Held:
 
     shown = tuple([*spaces.shown_by_default(), *orders["shown"]])
     abi = 0 if "landlock" in orders["without"] else landlock.version()
-    folder = f"{base}/probe-{os.getpid()}"
-    os.mkdir(folder)
+    tried = f"{base}/{os.getpid()}-trial"  # named like a folder of a cell: removed after a kill, too
+    folder = f"{tried}/folder"
+    os.makedirs(folder)
     open(f"{folder}.beside", "wb").close()
     try:
         # The lambdas run before `abi` changes.
         if abi < landlock.LEAST or not spaces.succeeds(lambda: landlock.works(folder, abi)):
             abi = 0
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.unlink(f"{folder}.beside")
+        shutil.rmtree(tried, ignore_errors=True)
     held = Held(_ids(), "all", abi, False, False, False, shown)
     filters = "filter" not in orders["without"] and spaces.succeeds(lambda: _filters(held))
     if held.ids is not None and not spaces.succeeds(lambda: _reads(held)):

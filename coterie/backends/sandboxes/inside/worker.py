@@ -28,6 +28,9 @@ _GRACE = 0.1
 """Seconds for the other cell of a pair after the first has ended; an honest candidate ends by itself."""
 _REPORT = 1.0
 """Seconds for a cell to report on a program that it has to end; then it is killed."""
+_OTHERS = 5.0
+"""Seconds that a worker waits, at its end, for other workers that end too: a process that was killed takes a
+moment to be gone, longer on a busy machine."""
 _MESSAGE = 1 << 16
 _COMMON = """
     abc array ast bisect builtins cmath codecs collections collections.abc contextlib copy dataclasses
@@ -243,19 +246,30 @@ def _give_up(base: str, parent: int) -> NoReturn:
 
 
 def _remove(base: str) -> None:
-    """Remove the folder of the runs, if no other worker lives; with namespaces there is none."""
-    with contextlib.suppress(OSError):
-        for worker in {name.partition("-")[0] for name in os.listdir(base)}:
-            if _has_ended(worker):  # it was killed, and left folders
-                cell.remove_folders(base, int(worker))
-        os.rmdir(base)
+    """Remove the folder of the runs, once no other worker has a folder in it; with namespaces there is none.
+
+    A worker that was killed leaves its folders, so the others remove them when it is gone.
+    """
+    until = time.monotonic() + _OTHERS
+    while time.monotonic() < until:
+        try:
+            for worker in {name.partition("-")[0] for name in os.listdir(base)}:
+                if worker == str(os.getpid()) or _has_ended(worker):
+                    cell.remove_folders(base, int(worker))
+            os.rmdir(base)
+        except FileNotFoundError:
+            return  # another worker has removed it
+        except OSError:
+            time.sleep(0.01)
+        else:
+            return
 
 
 def _has_ended(pid: str) -> bool:
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
+            return file.read().rpartition(")")[2].split()[0] in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
         return True
 
 
