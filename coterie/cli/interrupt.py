@@ -64,6 +64,10 @@ class Interruption(threading.Event):
         click.echo(guard.last_line(self._state["folder"], self._state["then"]), err=True)
         self._tell(said=True)
 
+    def tell_children(self) -> None:
+        """Tell the guard this process's children, before a signal may end it: later they are nobody's."""
+        self._tell(children=sorted(guard.children(os.getpid())))
+
     def guarded_by(self, descriptor: int) -> None:
         """Tell a guard the state, now and when it changes."""
         self._guard = descriptor
@@ -99,6 +103,7 @@ def interruptible(then: str = "", *, at_once: bool = False) -> Iterator[Interrup
             _say(f"\nfinishing the step{within}; press again to stop at once")
             return
         interruption.set()
+        interruption.tell_children()
         for watched in SIGNALS:
             signal.signal(watched, signal.SIG_DFL)
         # It would print the trace of the task that is interrupted, after the last line.
@@ -121,8 +126,11 @@ def interruptible(then: str = "", *, at_once: bool = False) -> Iterator[Interrup
 
 
 def _say(text: str) -> None:
-    with suppress(RuntimeError):  # the signal came while stderr was being written to
+    try:
         click.echo(text, err=True)
+    except RuntimeError:  # the signal came while stderr was being written to
+        with suppress(OSError, ValueError):  # stderr is no file
+            os.write(sys.stderr.fileno(), f"{text}\n".encode())
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.cli import guard
+from coterie.cli import guard, interrupt
 from tests.cli.support import TABULAR
 
 SOON = "from coterie.cli import interrupt\ninterrupt.STEP_SECONDS = interrupt.CLOSE_SECONDS = .5\n"
@@ -207,6 +207,17 @@ with interruptible():
         process.stdout.close()
         os.close(ours)
         os.close(theirs)
+
+
+def test_a_line_that_comes_while_stderr_is_written_to_is_not_lost(monkeypatch, capfd):
+    """As of a second Ctrl-C that comes with the line of the first: Python's buffer can't be re-entered."""
+
+    def busy(*_, **__):
+        raise RuntimeError("reentrant call inside <_io.BufferedWriter name='<stderr>'>")
+
+    monkeypatch.setattr(interrupt.click, "echo", busy)
+    interrupt._say("stopping")
+    assert capfd.readouterr().err == "stopping\n"
 
 
 def test_a_command_without_a_signal_leaves_no_guard(tmp_path):
