@@ -66,7 +66,7 @@ async def seconds(run: Run, episodes: int) -> float:
     try:
         await open_run(run)
         begin = time.perf_counter()
-        await run.score(await run.play(run.jobs(episodes)))
+        await run.score(await run.play(run.jobs(1, episodes)))
         return time.perf_counter() - begin
     finally:
         await run.close()

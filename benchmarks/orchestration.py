@@ -83,7 +83,7 @@ async def measure(live: int, branches: int, turns: int) -> dict[str, float]:
     for member in run.team.members.values():
         CLOCKS.watch("template", member.role, "render", "parse")
     CLOCKS.watch("tokenizer", run.engine.codec("one"), "encode", "decode")
-    jobs = run.jobs(live)
+    jobs = run.jobs(1, live)
     CLOCKS.clear()
     begin = time.perf_counter()
     rollouts = await run.play(jobs)

@@ -153,7 +153,7 @@ async def _played(run: Any, server: Any, recorded: Recorded) -> float:
     await forget_prefixes(server)
     recorded.clear()
     began = time.perf_counter()
-    await run.play(run.jobs(EPISODES))
+    await run.play(run.jobs(1, EPISODES))
     return time.perf_counter() - began
 
 

@@ -115,13 +115,12 @@ async def measure(run: Run, case: common.Case) -> tuple[list[float], list[float]
         trees = rollouts.trees
         scores = await run.score(rollouts)
         annotations = await run.annotate(rollouts)
-        credit, run.state.credit_state = run.estimator(
-            Batch(trees=trees, scores=scores, annotations=annotations, reward_weights=run.reward_weights),
-            run.state.credit_state,
-        )
+        batch = Batch(trees=trees, scores=scores, annotations=annotations, reward_weights=run.reward_weights)
+        state = run.state.credit_state
+        credit, run.state.credit_state = run.estimator(batch, state)
         updated = await run.update(rollouts, credit, annotations)
-        run.record(step, rollouts, scores, credit)
-        run.finish(step, run.metrics(step, rollouts, scores, credit, updated))
+        run.record(step, batch, state, credit)
+        run.finish(step, rollouts, run.metrics(step, rollouts, scores, credit, updated))
         seconds.append(time.perf_counter() - begun)
         losses.append(float(updated["policy/one/loss"]))
         common.check_lengths(

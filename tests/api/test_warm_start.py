@@ -96,7 +96,7 @@ def demonstrated_and_played(run):
         try:
             oracle = Oracle(run, ["p"], noise=0.0)
             demonstrations = [await oracle._game(0, 0, game) for game in range(12)]
-            rollouts = await run.play(run.jobs(3))
+            rollouts = await run.play(run.jobs(1, 3))
             return demonstrations, rollouts.trees
         finally:
             await run.close()

@@ -134,7 +134,7 @@ async def play(case: Case) -> list[PlayedStep]:
     try:
         for index in range(case.steps):
             run.state.step = index
-            rollouts = await run.play(run.jobs(case.tasks_per_step))
+            rollouts = await run.play(run.jobs(1, case.tasks_per_step))
             scores = await run.score(rollouts)
             arrays = {name: annotations(rollouts.trees, name) for name in ("ref_logprobs", "values")}
             batch = Batch(

@@ -21,41 +21,57 @@ TICK = itertools.count()
 
 
 class Plays:
-    """An executor of this process without a limit, which leaves what an exception interrupts."""
+    """An executor of this process without a limit."""
 
     async def open(self, ctx):
         self.side = ctx.side
         await self.side.open(ctx.engine)
 
-    async def play(self, jobs):
-        return list(await asyncio.gather(*[self.side.play(job) for job in jobs]))
+    async def play(self, job):
+        return await self.side.play(job)
 
     async def close(self):
         await self.side.close()
 
 
-async def in_turn(self, jobs):
-    return [await self.side.play(job) for job in jobs]
+async def in_turn(self, job):
+    self.lock = getattr(self, "lock", None) or asyncio.Lock()
+    async with self.lock:
+        return await self.side.play(job)
 
 
-async def as_they_finish(self, jobs):
-    return [await result for result in asyncio.as_completed([self.side.play(job) for job in jobs])]
+async def one_for_all(self, job):
+    played = await self.side.play(job)
+    self.first = getattr(self, "first", played)
+    return self.first
 
 
-async def with_exceptions(self, jobs):
-    results = await asyncio.gather(*[self.side.play(job) for job in jobs], return_exceptions=True)
-    return [result for result in results if not isinstance(result, Exception)]
+async def with_exceptions(self, job):
+    (result,) = await asyncio.gather(self.side.play(job), return_exceptions=True)
+    return result
 
 
-async def renamed(self, jobs):
+async def renamed(self, job):
     try:
-        return await Plays.play(self, jobs)
+        return await Plays.play(self, job)
     except Exception as error:
         raise RuntimeError(str(error)) from error
 
 
-async def trees(self, jobs):
-    return [rollout.tree for rollout in await Plays.play(self, jobs)]
+async def trees(self, job):
+    return (await Plays.play(self, job)).tree
+
+
+async def shielded(self, job):
+    return await asyncio.shield(self.side.play(job))
+
+
+async def unstoppable(self, job):
+    playing = asyncio.ensure_future(self.side.play(job))
+    try:
+        return await asyncio.shield(playing)
+    except asyncio.CancelledError:
+        return await playing
 
 
 async def nothing(self, ctx=None):
@@ -63,13 +79,19 @@ async def nothing(self, ctx=None):
 
 
 @pytest.mark.parametrize(("members", "message"), [
-    ({"play": in_turn}, "one job after the other"), ({"play": as_they_finish}, "another order"),
+    ({"play": in_turn}, "one job after the other"), ({"play": one_for_all}, "returned the rollout of"),
     ({"play": with_exceptions}, "swallowed an exception"), ({"play": renamed}, "into RuntimeError"),
-    ({}, "leaves episodes playing"), ({"play": trees}, "a list of the side's Rollouts"),
+    ({"play": trees}, "return the side's Rollout"),
+    ({"play": shielded}, "after the call of train-0 was cancelled"),
+    ({"play": unstoppable}, "goes on when its call is cancelled"),
     ({"open": nothing}, "opened the rollout side 0 times"),
 ], ids=lambda value: None if isinstance(value, str) else "-".join(value))  # fmt: skip
 def test_a_broken_executor_is_caught(members, message):
     caught(message, check_executor, type("Broken", (Plays,), members)())
+
+
+def test_a_plain_executor_passes():
+    check_executor(Plays())
 
 
 def test_an_executor_that_leaves_the_side_open_is_caught():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import Field
@@ -22,27 +21,16 @@ class LocalExecutor(Plugin):
 
     config: Config
     _side: RolloutSide
+    _gate: asyncio.Semaphore
 
     async def open(self, ctx: ExecutorContext) -> None:
-        self._side = ctx.side
+        self._side, self._gate = ctx.side, asyncio.Semaphore(self.config.max_live)
         await self._side.open(ctx.engine)
 
-    async def play(self, jobs: Sequence[RolloutJob]) -> list[Rollout]:
-        """Play every job; results are in the order of the jobs. The first exception cancels the rest."""
-        gate = asyncio.Semaphore(self.config.max_live)
-
-        async def play_one(job: RolloutJob) -> Rollout:
-            async with gate:
-                return await self._side.play(job)
-
-        tasks = [asyncio.ensure_future(play_one(job)) for job in jobs]
-        try:
-            return list(await asyncio.gather(*tasks))
-        except BaseException:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            raise
+    async def play(self, job: RolloutJob) -> Rollout:
+        """Play a job; jobs begin in the order in which they were given."""
+        async with self._gate:
+            return await self._side.play(job)
 
     async def close(self) -> None:
         await self._side.close()

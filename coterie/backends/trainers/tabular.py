@@ -240,7 +240,7 @@ class TabularTrainer(Plugin):
                 for totals, sums_of_step in ((per_step, losses), (per_token, sums)):
                     for key, value in sums_of_step.items():
                         totals[key] = totals.get(key, 0.0) + value
-        policy.version += 1
+        policy.version += steps > 0  # an update without samples leaves the weights as they are
         loss = per_step.get("loss", 0.0) / max(steps, 1)
         for setting, rows in (("learning_rate", policy.table.rows), ("value_learning_rate", policy.values)):
             if rows and not np.isfinite(np.concatenate(list(rows.values()))).all():

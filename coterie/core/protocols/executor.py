@@ -9,7 +9,7 @@ rollout side where it chooses; the engine stands between the two.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -27,7 +27,7 @@ class RolloutJob:
     level: int | None = None
     """Index of the curriculum's level whose environment is played; None: the target environment."""
     versions: Mapping[str, int] = field(default_factory=dict)
-    """By policy: the oldest version of its weights that may play."""
+    """By policy: the version of its weights that plays; a policy without one plays as the engine has it."""
     evaluation: bool = False
     """Whether the rollout is an evaluation: one chain, one branch per decision, nothing is trainable."""
     greedy: bool = False
@@ -84,10 +84,11 @@ class Executor(Protocol):
     async def open(self, ctx: ExecutorContext) -> None:
         """Open the rollout side."""
 
-    async def play(self, jobs: Sequence[RolloutJob]) -> list[Rollout]:
-        """The rollouts of the jobs, in the order of the jobs, once all trees are played.
+    async def play(self, job: RolloutJob) -> Rollout:
+        """Play a job, beside others: the core asks for all jobs of a step at the same time.
 
-        The first exception of a job cancels the others and is raised unchanged.
+        Scoring that selection does not need may go on when the tree is returned. An exception of the job is
+        raised unchanged; when the call is cancelled, so is the job.
         """
 
     async def close(self) -> None:

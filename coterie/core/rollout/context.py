@@ -324,9 +324,9 @@ class JobContext:
     def _check_call(self, policy: str, call: Call) -> None:
         if call.finish == "abort":
             raise SystemFault("the engine aborted the call")
-        oldest = self.job.versions.get(policy, call.version)
-        if call.version < oldest:
-            raise SystemFault(f"the engine played version {call.version} of '{policy}' instead of {oldest}")
+        wanted = self.job.versions.get(policy, call.version)
+        if call.version != wanted:
+            raise SystemFault(f"the engine played version {call.version} of '{policy}' instead of {wanted}")
 
     async def step(
         self, task: Task, key: Key, turn: int, state: Any, actions: Mapping[str, Action]

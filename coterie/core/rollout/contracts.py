@@ -186,15 +186,16 @@ def check_metrics(plugin: Any, method: str, metrics: Any) -> None:
             refuse(plugin, method, {name: number}, "metrics are numbers; NaN: there is none")
 
 
-def check_rollouts(executor: Any, jobs: Sequence[RolloutJob], rollouts: Any) -> None:
-    """Of `Executor.play`: a list with the rollout of each job, in the order of the jobs."""
-    if not isinstance(rollouts, list) or not all(isinstance(rollout, Rollout) for rollout in rollouts):
-        refuse(executor, "play", rollouts, "return a list of the rollout side's rollouts")
-    wanted = [(job.task.id, job.epoch, job.chain) for job in jobs]
-    trees = [rollout.tree for rollout in rollouts]
-    if [(tree.task.id, tree.epoch, tree.chain) for tree in trees] != wanted:
-        what = f"{len(trees)} rollouts for {len(jobs)} jobs, or in another order"
-        refuse(executor, "play", what, "return the rollout of each job, in the order of the jobs")
+def check_rollout(executor: Any, job: RolloutJob, rollout: Any) -> Rollout:
+    """Of `Executor.play`: the rollout of the job."""
+    if not isinstance(rollout, Rollout):
+        refuse(executor, "play", rollout, "return the Rollout of the rollout side")
+    tree = rollout.tree
+    if (tree.task.id, tree.epoch, tree.chain) != (job.task.id, job.epoch, job.chain):
+        what = f"the rollout of task {tree.task.id}, epoch {tree.epoch}, chain {tree.chain}"
+        fix = f"return that of the job: task {job.task.id}, epoch {job.epoch}, chain {job.chain}"
+        refuse(executor, "play", what, fix)
+    return rollout
 
 
 def check_table(plugin: Any, method: str, returned: Any) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -65,34 +66,38 @@ class Curriculum:
     """Number of latest episodes."""
     levels: Sequence[Level]
 
-    def record(self, trees: Sequence[Tree], state: CurriculumState) -> Metrics:
-        """Count the episodes of a step, and go on to the next level where their rate is high enough.
+    def metrics(self, trees: Sequence[Tree], state: CurriculumState) -> Metrics:
+        """Metrics of a step that was played at the present level.
 
         Returns:
-            Metrics of the level that was played: `curriculum/level`, `curriculum/value` where it is a number,
-            `curriculum/rate` (NaN before its first episode) and `curriculum/episodes`.
+            `curriculum/level`, `curriculum/value` where it is a number, `curriculum/rate` (NaN before the
+            level's first episode) and `curriculum/episodes`, this step's included.
         """
-        successes = [success for tree in trees if (success := tree_success(tree)) is not None]
-        state.episodes += len(successes)
-        state.latest.extend(successes)
-        while len(state.latest) > self.window:
-            state.latest.popleft()
-        rate = math.fsum(state.latest) / len(state.latest) if state.latest else math.nan
+        counted = self._counted(trees, state)
         metrics: Metrics = {
-            "curriculum/level": float(state.level),
-            "curriculum/rate": rate,
-            "curriculum/episodes": float(state.episodes),
+            "curriculum/level": float(counted.level),
+            "curriculum/rate": counted.rate,
+            "curriculum/episodes": float(counted.episodes),
         }
         value = self.levels[state.level].value
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             metrics["curriculum/value"] = float(value)
-        full = len(state.latest) == self.window
-        if full and rate >= self.promote_at and state.level + 1 < len(self.levels):
-            state.level, state.episodes = state.level + 1, 0
-            state.latest.clear()
-            after = self.levels[state.level].value
-            log.info("curriculum: %s goes from %s to %s, at %.2f", self.field, value, after, rate)
         return metrics
+
+    def after(self, trees: Sequence[Tree], state: CurriculumState) -> CurriculumState:
+        """The progress after a step: on the next level where the rate of its episodes is high enough."""
+        counted = self._counted(trees, state)
+        full, following = len(counted.latest) == self.window, state.level + 1
+        if not (full and counted.rate >= self.promote_at and following < len(self.levels)):
+            return counted
+        value, after = (self.levels[level].value for level in (state.level, following))
+        log.info("curriculum: %s goes from %s to %s, at %.2f", self.field, value, after, counted.rate)
+        return CurriculumState(following)
+
+    def _counted(self, trees: Sequence[Tree], state: CurriculumState) -> CurriculumState:
+        successes = [success for tree in trees if (success := tree_success(tree)) is not None]
+        latest = deque([*state.latest, *successes], maxlen=self.window)
+        return CurriculumState(state.level, state.episodes + len(successes), latest)
 
 
 def tree_success(tree: Tree) -> float | None:

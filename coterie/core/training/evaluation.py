@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import starmap
 from pathlib import Path
 from typing import Any, Literal
@@ -92,13 +93,11 @@ async def evaluate(
         source = run.environment.tasks(split, run.config.seed)
     if len(source) == 0:
         raise ConfigError(f"the {split} split has no tasks", path="env")
-    jobs = [
-        RolloutJob(
-            task=source[index], chain=sample, evaluation=True, greedy=greedy, policies=dict(policies or {})
-        )
-        for index in range(min(tasks, len(source)))
-        for sample in range(samples)
-    ]
+    job = partial(
+        RolloutJob, versions=run.versions, evaluation=True, greedy=greedy, policies=dict(policies or {})
+    )
+    played = [source[index] for index in range(min(tasks, len(source)))]
+    jobs = [job(task=task, chain=sample) for task in played for sample in range(samples)]
     begin = time.perf_counter()
     rollouts = await run.play(jobs)
     scores, trees = await run.score(rollouts, evaluation=True), rollouts.trees

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class CurriculumState:
     """The progress through a curriculum."""
 
@@ -19,6 +19,11 @@ class CurriculumState:
     """Episodes played to their end on the present level."""
     latest: deque[float] = field(default_factory=deque)
     """Success of the latest episodes, at most the curriculum's `window`."""
+
+    @property
+    def rate(self) -> float:
+        """Mean success of the latest episodes; NaN before the first."""
+        return math.fsum(self.latest) / len(self.latest) if self.latest else math.nan
 
     def as_meta(self) -> dict[str, Any]:
         return {"level": self.level, "episodes": self.episodes, "latest": list(self.latest)}

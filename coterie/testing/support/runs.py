@@ -227,7 +227,7 @@ def play_episode(run: Run, tasks: int = 1) -> tuple[list[Tree], Scores]:
 async def _step(run: Run, tasks: int) -> tuple[list[Tree], Scores]:
     try:
         await open_run(run)
-        rollouts = await run.play(run.jobs(tasks))
+        rollouts = await run.play(run.jobs(1, tasks))
         return rollouts.trees, await run.score(rollouts)
     finally:
         await run.close()

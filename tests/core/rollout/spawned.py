@@ -39,7 +39,7 @@ async def _learn(file: Path) -> Handed:
     await open_run(run)
     try:
         await train(run)  # the weights that are handed over are trained ones
-        jobs = run.jobs(3)
+        jobs = run.jobs(run.state.step + 1, 3)
         jobs.append(RolloutJob(task=jobs[0].task, evaluation=True, greedy=True, policies={"two": None}))
         weights = [run.trainer.weights(policy) for policy in run.config.policies]
         return Handed(jobs, weights, await _values((await run.play(jobs)).rollouts))

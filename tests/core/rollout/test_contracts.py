@@ -180,22 +180,14 @@ def test_sound_credit_passes(game):
     contracts.check_credit(game, (Credit(advantage={}, metrics={"mean": float("nan")}), None), TREES)
 
 
-def test_an_executor_returns_the_rollout_of_each_job_in_order(game):
-    jobs = [RolloutJob(task=Task(id=name)) for name in ("a", "b")]
+def test_an_executor_returns_the_rollout_of_its_job(game):
+    job = RolloutJob(task=Task(id="a"), epoch=1, chain=2)
 
-    def rollout(name):
-        tree = Tree(task=Task(id=name), chain=0, epoch=0, root=None)
-        return Rollout(tree, None)
+    def rollout(name, epoch=1, chain=2):
+        return Rollout(Tree(task=Task(id=name), chain=chain, epoch=epoch, root=None), None)
 
-    contracts.check_rollouts(game, jobs, [rollout("a"), rollout("b")])
-    contracts.check_rollouts(game, [], [])
-    for wrong in (
-        [],
-        [rollout("a")],
-        [rollout("b"), rollout("a")],
-        None,
-        [3, 4],
-        (rollout("a"), rollout("b")),
-    ):
+    right = rollout("a")
+    assert contracts.check_rollout(game, job, right) is right
+    for wrong in (None, 3, [right], right.tree, rollout("b"), rollout("a", epoch=0), rollout("a", chain=0)):
         with pytest.raises(PluginError, match="play returned"):
-            contracts.check_rollouts(game, jobs, wrong)
+            contracts.check_rollout(game, job, wrong)

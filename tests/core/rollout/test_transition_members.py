@@ -88,7 +88,7 @@ async def counted(made):
     """The sums of counts over one job."""
     try:
         await open_run(made)
-        (rollout,) = (await made.play(made.jobs(1))).rollouts
+        (rollout,) = (await made.play(made.jobs(1, 1))).rollouts
         return dict((await rollout.scored).metrics)
     finally:
         await made.close()

@@ -16,7 +16,8 @@ from coterie.backends.trainers.none import NoTrainer
 from coterie.core.errors import PluginError, TooManyMissing
 from coterie.core.loop import train
 from coterie.core.protocols import RolloutJob
-from coterie.core.types import Task
+from coterie.core.training.evaluation import evaluate
+from coterie.core.types import Task, Weights
 from coterie.core.types.digest import digest
 from coterie.plugins.rewards.function import FunctionReward
 from coterie.plugins.samplers.tree import TreeSampler
@@ -207,7 +208,7 @@ def test_a_count_never_hides_a_metric_of_the_framework():
     async def go():
         await open_run(run)
         try:
-            rollouts = await run.play(run.jobs(1))
+            rollouts = await run.play(run.jobs(1, 1))
             scores = await run.score(rollouts)
             for rollout in rollouts.rollouts:
                 (await rollout.scored).metrics["tokens/generated"] = 0.0
@@ -231,24 +232,41 @@ def test_jobs_and_results_are_values():
     assert pickle.loads(pickle.dumps(job)) == job
 
 
-def test_stale_weights_are_missing_scores_and_never_samples():
-    """The engine holds version 0, and the step asks for version 1."""
+@pytest.mark.parametrize("wanted", [1, -1], ids=["older", "newer"])
+def test_other_weights_are_missing_scores_and_never_samples(wanted):
+    """The engine holds version 0, and the step asks for another."""
     run = coterie_run(answers="1")
 
     async def go():
         await open_run(run)
         try:
-            jobs = [replace(job, versions={"p": 1}) for job in run.jobs(1)]
+            jobs = [replace(job, versions={"p": wanted}) for job in run.jobs(1, 1)]
             rollouts = await run.play(jobs)
             actions = rollouts.trees[0].root.decisions["one"].branches
             reasons = {action.fault.reason for action in actions}
-            assert reasons == {"the engine played version 0 of 'p' instead of 1"}
+            assert reasons == {f"the engine played version 0 of 'p' instead of {wanted}"}
             assert not any(action.trainable for action in actions)
             await run.score(rollouts)
         finally:
             await run.close()
 
     with pytest.raises(TooManyMissing):
+        asyncio.run(go())
+
+
+def test_an_evaluation_with_other_weights_has_no_scores(monkeypatch):
+    """The trainer's weights are of version 1, and the engine never got them."""
+    run = coterie_run(answers="1")
+
+    async def go():
+        await open_run(run)
+        try:
+            monkeypatch.setattr(run.trainer, "weights", lambda policy: Weights(policy=policy, version=1))
+            await evaluate(run, "val", 1)
+        finally:
+            await run.close()
+
+    with pytest.raises(TooManyMissing, match="version 0 of 'p' instead of 1"):
         asyncio.run(go())
 
 
@@ -280,7 +298,7 @@ def test_a_rollouts_scores_wait_for_the_background():
     async def go():
         await open_run(run)
         try:
-            rollouts = await run.play(run.jobs(1))
+            rollouts = await run.play(run.jobs(1, 1))
             early = [rollout.scored.done() for rollout in rollouts.rollouts]
             return early, await run.score(rollouts)
         finally:
@@ -297,7 +315,7 @@ def test_closing_a_run_cancels_what_is_still_being_scored():
     async def go():
         await open_run(run)
         try:
-            rollouts = await run.play(run.jobs(1))
+            rollouts = await run.play(run.jobs(1, 1))
         finally:
             await run.close()
         return [rollout.scored.cancelled() for rollout in rollouts.rollouts]
@@ -312,7 +330,7 @@ def test_decisions_of_an_evaluation_are_not_trainable():
     async def go():
         await open_run(run)
         try:
-            jobs = run.jobs(1)
+            jobs = run.jobs(1, 1)
             trained = await run.play(jobs)
             evaluated = await run.play([replace(job, evaluation=True) for job in jobs])
             return [

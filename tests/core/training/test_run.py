@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import dataclasses
 import json
 from collections import deque
@@ -39,6 +40,39 @@ def test_training_changes_the_state_and_no_field():
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(run, name, value)
     assert (run.state.step, run.state.tokens) == (2, row["tokens/total"]) and run.state.seconds > 0
+
+
+def test_metrics_change_nothing_and_finish_counts_the_step(monkeypatch):
+    """`metrics` twice gives the same row; tokens, step and what `watch` adds come with `finish`."""
+    run = dataclasses.replace(
+        coterie_run(answers="1", trackers={}), watch=lambda step, row: {"signal/x": step}
+    )
+    metrics, seen = type(run).metrics, []
+
+    def twice(self, *arguments):
+        before = copy.deepcopy(self.state)
+        first, second = (metrics(self, *arguments) for _ in range(2))
+        assert self.state == before
+        assert {k: v for k, v in first.items() if "time/" not in k} == {
+            k: v for k, v in second.items() if "time/" not in k
+        }
+        seen.append(first)
+        return first
+
+    monkeypatch.setattr(type(run), "metrics", twice)
+    row = trained(run)
+    assert row == {**seen[-1], "signal/x": run.state.step}
+    assert run.state.tokens == row["tokens/total"] == sum(each["tokens/generated"] for each in seen) > 0
+
+
+def test_the_jobs_of_a_step_depend_on_the_step_alone():
+    run = coterie_run(answers="1", trackers={}, schedule={"steps": 3, "tasks_per_step": 2})
+    before = [run.jobs(step) for step in (1, 2, 3)]
+    trained(run)
+    assert [run.jobs(step) for step in (1, 2, 3)] == before
+    names = [[(job.task.id, job.epoch, job.chain) for job in jobs] for jobs in before]
+    assert len({tuple(step) for step in names}) == 3
+    assert run.jobs(1, 1) == before[0][: len(before[0]) // 2]
 
 
 def test_a_loop_without_steps_leaves_no_row():

@@ -220,7 +220,7 @@ def test_an_evaluation_plays_to_the_end():
     async def go():
         await open_run(run)
         try:
-            jobs = run.jobs(1)
+            jobs = run.jobs(1, 1)
             trained = await run.play(jobs)
             evaluated = await run.play([replace(job, evaluation=True) for job in jobs])
             return trained.trees[0], evaluated.trees[0]

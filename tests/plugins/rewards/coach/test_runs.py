@@ -303,7 +303,7 @@ def test_the_tokens_of_every_turn_are_trained_in_their_own_context():
 async def step_with_codec(run):
     try:
         await open_run(run)
-        rollouts = await run.play(run.jobs(2))
+        rollouts = await run.play(run.jobs(1, 2))
         return rollouts.trees, await run.score(rollouts), run.engine.codec("p")
     finally:
         await run.close()

@@ -1,0 +1,159 @@
+"""A run between `open` and `close`: its weights and versions, where it stands, and its checkpoints."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from coterie.core.config import PolicyConfig
+from coterie.core.plugins.origin import closed, plugin_call, plugin_open
+from coterie.core.protocols import EngineContext, ExecutorContext, TrainerContext
+from coterie.core.rollout.contracts import check_given
+from coterie.core.storage.checkpoint import Checkpoint, CheckpointWriter
+from coterie.core.storage.run_folder import RunFolder
+from coterie.core.training.components import Components
+from coterie.core.training.metrics_writer import MetricsWriter
+from coterie.core.training.schedule import End, Unsaved, end_of, tokens_until
+from coterie.core.training.state import RunState
+from coterie.core.training.tasks import TaskOrder
+
+RARELY = (100_000, 50, 1000)
+"""Thresholds of the garbage collector while a run is open."""
+
+
+@dataclass(frozen=True)
+class Lifetime(Components):
+    """A run that opens its components, keeps its state in checkpoints, and closes what it opened."""
+
+    state: RunState = field(default_factory=RunState)
+    unsaved: Unsaved = field(default_factory=Unsaved)
+    folder: RunFolder | None = None
+    store: CheckpointWriter | None = None
+    closing: AsyncExitStack = field(default_factory=AsyncExitStack)
+    """What `close` undoes, newest first."""
+
+    @cached_property
+    def metrics_writer(self) -> MetricsWriter:
+        return MetricsWriter(self.trackers)
+
+    @property
+    def order(self) -> TaskOrder:
+        """The order of the train tasks that are played now.
+
+        Raises:
+            ConfigError: the train split, or that of a level, has no tasks.
+        """
+        return self.orders[self.level or 0]
+
+    @property
+    def level(self) -> int | None:
+        """Index of the curriculum's present level."""
+        return None if self.state.curriculum is None else self.state.curriculum.level
+
+    @property
+    def end(self) -> End:
+        """When the run ends."""
+        return end_of(self.config.schedule, lambda: len(self.order))
+
+    @property
+    def finished(self) -> bool:
+        return self.end.reached(self.state.step, self.state.tokens)
+
+    async def open(
+        self, restore: Path | None = None, *, extra_policies: Mapping[str, PolicyConfig] | None = None
+    ) -> None:
+        """Make weights and connections. The engine has no weights yet: `sync` gives it the trainer's.
+
+        Args:
+            restore: a checkpoint's folder; None: fresh weights.
+            extra_policies: policies that the engine plays beside the team's; the trainer has none of them.
+        """
+        # A step's trees all live until its end, and Python's collector would walk them again and again:
+        # half of the framework's time (benchmarks/orchestration.py).
+        self.closing.callback(gc.set_threshold, *gc.get_threshold())
+        gc.set_threshold(*RARELY)
+        self.closing.push_async_callback(closed, self.engine)
+        ctx = EngineContext(
+            policies={**self.config.policies, **(extra_policies or {})},
+            chat=self.chat,
+            active_rollouts=self.engine_client.active_rollouts,
+            deterministic=self.config.deterministic,
+            vocabulary=self.vocabulary,
+        )
+        with plugin_open(self.engine):
+            await self.engine.open(ctx)
+        self.closing.push_async_callback(closed, self.executor)
+        make_side, client = self.make_rollout_side, self.engine_client
+        with plugin_open(self.executor):
+            await self.executor.open(
+                ExecutorContext(side=self.rollout_side, make_side=make_side, engine=client)
+            )
+        self.closing.push_async_callback(closed, self.trainer)
+        await self.open_trainer(restore)
+
+    async def open_trainer(self, restore: Path | None = None) -> None:
+        """Make the trainer's weights alone, or read them from a checkpoint's folder."""
+        ctx = TrainerContext(
+            policies=self.config.policies,
+            loss=self.loss,
+            chat=self.chat,
+            seed=self.config.seed,
+            deterministic=self.config.deterministic,
+            vocabulary=self.vocabulary,
+            needs=self.needs,
+        )
+        with plugin_open(self.trainer):
+            await self.trainer.open(ctx)
+        if restore is not None:
+            with plugin_call(self.trainer, "load"):
+                self.trainer.load(restore)
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Stand where a checkpoint stood; the weights follow in `open`."""
+        tokens = tokens_until(checkpoint, self.folder)
+        self.state.restore(checkpoint.step, {**checkpoint.meta, "tokens": tokens})
+        best, store = self.state.best_step, self.store
+        if store is not None and best in store.steps() and store.marks().get("best") != best:
+            store.mark("best", best)  # a kill between a checkpoint and its mark must not lose the mark
+
+    async def close(self) -> None:
+        """Close what `open` opened, and the trackers."""
+        self.closing.callback(self.metrics_writer.close, self.state.step)
+        await self.closing.aclose()
+
+    async def sync(self, before: Mapping[str, int] | None = None) -> None:
+        """Give the engine the weights of all policies; with `before`, of those whose version differs."""
+        for policy in self.config.policies:
+            weights = check_given(self.trainer, "weights", self.trainer.weights(policy), "Weights")
+            if before is None or before[policy] != weights.version:
+                with plugin_call(self.engine, "load_weights"):
+                    await self.engine.load_weights(weights)
+
+    @property
+    def versions(self) -> dict[str, int]:
+        """The version of each policy's weights."""
+        with plugin_call(self.trainer, "weights"):
+            return {policy: self.trainer.weights(policy).version for policy in self.config.policies}
+
+    def checkpoint(self, step: int) -> None:
+        """Save all that an exact resume needs; a checkpoint that is there already is not written again."""
+        if self.store is None or step in self.store.steps():
+            return
+        begin = time.perf_counter()
+        with plugin_call(self.trainer, "save"):
+            self.store.save(
+                step,
+                self.trainer.save,
+                {
+                    **self.state.as_meta(),
+                    "total_steps": self.end.steps,
+                    "config_digest": self.resolved.digest(),
+                    "weights": self.trainer.digest(),
+                },
+            )
+        self.unsaved.saved(begin)
