@@ -176,8 +176,8 @@ class Guard:
 
     def _kill_children(self) -> None:
         # Those that it told itself, where it ended before this process could look.
-        told = self._state().get("children", ())
-        self._known |= {(pid, begun) for pid, begun in told if pid != os.getpid()}
+        named = self._state().get("children", ())
+        self._known |= {(pid, begun) for pid, begun in named if pid != os.getpid()}
         end = time.monotonic() + CLEAN
         while any(map(alive, self._known)) and time.monotonic() < end:
             time.sleep(0.02)

@@ -439,6 +439,7 @@ def test_chat_formats_with_real_tokenizers():
         check_chat_format(build("chat_format", "auto"), tokenizer=tokenizer)
 
 
+@pytest.mark.sandbox
 def test_sandboxes():
     check_sandbox(build("sandbox", "local"))
     with FusionServer() as server:

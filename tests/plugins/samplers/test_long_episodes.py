@@ -153,16 +153,16 @@ def test_a_comb_whose_teeth_end_at_once_grows_to_any_depth():
 
     def answer(request, prompt):
         ended = request.key.path[-1:] == (1,)
-        return "0" if ended or (request.key.branch == 1 and len(request.key.path) >= 1500) else "1"
+        return "0" if ended or (request.key.branch == 1 and len(request.key.path) >= 1100) else "1"
 
-    run = run_of(answers=answer, stages=1500, sampler={"branches": 2, "expand": "all"})
+    run = run_of(answers=answer, stages=1100, sampler={"branches": 2, "expand": "all"})
     tree = play_episode(run)[0][0]
-    assert len(list(tree.nodes())) == 1500 + 1499
+    assert len(list(tree.nodes())) == 1100 + 1099
 
 
 def test_a_step_is_trained_on_long_episodes(tmp_path):
     table = {
-        "env": {"type": "tests.games:Counted", "stages": 2000},
+        "env": {"type": "tests.games:Counted", "stages": 1200},
         "team": {"order": ["one"], "max_turns": 2, "roles": {"one": {"type": ROLE, "policy": "p"}}},
         "policies": {"p": {"model": {"init": "tabular"}}},
         "sampler": {"chains": 2, "branches": 1, "sampling": {"max_new_tokens": 1}},
