@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -30,19 +31,28 @@ def to_its_end(work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run(work)
     loop = asyncio.new_event_loop()
     task = loop.create_task(work)
-    with ThreadPoolExecutor(1, thread_name_prefix="coterie-run") as thread:
-        running = thread.submit(_run_and_close, loop, task)
-        try:
-            return running.result()
-        except BaseException:  # the cell is interrupted: else the thread would train on, and be waited for
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(task.cancel)
-            raise
+    outcome: Future[T] = Future()
+    thread = threading.Thread(target=_run_and_close, args=(loop, task, outcome), name="coterie-run")
+    try:
+        thread.start()  # an interrupt may come while it starts, too
+        return outcome.result()
+    except BaseException:  # the cell is interrupted: else the thread would train on, and be waited for
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(task.cancel)
+        raise
+    finally:
+        if thread.ident is not None:
+            thread.join()
 
 
-def _run_and_close(loop: asyncio.AbstractEventLoop, task: asyncio.Task[T]) -> T:
-    with asyncio.Runner(loop_factory=lambda: loop) as runner:
-        return runner.run(_awaited(task))
+def _run_and_close(loop: asyncio.AbstractEventLoop, task: asyncio.Task[T], outcome: Future[T]) -> None:
+    try:
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            result = runner.run(_awaited(task))
+    except BaseException as error:
+        outcome.set_exception(error)
+    else:
+        outcome.set_result(result)
 
 
 async def _awaited(task: asyncio.Task[T]) -> T:

@@ -61,6 +61,32 @@ def test_a_cell_that_is_interrupted_ends_what_it_runs():
     assert closed.is_set()
 
 
+def test_a_cell_that_is_interrupted_while_its_thread_starts_leaves_none(monkeypatch):
+    closed = threading.Event()
+
+    class Interrupted(threading.Thread):
+        def start(self):
+            super().start()
+            began.wait(60)
+            raise KeyboardInterrupt
+
+    async def work():
+        began.set()
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            closed.set()
+
+    async def cell():
+        with pytest.raises(KeyboardInterrupt):
+            to_its_end(work())
+
+    began = threading.Event()
+    monkeypatch.setattr(threading, "Thread", Interrupted)
+    asyncio.run(cell())
+    assert closed.is_set() and not any(thread.name == "coterie-run" for thread in threading.enumerate())
+
+
 class Silent(coterie.Plugin):
     """A reward source that scores nothing."""
 
