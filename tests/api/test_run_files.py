@@ -87,10 +87,12 @@ def fills(step):
 @pytest.mark.parametrize(("step", "settings", "what", "saved"), [
     (0, (), "the checkpoint of step 0", None),
     (1, (), "the row of step 2", 0),
-    (2, (), "the checkpoint of step 2", 0),
-    (3, (), "the row of step 4", 2),
+    *(pytest.param(*case, marks=pytest.mark.resume) for case in (
+        (2, (), "the checkpoint of step 2", 0),
+        (3, (), "the row of step 4", 2),
+        (2, ("schedule.record_every=3",), "the checkpoint of step 2", 0),
+    )),
     (4, (), "the checkpoint of step 4", 2),
-    (2, ("schedule.record_every=3",), "the checkpoint of step 2", 0),
     (3, ("schedule.record_every=2",), "rollouts/step-000004.jsonl.gz", 2),
     (3, ("schedule.evaluate_every=4",), "eval/step-000004.json", 2),
 ])  # fmt: skip
@@ -145,6 +147,7 @@ def test_a_new_run_on_a_full_disk_leaves_no_folder(tmp_path, command):
 
 
 @posix
+@pytest.mark.resume
 def test_a_full_disk_under_safetensors_is_told_as_any_other(tmp_path, command):
     """They raise errors of their own, which are no OSError."""
     pytest.importorskip("torch")

@@ -83,6 +83,21 @@ def gone(pid: int) -> bool:
         return True
 
 
+def send(process: subprocess.Popen, number: signal.Signals) -> None:
+    """Send a signal, and wait until the kernel has delivered it: two that wait at once are one."""
+    process.send_signal(number)
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        try:
+            status = Path(f"/proc/{process.pid}/status").read_text()
+        except OSError:
+            return
+        pending = [line.split()[1] for line in status.splitlines() if line.startswith(("SigPnd", "ShdPnd"))]
+        if not any(int(mask, 16) for mask in pending):
+            return
+        time.sleep(0.01)
+
+
 def end_of(process: subprocess.Popen[str], child: int) -> str:
     """What a run says; it has ended, and its child."""
     try:
@@ -103,10 +118,10 @@ def test_the_second_ctrl_c_ends_what_hangs_and_its_children(tmp_path, hang):
     folder = tmp_path / "run"
     process = started(folder, HANGS[hang])
     child = int(written(folder / "child", process))
-    process.send_signal(signal.SIGINT)
+    send(process, signal.SIGINT)
     time.sleep(0.2)
     assert process.poll() is None, "the first signal alone waits for the step"
-    process.send_signal(signal.SIGINT)
+    send(process, signal.SIGINT)
     messages = end_of(process, child)
     assert process.returncode in (130, -signal.SIGINT, -signal.SIGKILL)
     last = f"stopped; resume from step 0 with: coterie run --resume {folder}"
@@ -195,8 +210,7 @@ with interruptible():
     try:
         assert process.stdout.readline() == b"raw\n" and termios.tcgetattr(theirs) != before
         for _ in range(2):
-            process.send_signal(signal.SIGINT)
-            time.sleep(0.1)  # two at once would be one
+            send(process, signal.SIGINT)
         process.wait(30)
         shown = b""
         while b"stopped" not in shown:

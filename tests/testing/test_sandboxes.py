@@ -22,6 +22,7 @@ from coterie.testing.checks import sandbox as check
 from tests.backends.sandboxes.fusion_server import FusionServer
 from tests.testing.support import caught
 
+pytestmark = pytest.mark.sandbox
 LIMITS = Limits(cpu_seconds=0.5, wall_seconds=2, memory_mb=128, output_kb=4)
 Sound = SandboxFusion
 

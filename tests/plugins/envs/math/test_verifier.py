@@ -234,6 +234,7 @@ def test_five_hundred_hostile_answers_neither_hang_nor_crash_it():
     assert counts["True"] == 0 and counts["fault"] > 50 and counts["False"] > 100, counts
 
 
+@pytest.mark.coach
 def test_a_few_hostile_answers_do_not_either():
     made = Verifier(seconds=0.3)
     counts = survives(made, [text for text in strings(60, seed=1) if len(text) < 40])
@@ -373,6 +374,7 @@ def test_a_child_that_is_killed_between_two_answers_changes_nothing(verifier):
     assert verifier.pids == before
 
 
+@pytest.mark.coach
 def test_two_workers_killed_from_outside_are_the_system_s_fault():
     made = Verifier(seconds=60.0, workers=1)
     result = kill_during(made, [signal.SIGKILL, signal.SIGKILL])
@@ -380,6 +382,7 @@ def test_two_workers_killed_from_outside_are_the_system_s_fault():
     assert isinstance(result, SystemFault) and "SIGKILL" in str(result)
 
 
+@pytest.mark.coach
 def test_an_answer_that_crashes_two_workers_is_the_policy_s_fault():
     made = Verifier(seconds=60.0, workers=1)
     result = kill_during(made, [signal.SIGSEGV, signal.SIGSEGV])
