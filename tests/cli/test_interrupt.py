@@ -234,6 +234,31 @@ def test_a_line_that_comes_while_stderr_is_written_to_is_not_lost(monkeypatch, c
     assert capfd.readouterr().err == "stopping\n"
 
 
+def test_the_guard_ends_the_children_that_the_command_named(monkeypatch):
+    """The command may be gone before the guard looks: a third signal came at once."""
+    ends, sent = os.pipe()
+    os.set_blocking(ends, False)
+    killed = []
+    child = subprocess.Popen(["sleep", "60"])
+    try:
+        interruption = interrupt.Interruption()
+        interruption.guarded_by(sent)
+        interruption.tell_children()
+        watching = guard.Guard(2**22 + 1, ends, 1.0, 1.0)  # no process has this id
+        named = [tuple(each) for each in watching._state()["children"]]
+        assert child.pid in [pid for pid, _ in named]
+        monkeypatch.setattr(guard, "CLEAN", 0.05)
+        monkeypatch.setattr(guard.os, "kill", lambda *arguments: killed.append(arguments))
+        watching._kill_children()
+        assert (child.pid, signal.SIGKILL) in killed and os.getpid() not in dict(killed)
+    finally:
+        monkeypatch.undo()
+        child.kill()
+        child.wait()
+        os.close(ends)
+        os.close(sent)
+
+
 def test_a_command_without_a_signal_leaves_no_guard(tmp_path):
     code = "from coterie.cli.interrupt import interruptible\nwith interruptible(): input()\nprint(1)\ninput()"
     process = subprocess.Popen(
