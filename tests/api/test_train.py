@@ -31,11 +31,12 @@ def test_a_notebook_whose_loop_runs_trains_and_evaluates_too(tmp_path):
     assert asyncio.run(cell()).success is not None
 
 
-def test_a_cell_that_is_interrupted_ends_what_it_runs():
-    began, closed = threading.Event(), threading.Event()
+def interrupted_cell():
+    """Run endless work in a cell, which is interrupted: the work is closed, and its thread has ended."""
+    closed = threading.Event()
 
     async def work():
-        began.set()
+        BEGAN.set()
         try:
             await asyncio.sleep(3600)
         finally:
@@ -45,46 +46,41 @@ def test_a_cell_that_is_interrupted_ends_what_it_runs():
         with pytest.raises(KeyboardInterrupt):
             to_its_end(work())
 
+    asyncio.run(cell())
+    assert closed.is_set() and not any(thread.name == "coterie-run" for thread in threading.enumerate())
+
+
+BEGAN = threading.Event()
+"""Set by the work of a cell; a test clears it."""
+
+
+def test_a_cell_that_is_interrupted_ends_what_it_runs():
     def interrupt():
-        began.wait(60)
+        BEGAN.wait(60)
         os.kill(os.getpid(), signal.SIGINT)
 
     def handle(*_):
         raise KeyboardInterrupt
 
+    BEGAN.clear()
     before = signal.signal(signal.SIGINT, handle)
     try:
         threading.Thread(target=interrupt).start()
-        asyncio.run(cell())
+        interrupted_cell()
     finally:
         signal.signal(signal.SIGINT, before)
-    assert closed.is_set()
 
 
 def test_a_cell_that_is_interrupted_while_its_thread_starts_leaves_none(monkeypatch):
-    closed = threading.Event()
-
     class Interrupted(threading.Thread):
         def start(self):
             super().start()
-            began.wait(60)
+            BEGAN.wait(60)
             raise KeyboardInterrupt
 
-    async def work():
-        began.set()
-        try:
-            await asyncio.sleep(3600)
-        finally:
-            closed.set()
-
-    async def cell():
-        with pytest.raises(KeyboardInterrupt):
-            to_its_end(work())
-
-    began = threading.Event()
+    BEGAN.clear()
     monkeypatch.setattr(threading, "Thread", Interrupted)
-    asyncio.run(cell())
-    assert closed.is_set() and not any(thread.name == "coterie-run" for thread in threading.enumerate())
+    interrupted_cell()
 
 
 class Silent(coterie.Plugin):

@@ -7,9 +7,10 @@ a result does: the batch is as large as possible, and it does not depend on whic
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
+
+from coterie.core.concurrency.together import together
 
 T = TypeVar("T")
 
@@ -66,13 +67,7 @@ class ActiveRollouts:
         self.start(len(work))
         self.live -= 1  # the caller
         try:
-            tasks = [asyncio.ensure_future(self._active(awaitable)) for awaitable in work]
-            try:
-                return list(await asyncio.gather(*tasks))
-            except BaseException:
-                for task in tasks:
-                    task.cancel()
-                raise
+            return await together(map(self._active, work))
         finally:
             self.live += 1
 

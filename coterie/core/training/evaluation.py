@@ -96,8 +96,8 @@ async def evaluate(
     job = partial(
         RolloutJob, versions=run.versions, evaluation=True, greedy=greedy, policies=dict(policies or {})
     )
-    played = [source[index] for index in range(min(tasks, len(source)))]
-    jobs = [job(task=task, chain=sample) for task in played for sample in range(samples)]
+    chosen = [source[index] for index in range(min(tasks, len(source)))]
+    jobs = [job(task=task, chain=sample) for task in chosen for sample in range(samples)]
     begin = time.perf_counter()
     rollouts = await run.play(jobs)
     scores, trees = await run.score(rollouts, evaluation=True), rollouts.trees

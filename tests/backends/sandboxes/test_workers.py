@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from coterie.backends.sandboxes import pool as pool_module
-from coterie.backends.sandboxes.inside import worker as worker_module
+from coterie.backends.sandboxes.inside import users, worker as worker_module
 from coterie.backends.sandboxes.local import LocalSandbox
 from coterie.core.errors import PolicyFault, SystemFault
 from coterie.core.protocols import Judged, Limits, Program, Ran
@@ -191,6 +191,15 @@ def test_a_worker_that_dies_more_slowly_than_the_last_one_leaves_nothing(tmp_pat
         (base / f"{dying.pid}-8").mkdir()
         worker_module._remove(str(base))
     assert not base.exists()
+
+
+def test_a_trial_is_named_like_the_folder_of_a_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the last worker removes what a kill during the trial leaves."""
+    seen: list[str] = []
+    monkeypatch.setattr(users.landlock, "version", lambda: users.landlock.SCOPES)
+    monkeypatch.setattr(users.spaces, "succeeds", lambda attempt: bool(seen.extend(os.listdir(tmp_path))))
+    users.find({"shown": [], "without": []}, str(tmp_path))
+    assert {name.partition("-")[0] for name in seen} == {str(os.getpid())} and not os.listdir(tmp_path)
 
 
 def test_a_worker_that_lives_on_keeps_its_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
