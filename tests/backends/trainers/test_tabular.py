@@ -285,6 +285,14 @@ def test_training_one_policy_leaves_the_others_alone():
     assert trainer.weights("p").version == 1 and trainer.weights("q").version == 0
 
 
+def test_an_update_without_samples_changes_neither_weights_nor_version():
+    trainer = opened()
+    wait(trainer.update({"p": mixed(trainer)}, 1))
+    before = trainer.digest()
+    wait(trainer.update({"p": []}, 2))
+    assert trainer.digest() == before and trainer.weights("p").version == 1
+
+
 def test_weights_that_were_handed_out_do_not_change():
     trainer = opened()
     wait(trainer.update({"p": mixed(trainer)}, 1))

@@ -236,6 +236,15 @@ def test_a_wrong_record_names_its_place(tmp_path, record, why):
     assert refused.value.line == 2 if hasattr(refused.value, "line") else "train.jsonl" in str(refused.value)
 
 
+def test_sources_that_repeat_are_told_with_their_places(tmp_path, caplog):
+    data = data_of(tmp_path, train=[*POSTS[:2], {**POSTS[0], "id": "again"}])
+    env = build("environment", {"type": "writing", "kind": "tldr"}, order=PAIR, data=data)
+    places = [env.place(task) for task in env.tasks("train", 0)]
+    assert [place.rpartition(":")[2] for place in places] == ["1", "2", "3"]
+    told = f"1 of 3 problems repeat another's content under an id of their own: {places[2]} (= {places[0]})"
+    assert told in caplog.text
+
+
 @pytest.mark.parametrize("order", [["first"], ["first", "second", "solver"], ["third"]])
 def test_other_teams_are_refused(tmp_path, order):
     with pytest.raises(ConfigError, match=r"are no team|no role 'third'"):
