@@ -173,4 +173,5 @@ def test_the_skeletons_pass_the_checks(tmp_path, monkeypatch):
     game = testing.build("environment", GAME, order=["one"])
     testing.check_transition(skeletons.Echo(), game, roles=["one"], act=["1"])
     testing.check_tracker(skeletons.Rows())
+    testing.check_executor(testing.build("executor", "skeletons:Here"))
     testing.check_sampler(testing.build("sampler", "skeletons:Counted"), tasks=1)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -106,8 +107,10 @@ def interruptible(then: str = "", *, at_once: bool = False) -> Iterator[Interrup
         interruption.tell_children()
         for watched in SIGNALS:
             signal.signal(watched, signal.SIG_DFL)
-        # It would print the trace of the task that is interrupted, after the last line.
+        # They would print traces of what is interrupted, after the last line.
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+        warnings.simplefilter("ignore", RuntimeWarning)
+        sys.unraisablehook = lambda _: None
         _say("\nstopping")
         raise KeyboardInterrupt
 

@@ -101,10 +101,10 @@ def module_file(module: str, folders: Sequence[str] = ()) -> Path | None:
     if loaded is not None:
         return Path(loaded)
     places: Sequence[str] | None = [*(folders or [os.getcwd()]), *sys.path]
-    spec, name = None, ""
+    spec = None
     for part in module.split("."):
-        name = f"{name}.{part}" if name else part
-        spec = PathFinder.find_spec(name, places) if places is not None else None
+        # By the last part alone: the full name would make the finder look for its packages in sys.modules.
+        spec = PathFinder.find_spec(part, places) if places is not None else None
         if spec is None:
             return None
         places = spec.submodule_search_locations

@@ -212,6 +212,9 @@ def check_attributes(plugin: Any, kind: str) -> None:
     check_coroutines(plugin, kind)
     if kind == "reward":
         check_source_attributes(plugin)
+    if kind == "executor" and "jobs" in inspect.signature(plugin.play).parameters:
+        what = f"{origin}: `play` takes a list of jobs, as before 0.2; it is called once for each job"
+        raise PluginError(what, path=origin.path, fix="async def play(self, job: RolloutJob) -> Rollout")
 
 
 def check_source_attributes(plugin: Any) -> None:
@@ -258,7 +261,10 @@ def check_coroutines(plugin: Any, kind: str) -> None:
                 plugin, f"`{name}` is a coroutine function, and nothing awaits it", f"def {name}"
             )
         if awaited and not is_coroutine and name in ("open", "close"):
-            _refuse_coroutine(plugin, f"`{name}` is no coroutine function", f"async def {name}(self) -> None")
+            protocols_of = (PROTOCOL[kind], *CAPABILITIES.get(kind, ()))
+            signature = next(inspect.signature(vars(p)[name]) for p in protocols_of if name in vars(p))
+            fix = f"async def {name}{signature}".replace("'", "")
+            _refuse_coroutine(plugin, f"`{name}` is no coroutine function", fix)
 
 
 def coroutines(plugin: Any, kind: str) -> dict[str, bool]:

@@ -314,6 +314,27 @@ def test_a_file_that_holds_no_records_is_refused_by_every_command(data, name, co
     assert done.exit_code == 2 and "records.jsonl" in done.stderr and "fix:" in done.stderr
 
 
+@pytest.mark.parametrize("content", ["", "a,b\n1,2\n", "{}\n"])
+@pytest.mark.parametrize("name", ["plan", "config"])
+@pytest.mark.parametrize("recipe", ["math_single", "grpo_mbpp"])
+def test_so_is_one_of_mathematics_and_of_code(tmp_path, recipe, name, content):
+    (wrong := tmp_path / "records.jsonl").write_text(content)
+    file = f"{{file: '{wrong}'}}"
+    named = [f"env.{split}={file}" for split in ("train", "val", "test")]
+    if recipe == "grpo_mbpp":
+        named = [f"data={{type: jsonl, train: '{wrong}', val: '{wrong}', test: '{wrong}'}}"]
+    done = command(name, recipe, *named)
+    assert done.exit_code == 2 and "records.jsonl" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("name", ["plan", "config"])
+def test_records_that_are_not_here_can_be_planned(tmp_path, name):
+    """Where the run will be started, they are."""
+    file = f"{{file: '{tmp_path / 'elsewhere.jsonl'}'}}"
+    done = command(name, "math_single", *(f"env.{split}={file}" for split in ("train", "val", "test")))
+    assert done.exit_code == 0, done.stderr
+
+
 def test_an_untrained_team_has_no_checkpoint():
     result = coterie.evaluate("tests/recipes/matrix.yaml", tasks=1).as_dict()
     assert result["checkpoint"] is None and result["versions"]["coterie"]

@@ -12,7 +12,7 @@ from pydantic import Field, FilePath
 
 from coterie import Plugin, PluginConfig
 from coterie.compose import contents as module
-from coterie.compose.contents import contents, sha256_of
+from coterie.compose.contents import contents, module_file, sha256_of
 from coterie.compose.named_files import DATASET, MODEL, NamedFile
 from coterie.compose.settings import settings_of
 from coterie.testing.support.runs import coterie_run
@@ -145,3 +145,12 @@ def test_installed_code_is_known_by_its_version_alone():
     assert module.place_of(named) is None
     assert module.place_of(NamedFile(("a",), "coterie.stats:Interval", "function")) is None
     assert module.place_of(NamedFile(("a",), f"{__name__}:Reader", "function")) == str(Path(__file__))
+
+
+def test_a_module_in_folders_without_an_init_file_is_found(tmp_path):
+    """A package may be one by its folder alone, and none of its folders is imported yet."""
+    file = tmp_path / "outermost" / "inner" / "game.py"
+    file.parent.mkdir(parents=True)
+    file.write_text("")
+    assert module_file("outermost.inner.game", [str(tmp_path)]) == file
+    assert module_file("outermost.inner.other", [str(tmp_path)]) is None

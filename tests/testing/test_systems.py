@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from coterie.core.errors import ConfigError
+from coterie.core.errors import ConfigError, SystemFault
+from coterie.core.protocols import ScoredRollout
+from coterie.core.types import Scores
 from coterie.testing import build, check_chat_format, check_data_source, check_executor, check_tracker
+from coterie.testing.checks import executor as executor_check
 from coterie.testing.support.toys import LetterTokenizer
 from tests.testing.support import caught
 
@@ -58,8 +62,28 @@ async def renamed(self, job):
         raise RuntimeError(str(error)) from error
 
 
-async def trees(self, job):
-    return (await Plays.play(self, job)).tree
+async def wrapped(self, job):
+    try:
+        return await Plays.play(self, job)
+    except SystemFault as error:
+        raise SystemFault(f"wrapped: {error}") from error
+
+
+async def cancels(self, job):
+    try:
+        return await Plays.play(self, job)
+    except SystemFault as error:
+        raise asyncio.CancelledError from error
+
+
+async def cancels_all(self, job):
+    self.tasks = [*getattr(self, "tasks", ()), asyncio.ensure_future(self.side.play(job))]
+    try:
+        return await self.tasks[-1]
+    except asyncio.CancelledError:
+        for task in self.tasks:
+            task.cancel()
+        raise
 
 
 async def shielded(self, job):
@@ -74,24 +98,102 @@ async def unstoppable(self, job):
         return await playing
 
 
+async def twice(self, job):
+    await self.side.play(job)
+    return await self.side.play(job)
+
+
+async def exits(self, job):
+    raise SystemExit(3)
+
+
+def with_job(**changes):
+    """`play` of the job with changed fields."""
+
+    async def play(self, job):
+        return await self.side.play(replace(job, **changes))
+
+    return play
+
+
+def with_rollout(change):
+    """`play` whose rollout is changed."""
+
+    async def play(self, job):
+        return change(await self.side.play(job))
+
+    return play
+
+
+def never():
+    return asyncio.get_running_loop().create_future()
+
+
+def done(value):
+    future = never()
+    future.set_result(value)
+    return future
+
+
+async def hangs(self, *arguments):
+    await asyncio.sleep(3600)
+
+
+async def opens_twice(self, ctx):
+    await Plays.open(self, ctx)
+    await ctx.side.open(ctx.engine)
+
+
+async def closes_twice(self):
+    await self.side.close()
+    await self.side.close()
+
+
 async def nothing(self, ctx=None):
     self.side = ctx.side if ctx else self.side
 
 
 @pytest.mark.parametrize(("members", "message"), [
-    ({"play": in_turn}, "one job after the other"), ({"play": one_for_all}, "returned the rollout of"),
-    ({"play": with_exceptions}, "swallowed an exception"), ({"play": renamed}, "into RuntimeError"),
-    ({"play": trees}, "return the side's Rollout"),
-    ({"play": shielded}, "after the call of train-0 was cancelled"),
+    ({"play": in_turn}, "one job after the other"), ({"play": one_for_all}, "for the job train-"),
+    ({"play": with_exceptions}, "swallowed an exception"), ({"play": renamed}, "raised RuntimeError("),
+    ({"play": wrapped}, "wrapped: the job broke"), ({"play": cancels}, "nobody asked for that"),
+    ({"play": cancels_all}, "nobody asked for that"), ({"play": exits}, "raised SystemExit: 3"),
+    ({"play": shielded}, "after the call of long was cancelled"),
     ({"play": unstoppable}, "goes on when its call is cancelled"),
-    ({"open": nothing}, "opened the rollout side 0 times"),
-], ids=lambda value: None if isinstance(value, str) else "-".join(value))  # fmt: skip
-def test_a_broken_executor_is_caught(members, message):
+    ({"play": twice}, "gave the side 12 jobs for 6"), ({"play": hangs}, "has not ended after 0.5 s"),
+    ({"play": with_job(evaluation=False)}, "a job that it was not given"),
+    ({"play": with_job(versions={})}, "a job that it was not given"),
+    ({"play": with_job(chain=0)}, "for the job train-"),
+    ({"play": with_rollout(lambda rollout: rollout.tree)}, "return the Rollout of the rollout side"),
+    ({"play": with_rollout(lambda rollout: replace(rollout, tree=None))}, "a Tree, and a future"),
+    ({"play": with_rollout(lambda rollout: replace(rollout, scored=None))}, "a Tree, and a future"),
+    ({"play": with_rollout(lambda rollout: replace(rollout, scored=never()))}, "has not ended after 0.5 s"),
+    ({"play": with_rollout(lambda rollout: replace(rollout, scored=done(Scores())))}, "whose `scored` is"),
+    ({"play": with_rollout(lambda rollout: replace(rollout, scored=done(ScoredRollout(Scores(), {}))))},
+     "whose `scored` is"),
+    ({"play": lambda self, job: None}, "make it `async def play`"),
+    ({"open": nothing}, "opened the rollout side 0 times"), ({"open": opens_twice}, "2 times"),
+    ({"open": hangs}, "has not ended"), ({"close": hangs}, "has not ended"),
+    ({"close": closes_twice}, "closed the rollout side 2 times"),
+])  # fmt: skip
+def test_a_broken_executor_is_caught(members, message, monkeypatch):
+    if hangs in members.values() or "has not ended" in message:
+        monkeypatch.setattr(executor_check, "_SECONDS", 0.5)
     caught(message, check_executor, type("Broken", (Plays,), members)())
 
 
-def test_a_plain_executor_passes():
+async def late(self, job):
+    """Jobs begin at any time, and end at any time."""
+    await asyncio.sleep(0.02 * (job.chain % 3))
+    rollout = await self.side.play(job)
+    await asyncio.sleep(0.02 * (job.chain % 2))
+    return rollout
+
+
+def test_sound_executors_pass():
     check_executor(Plays())
+    check_executor(type("Late", (Plays,), {"play": late})())
+    check_executor(build("executor", {"type": "local", "max_live": 2}))
 
 
 def test_an_executor_that_leaves_the_side_open_is_caught():

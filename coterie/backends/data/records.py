@@ -121,7 +121,7 @@ class FileShares(Shares):
             )
         if not file.is_file():
             why = "" if Path(name).is_absolute() else f"looked for in {Path.cwd()}"
-            fix = f"name the file where it is now, e.g. {where}=FILE"
+            fix = "name the file where it is now"
             raise ConfigError(f"no such file: {name}", path=where, why=why, fix=fix)
         return file, where
 

@@ -6,7 +6,6 @@ import json
 import logging
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,7 +17,7 @@ from coterie.core.errors import MissingExtra
 
 if TYPE_CHECKING:
     from coterie.api.comlrl import Flags
-    from coterie.core.config import Resolved
+    from coterie.core.config import Resolved, RunConfig
 
 log = logging.getLogger("coterie")
 PLAIN = re.compile(r"[A-Za-z_][\w./+-]*")
@@ -65,17 +64,22 @@ def command(
 def _check(resolved: Resolved) -> None:
     from coterie.compose import prepare, trained_splits
 
-    splits = trained_splits(resolved.config.schedule) if reads_files(resolved.config.env) else ()
     try:
+        splits = trained_splits(resolved.config.schedule) if reads_files(resolved.config) else ()
         prepare(resolved, splits)  # the engine and the trainer are not made: they may import large libraries
     except MissingExtra as error:  # the configuration can still be shown
         log.warning("not checked in full: %s; %s", error.what, error.fix)
 
 
-def reads_files(env: Mapping[str, Any]) -> bool:
-    """Whether the environment's own settings name files of records, all of which are here."""
-    names = [env[key] for key in ("path", "train", "val", "test") if isinstance(env.get(key), str)]
-    return bool(names) and all(Path(name).exists() for name in names)
+def reads_files(config: RunConfig) -> bool:
+    """Whether `env` and `data` name files of records, all of which are here."""
+    from coterie.compose.contents import place_of
+    from coterie.compose.named_files import FILE, FUNCTION
+    from coterie.compose.settings import settings_of
+
+    tables = [file for file in settings_of(config).files.values() if file.keys[0] in ("env", "data")]
+    named = [file for file in tables if file.form != FUNCTION]
+    return bool(named) and all(file.form == FILE and place_of(file) is not None for file in named)
 
 
 def with_defaults(table: Mapping[str, Any]) -> dict[str, Any]:

@@ -92,7 +92,7 @@ def command(
     planned = "cuda" if gpus is not None or given else None
     with interruptible(at_once=True):  # a plugin's methods are called
         resolved = load(chosen, overrides=overrides(settings), scale=scale, overlays=overlays)
-        splits = trained_splits(resolved.config.schedule) if reads_files(resolved.config.env) else ()
+        splits = trained_splits(resolved.config.schedule) if reads_files(resolved.config) else ()
         run = evaluating(compose(resolved, splits))
         counts = count(run)
         if not yes:

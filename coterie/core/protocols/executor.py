@@ -92,4 +92,4 @@ class Executor(Protocol):
         """
 
     async def close(self) -> None:
-        """Close what `open` opened."""
+        """Close what `open` opened, also where it failed on its way."""

@@ -6,6 +6,7 @@ Those of a rollout take about a microsecond a call; those of a step, about a mic
 from __future__ import annotations
 
 import json
+from asyncio import isfuture
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from inspect import isawaitable, iscoroutine
 from typing import Any, NoReturn, SupportsFloat, TypeVar
@@ -14,7 +15,7 @@ import numpy as np
 
 from coterie.core.errors import PluginError, did_you_mean
 from coterie.core.plugins.origin import origin_of, place as at
-from coterie.core.protocols import Rollout, RolloutJob
+from coterie.core.protocols import Rollout, RolloutJob, ScoredRollout
 from coterie.core.types import TEAM, Credit, Key, Message, Score, Step, Tree
 from coterie.core.types.messages import encodable
 
@@ -188,14 +189,21 @@ def check_metrics(plugin: Any, method: str, metrics: Any) -> None:
 
 def check_rollout(executor: Any, job: RolloutJob, rollout: Any) -> Rollout:
     """Of `Executor.play`: the rollout of the job."""
-    if not isinstance(rollout, Rollout):
-        refuse(executor, "play", rollout, "return the Rollout of the rollout side")
+    if not (isinstance(rollout, Rollout) and isinstance(rollout.tree, Tree) and isfuture(rollout.scored)):
+        refuse(executor, "play", rollout, "return the Rollout of the rollout side: a Tree, and a future")
     tree = rollout.tree
     if (tree.task.id, tree.epoch, tree.chain) != (job.task.id, job.epoch, job.chain):
         what = f"the rollout of task {tree.task.id}, epoch {tree.epoch}, chain {tree.chain}"
         fix = f"return that of the job: task {job.task.id}, epoch {job.epoch}, chain {job.chain}"
         refuse(executor, "play", what, fix)
     return rollout
+
+
+def check_scored(executor: Any, scored: Any) -> ScoredRollout:
+    """Of `Rollout.scored`: what the rollout side wrote of the tree."""
+    if not isinstance(scored, ScoredRollout):
+        refuse(executor, "play", scored, "the result of `Rollout.scored` is the side's ScoredRollout")
+    return scored
 
 
 def check_table(plugin: Any, method: str, returned: Any) -> None:

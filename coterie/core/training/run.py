@@ -14,7 +14,13 @@ from coterie.core.plugins import plugins
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import Batch, Rollout, RolloutJob
 from coterie.core.protocols.trainer import FollowsBudget
-from coterie.core.rollout.contracts import check_async, check_metric_names, check_rollout, check_table
+from coterie.core.rollout.contracts import (
+    check_async,
+    check_metric_names,
+    check_rollout,
+    check_scored,
+    check_table,
+)
 from coterie.core.rollout.missing import check_missing, check_parsers
 from coterie.core.training.lifetime import Lifetime
 from coterie.core.training.metrics import step_metrics
@@ -83,7 +89,7 @@ class Run(Lifetime):
         """
         scores = Scores()
         for rollout in rollouts.rollouts:
-            scores.merge((await rollout.scored).scores)
+            scores.merge(check_scored(self.executor, await rollout.scored).scores)
         for tree in rollouts.trees:
             plugins().notify("episode_ended", tree=tree, scores=scores, evaluation=evaluation)
         where = "this evaluation" if evaluation else "this step"
@@ -154,10 +160,10 @@ class Run(Lifetime):
             row |= self.curriculum.metrics(trees, self.state.curriculum)
         counted = rollouts.counted
         check_metric_names(self.sampler, "count", counted.keys() - {"prompts/truncated"})  # ours
-        rollouts.lap("record")
         seconds = max(time.perf_counter() - rollouts.started, 1e-9)
+        laps = {**rollouts.laps, "record": seconds - sum(rollouts.laps.values())}
         shares = {name[:-7] + "share": v / seconds for name, v in counted.items() if name[-8:] == "/seconds"}
-        row |= {**counted, **shares, **{f"time/{part}": value for part, value in rollouts.laps.items()}}
+        row |= {**counted, **shares, **{f"time/{part}": value for part, value in laps.items()}}
         return {**row, "time/step": seconds, "time/tokens_per_second": generated / seconds}
 
     def finish(self, step: int, rollouts: StepRollouts, row: Mapping[str, Any]) -> dict[str, Any]:

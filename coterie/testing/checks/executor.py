@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Sequence
+import inspect
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 from coterie.core.concurrency.together import together
-from coterie.core.errors import SystemFault
+from coterie.core.errors import PluginError, SystemFault
 from coterie.core.protocols import (
     Engine,
     ExecutorContext,
@@ -18,57 +18,74 @@ from coterie.core.protocols import (
     RolloutSide,
     ScoredRollout,
 )
+from coterie.core.rollout.contracts import check_rollout
 from coterie.core.rollout.engine_client import LocalEngineClient
 from coterie.core.types import Key, Node, Scores, Task, Tree
 from coterie.testing.support.failure import ConformanceError, guarded, require, require_kind
 from coterie.testing.support.toys import LetterEngine
 
-_NAP = 0.05
-"""Seconds."""
-_FAILS = "fails"
+T = TypeVar("T")
+
+_SECONDS = 30.0
+"""Most seconds of a call; a job of the check takes a part of one."""
+_ALONE = 1.0
+"""Seconds that a job waits for another one beside it."""
+_FAILS, _LONG = "fails", "long"
 
 
 @dataclass
 class NappingSide:
-    """A rollout side whose later jobs take less time; a task `fails` raises."""
+    """A rollout side whose jobs wait for each other; a task `fails` raises, a task `long` takes a while."""
 
     opened: int = 0
-    played: list[tuple[str, float, float]] = field(default_factory=list)
-    """Task id, begin and end of every job that was played to its end."""
+    closed: int = 0
+    received: list[RolloutJob] = field(default_factory=list)
+    """Jobs that were begun."""
+    played: list[str] = field(default_factory=list)
+    """Task ids of the jobs that were played to their end."""
+    live: int = 0
+    most: int = 0
+    """Most jobs that were played at once."""
 
     async def open(self, engine: Any) -> None:
         self.opened += 1
 
     async def close(self) -> None:
-        self.opened -= 1
+        self.closed += 1
 
     async def play(self, job: RolloutJob) -> Rollout:
-        begin = time.monotonic()
+        self.received.append(job)
         if job.task.id == _FAILS:
             raise SystemFault("the job broke")
-        await asyncio.sleep(_NAP / (1 + int(job.task.payload)))
-        self.played.append((job.task.id, begin, time.monotonic()))
+        self.live += 1
+        self.most = max(self.most, self.live)
+        try:
+            await self._work(job)
+        finally:
+            self.live -= 1
+        self.played.append(job.task.id)
         scored: asyncio.Future[ScoredRollout] = asyncio.get_running_loop().create_future()
-        scored.set_result(ScoredRollout(Scores(), {}))
-        key = Key(job.task.id, job.epoch, job.chain)
-        return Rollout(
-            Tree(
-                task=job.task,
-                chain=job.chain,
-                epoch=job.epoch,
-                root=Node(key=key, turn=0, stage=0, decisions={}, joints=()),
-            ),
-            scored,
-        )
+        scored.set_result(ScoredRollout(Scores(), {"check/job": float(job.task.payload)}))
+        root = Node(key=Key(job.task.id, job.epoch, job.chain), turn=0, stage=0, decisions={}, joints=())
+        return Rollout(Tree(task=job.task, chain=job.chain, epoch=job.epoch, root=root), scored)
+
+    async def _work(self, job: RolloutJob) -> None:
+        """Later jobs take less time, once two were played at once."""
+        until = asyncio.get_running_loop().time() + _ALONE
+        while job.task.id != _LONG and self.most < 2 and asyncio.get_running_loop().time() < until:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.5 if job.task.id == _LONG else 0.03 / (1 + job.task.payload))
 
 
 def check_executor(executor: Any) -> None:
     """Check an executor that plays in this process.
 
     - `open` opens the rollout side and `close` closes it, once each.
-    - `play` returns the rollout of its job, and several jobs are played at the same time.
+    - `play` gives the side its job as it is, and returns the side's rollout of it, scores included. At least
+      two jobs are played at the same time.
     - An exception reaches the caller as it was raised.
     - A call that is cancelled ends its job, and no other.
+    - No call takes longer than 30 seconds.
 
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
@@ -80,85 +97,122 @@ def check_executor(executor: Any) -> None:
 async def _check(executor: Any, name: str) -> None:
     side = NappingSide()
     client = LocalEngineClient(cast(Engine, LetterEngine()))
-    with guarded(f"{name}.open"):
-        await executor.open(
-            ExecutorContext(side=cast(RolloutSide, side), make_side=NappingSide, engine=client)
-        )
-    require(
-        side.opened == 1,
-        f"opened the rollout side {side.opened} times",
-        where=f"{name}.open",
-        fix="await ctx.side.open(ctx.engine)",
-    )
+    given = ExecutorContext(side=cast(RolloutSide, side), make_side=NappingSide, engine=client)
+    await _called(f"{name}.open", executor.open, given)
+    fix = "open it once" if side.opened else "await ctx.side.open(ctx.engine)"
+    require(side.opened == 1, _times("opened", side.opened), where=f"{name}.open", fix=fix)
     await _check_rollouts(executor, side, f"{name}.play")
-    await _check_exception(executor, side, f"{name}.play")
-    with guarded(f"{name}.close"):
-        await executor.close()
-    require(
-        side.opened == 0,
-        "left the rollout side open",
-        where=f"{name}.close",
-        fix="await the rollout side's close",
-    )
+    await _check_exception(executor, f"{name}.play")
+    await _check_cancelled(executor, side, f"{name}.play")
+    await _called(f"{name}.close", executor.close)
+    fix = "close it once" if side.closed else "await the rollout side's close"
+    what = _times("closed", side.closed) if side.closed else "left the rollout side open"
+    require(side.closed == 1, what, where=f"{name}.close", fix=fix)
+
+
+def _times(what: str, count: int) -> str:
+    return f"{what} the rollout side {count} times"
+
+
+async def _called(where: str, method: Any, *arguments: Any) -> Any:
+    """The result of a method, within the time; whatever else it raises is a ConformanceError."""
+    with guarded(where):
+        awaitable = method(*arguments)
+    fix = f"make it `async def {where.rpartition('.')[2]}`"
+    require(inspect.isawaitable(awaitable), f"returned {awaitable!r:.200}", where=where, fix=fix)
+    return await _in_time(where, _guarded(where, awaitable))
+
+
+async def _guarded(where: str, work: Awaitable[T]) -> T:
+    """An exit has to be caught in the task that it would end, or it ends the event loop."""
+    with guarded(where):
+        return await work
+
+
+async def _in_time(where: str, work: Awaitable[T]) -> T:
+    task = asyncio.ensure_future(work)
+    done, _ = await asyncio.wait([task], timeout=_SECONDS)
+    if not done:
+        task.cancel()
+        _failed(f"has not ended after {_SECONDS:g} s", where, "bound what it waits for")
+    if task.cancelled():
+        _failed("was cancelled, and nobody asked for that", where, "cancel what a call started, and no other")
+    return task.result()
+
+
+def _failed(what: str, where: str, fix: str) -> NoReturn:
+    raise ConformanceError(what, where=where, fix=fix)
 
 
 def _jobs(names: Sequence[str]) -> list[RolloutJob]:
-    return [RolloutJob(task=Task(id=name, payload=index)) for index, name in enumerate(names)]
+    """Jobs none of whose fields has its default."""
+    given: dict[str, Any] = {"level": 1, "versions": {"p": 3}, "evaluation": True, "greedy": True}
+    given["policies"] = {"one": None}
+    return [
+        RolloutJob(task=Task(id=name, payload=index), epoch=1 + index, chain=2 + index, **given)
+        for index, name in enumerate(names)
+    ]
 
 
 async def _check_rollouts(executor: Any, side: NappingSide, where: str) -> None:
     jobs = _jobs([f"train-{index}" for index in range(6)])
-    with guarded(where):
-        rollouts = await together(map(executor.play, jobs))
+    rollouts = await together(_called(where, executor.play, job) for job in jobs)
     for job, rollout in zip(jobs, rollouts, strict=True):
-        sound = isinstance(rollout, Rollout)
-        require(sound, f"returned {rollout!r:.200}", where=where, fix="return the side's Rollout")
-        require(
-            rollout.tree.task.id == job.task.id,
-            f"returned the rollout of {rollout.tree.task.id} for the job {job.task.id}",
-            where=where,
-            fix="return the rollout of the job: several are played at the same time",
-        )
-    begins, ends = [begin for _, begin, _ in side.played], [end for _, _, end in side.played]
+        try:
+            check_rollout(executor, job, rollout)
+        except PluginError as error:
+            _failed(f"returned {rollout!r:.200} for the job {job.task.id}", where, error.fix)
+        scored = await _in_time(f"{where}: the future `scored`", rollout.scored)
+        sound = isinstance(scored, ScoredRollout) and scored.metrics == {"check/job": job.task.payload}
+        fix = "return the Rollout of the side as it is"
+        require(sound, f"returned a Rollout whose `scored` is {scored!r:.200}", where=where, fix=fix)
+    changed = [job for job in side.received if job not in jobs]
+    what = f"gave the side {len(side.received)} jobs for {len(jobs)}"
+    if changed:
+        what = f"gave the side a job that it was not given: {changed[0]!r}"
+    fix = "await the side's play of the job as it is, once"
+    require(not changed and len(side.received) == len(jobs), what, where=where, fix=fix)
     require(
-        max(begins) < min(ends),
+        side.most > 1,
         "plays one job after the other",
         where=where,
-        fix="hold no lock while a job is played: engines batch requests across episodes",
+        fix="let several calls play at the same time: engines batch requests across episodes",
     )
 
 
-async def _check_exception(executor: Any, side: NappingSide, where: str) -> None:
-    failing, first, second = _jobs([_FAILS, "train-0", "train-1"])
+async def _check_exception(executor: Any, where: str) -> None:
+    (failing,) = _jobs([_FAILS])
+    unchanged = "let the exception through unchanged"
+    error = await _in_time(where, _raised(executor.play(failing)))
+    require(error is not None, "swallowed an exception", where=where, fix="let it through")
+    what = f"raised {error!r} for SystemFault('the job broke')"
+    require(type(error) is SystemFault and str(error) == "the job broke", what, where=where, fix=unchanged)
+
+
+async def _raised(work: Awaitable[Any]) -> BaseException | None:
     try:
-        await executor.play(failing)
-    except SystemFault as fault:
-        require(
-            "the job broke" in str(fault),
-            f"raised {fault!r} for SystemFault('the job broke')",
-            where=where,
-            fix="let the exception through unchanged",
-        )
-    except Exception as error:
-        raise ConformanceError(
-            f"turned a SystemFault into {type(error).__name__}",
-            where=where,
-            fix="let the exception through unchanged",
-        ) from error
-    else:
-        require(False, "swallowed an exception", where=where, fix="let it through")
+        await work
+    except (Exception, SystemExit) as error:
+        return error
+    return None
+
+
+async def _check_cancelled(executor: Any, side: NappingSide, where: str) -> None:
     side.played.clear()
+    first, second = _jobs([_LONG, "train-1"])
+    cancelled, kept = (asyncio.ensure_future(executor.play(job)) for job in (first, second))
+    until = asyncio.get_running_loop().time() + _SECONDS
+    while side.live < 1 and asyncio.get_running_loop().time() < until:
+        await asyncio.sleep(0.001)
+    cancelled.cancel()
+    await asyncio.wait([cancelled], timeout=_SECONDS)
     with guarded(where):
-        cancelled, kept = (asyncio.ensure_future(executor.play(job)) for job in (first, second))
-        await asyncio.sleep(_NAP / 10)
-        cancelled.cancel()
-        await asyncio.wait([cancelled])
-        await kept
+        await _in_time(where, kept)
     require(cancelled.cancelled(), "goes on when its call is cancelled", where=where, fix="let it through")
-    await asyncio.sleep(2 * _NAP)
+    await asyncio.sleep(1.0)  # twice as long as the job takes
     require(
-        [task for task, _, _ in side.played] == ["train-1"],
-        f"played {[task for task, _, _ in side.played]} to the end after the call of train-0 was cancelled",
+        side.played == ["train-1"],
+        f"played {side.played} to the end after the call of {_LONG} was cancelled",
         where=where,
         fix="cancel that job alone: an active rollout that nobody awaits keeps request batches from forming",
     )

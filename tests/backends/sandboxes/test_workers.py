@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -190,6 +192,24 @@ def test_a_worker_that_dies_more_slowly_than_the_last_one_leaves_nothing(tmp_pat
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(.5)"]) as dying:
         (base / f"{dying.pid}-8").mkdir()
         worker_module._remove(str(base))
+    assert not base.exists()
+
+
+def test_a_worker_whose_host_process_is_gone_before_it_serves_removes_the_folder() -> None:
+    """It starts instead of a killed one, say, and nobody is there to hear that it is ready."""
+    base = Path(tempfile.mkdtemp())
+    base.chmod(0o711)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    orders = {"alone": False, "shown": [], "base": str(base), "preload": [], "without": []}
+    start = [pool_module._START, str(Path(pool_module.__file__).parent), str(theirs.fileno())]
+    command = [sys.executable, "-P", "-s", "-S", "-c", *start]
+    with theirs, subprocess.Popen(command, pass_fds=[theirs.fileno()]) as worker:
+        ours.send(json.dumps(orders).encode())
+        while not os.listdir(base) and worker.poll() is None:  # it tries what protects its programs
+            time.sleep(0.001)
+        theirs.close()
+        ours.close()
+        assert worker.wait(30) == 1
     assert not base.exists()
 
 

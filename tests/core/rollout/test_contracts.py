@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from fractions import Fraction
 from types import MappingProxyType
 
@@ -183,11 +184,17 @@ def test_sound_credit_passes(game):
 def test_an_executor_returns_the_rollout_of_its_job(game):
     job = RolloutJob(task=Task(id="a"), epoch=1, chain=2)
 
+    loop = asyncio.new_event_loop()
+    future = loop.create_future()
+    loop.close()
+
     def rollout(name, epoch=1, chain=2):
-        return Rollout(Tree(task=Task(id=name), chain=chain, epoch=epoch, root=None), None)
+        return Rollout(Tree(task=Task(id=name), chain=chain, epoch=epoch, root=None), future)
 
     right = rollout("a")
     assert contracts.check_rollout(game, job, right) is right
-    for wrong in (None, 3, [right], right.tree, rollout("b"), rollout("a", epoch=0), rollout("a", chain=0)):
+    others = [rollout("b"), rollout("a", epoch=0), rollout("a", chain=0)]
+    others += [Rollout(None, right.scored), Rollout(right.tree, None)]
+    for wrong in (None, 3, [right], right.tree, *others):
         with pytest.raises(PluginError, match="play returned"):
             contracts.check_rollout(game, job, wrong)

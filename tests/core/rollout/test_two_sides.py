@@ -10,7 +10,9 @@ from dataclasses import replace
 
 import pytest
 
+from coterie import Plugin
 from coterie.api.open_run import open_run
+from coterie.backends.executors.local import LocalExecutor
 from coterie.backends.models.policy import TrainingFields
 from coterie.backends.trainers.none import NoTrainer
 from coterie.core.errors import PluginError, TooManyMissing
@@ -350,3 +352,45 @@ class Idle(NoTrainer):
 
     async def open(self, ctx):
         pass
+
+
+class OfLists(Plugin):
+    """An executor as before 0.2."""
+
+    async def open(self, ctx): ...
+
+    async def play(self, jobs): ...
+
+    async def close(self): ...
+
+
+class NotAsync(LocalExecutor):
+    def open(self, ctx): ...
+
+
+class BareScores(LocalExecutor):
+    """An executor whose rollouts have scores without the side's metrics."""
+
+    async def play(self, job):
+        rollout = await super().play(job)
+        scored = asyncio.get_running_loop().create_future()
+        scored.set_result((await rollout.scored).scores)
+        return replace(rollout, scored=scored)
+
+
+@pytest.mark.parametrize(("executor", "what", "fix"), [
+    (OfLists, "takes a list of jobs, as before 0.2", "async def play(self, job: RolloutJob) -> Rollout"),
+    (NotAsync, "`open` is no coroutine function", "async def open(self, ctx: ExecutorContext) -> None"),
+    (BareScores, "play returned", "the side's ScoredRollout"),
+])  # fmt: skip
+def test_a_wrong_executor_is_named_with_what_to_write(executor, what, fix):
+    async def go(run):
+        try:
+            await open_run(run)
+            await train(run)
+        finally:
+            await run.close()
+
+    with pytest.raises(PluginError) as error:
+        asyncio.run(go(coterie_run(answers="1", executor={"type": f"{__name__}:{executor.__name__}"})))
+    assert what in str(error.value) and fix in error.value.fix and executor.__name__ in str(error.value)

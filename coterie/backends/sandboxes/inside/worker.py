@@ -86,9 +86,14 @@ def main(arguments: list[str]) -> None:
         seccomp.prepare()
         program.prepare(orders["shown"])
     except BaseException as error:
-        control.send(json.dumps({"fault": f"{type(error).__name__}: {error}"}).encode())
+        hello = {"fault": f"{type(error).__name__}: {error}"}
+    try:
+        control.send(json.dumps(hello).encode())
+    except OSError:  # the host process is gone
+        _remove(orders["base"])
         os._exit(1)
-    control.send(json.dumps(hello).encode())
+    if "fault" in hello:
+        os._exit(1)
     gc.collect()
     gc.freeze()  # pages that a child's collection does not touch stay shared
     worker.serve()

@@ -94,6 +94,9 @@ class RecordTasks:
         return tasks
 
     def _task(self, split: Split, index: int, record: Mapping[str, Any], records: Sequence[Any]) -> Task:
+        given = record.get("id")
+        if isinstance(given, int) and not isinstance(given, bool):
+            record = {**record, "id": str(given)}
         try:
             return self._make(record, f"{split}-{record.get('id') or index}")
         except ValueError as error:

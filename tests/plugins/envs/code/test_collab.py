@@ -461,6 +461,12 @@ def test_problems_of_test_are_left_out_of_train(tmp_path, caplog):
     assert "are also evaluated and are left out" in caplog.text
 
 
+def test_an_id_may_be_a_number(tmp_path):
+    table = data_of(tmp_path, train=[{**ADD, "id": 0}, {**SHIFT, "id": 7}], val=[ROOT])
+    env = build("environment", {"type": "code_collab"}, order=TEAM, data=table, sandbox="local")
+    assert [task.id for task in env._tasks._tasks("train")] == ["train-0", "train-7"]
+
+
 def test_problems_that_repeat_within_a_split_are_told_with_their_places(tmp_path, caplog):
     table = data_of(
         tmp_path, train=[ADD, SHIFT, {**ADD, "id": "again"}], val=[ROOT], test=[ROOT | {"id": "t"}]
