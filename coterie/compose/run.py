@@ -15,6 +15,7 @@ from coterie.compose.layer_errors import layer_named
 from coterie.compose.members import Demonstrates
 from coterie.compose.rollout_side import RolloutParts, make_rollout_parts, make_rollout_side
 from coterie.compose.settings import REFERRED
+from coterie.compose.staleness import check_staleness, check_versions, plays_pinned
 from coterie.core.config import TABLES, Resolved, RunConfig, ScheduleConfig
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import Plugin
@@ -134,8 +135,12 @@ def _prepare(resolved: Resolved, splits: Collection[Split]) -> Prepared:
     # Those that a component of the learning side made, a chat format's for one, are opened with the others.
     side.resources = tuple(builder.resources)
 
+    check_staleness(config, components["loss"])
+
     def make() -> Run:
-        engine = late["engine"]()
+        engine, trainer = late["engine"](), late["trainer"]()
+        pinned = plays_pinned(config, trainer)
+        check_versions(config, engine, trainer, pinned)
         return Run(
             resolved=resolved,
             rollout_side=side,
@@ -143,7 +148,8 @@ def _prepare(resolved: Resolved, splits: Collection[Split]) -> Prepared:
             engine=engine,
             engine_client=LocalEngineClient(engine),
             estimator=parts.estimator,
-            trainer=late["trainer"](),
+            trainer=trainer,
+            pinned=pinned,
             trackers=trackers,
             curriculum=parts.curriculum,
             state=RunState(curriculum=CurriculumState() if parts.curriculum is not None else None),

@@ -7,6 +7,7 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -17,12 +18,13 @@ from coterie.backends.engines.request_batching import RequestBatcher
 from coterie.backends.engines.requests import StopTokens, checked_limit
 from coterie.backends.engines.rows import Counts, Drawn, Row
 from coterie.backends.engines.shared_base import MIXED_ROWS, SharedBase
+from coterie.backends.engines.versions import Versions
 from coterie.backends.models.compute_threads import compute
 from coterie.backends.models.devices import device_of, fix_cublas, is_deterministic
 from coterie.backends.models.loading import context_of, load_folder, load_model, load_tokenizer, require_torch
 from coterie.backends.models.policy import TensorPolicy, declared
 from coterie.backends.models.precision import dtype_of
-from coterie.core.errors import ConfigError, SystemFault
+from coterie.core.errors import ConfigError
 from coterie.core.plugins import MayChange, Plugin, PluginConfig
 from coterie.core.types import Call, Request, Weights
 
@@ -46,6 +48,8 @@ class _Served:
     version: int
     context: int
     kv: KvCost
+    slot: int = 0
+    """The place of the version among those that are held at once; adapters are named after it."""
 
 
 class HFEngine(Plugin):
@@ -92,9 +96,11 @@ class HFEngine(Plugin):
 
     def __init__(self, config: Any = None, build: Any = None) -> None:
         super().__init__(config, build)
-        self._served: dict[str, _Served] = {}
+        self._served: Versions[_Served] = Versions()
         self._bases: dict[tuple[int, str], SharedBase] = {}
         """By the base's module and the decoder's dtype."""
+        self._slots: Counter[str] = Counter()
+        """By policy: the places of versions that were held at once, so far."""
         self._warned: set[str] = set()
         self._codecs: dict[str, Codec] = {}
         self._tokenizers: dict[str, Any] = {}
@@ -119,6 +125,7 @@ class HFEngine(Plugin):
             self._generate,
             ctx.active_rollouts,
             deterministic=ctx.deterministic is not False,  # `auto`: `_load` learns the device
+            beside_updates=ctx.ahead > 0,
             together=self.batch_of,
         )
 
@@ -131,10 +138,17 @@ class HFEngine(Plugin):
     async def load_weights(self, weights: Weights) -> None:
         """Copy the module's (or the folder's) weights, after the batch that is being computed.
 
-        Where adapters share a frozen base, only the policy's adapter is copied now; the base is copied when a
-        batch needs it.
+        Where the newest version is leased, the copy is another one, and no batch is waited for. Where
+        adapters share a frozen base, only the policy's adapter is copied now; the base is copied when a batch
+        needs it.
         """
         await compute(self._load, weights)
+
+    async def lease(self, policy: str, version: int) -> None:
+        self._served.lease(policy, version)
+
+    async def release(self, policy: str, version: int) -> None:
+        self._served.release(policy, version)
 
     async def generate(self, request: Request) -> Call:
         """Generate one call.
@@ -150,7 +164,7 @@ class HFEngine(Plugin):
         """The policy's codec; available before the weights are loaded."""
         if policy not in self._codecs:
             ctx = self._opened[0]
-            served = self._served.get(policy)
+            served = self._served.newest(policy)
             if policy not in self._tokenizers:
                 self._tokenizers[policy] = load_tokenizer(
                     self._configs[policy], policy=policy, vocabulary=ctx.vocabulary
@@ -161,17 +175,17 @@ class HFEngine(Plugin):
 
     def counts(self, policy: str) -> Counts:
         """The counters of the policy's decoder, over all policies that share it."""
-        return self._serving(policy).decoder.counts
+        return self._served.at(policy).decoder.counts
 
     def batch_of(self, policy: str) -> str:
         """The name of the policy's batches: the first policy of its shared base, or the policy itself."""
-        served = self._served.get(policy)
+        served = self._served.newest(policy)
         return served.decoder.name if served and isinstance(served.decoder, SharedBase) else policy
 
     def prepare(self, rows: Mapping[str, int]) -> None:
         """Make the copies of weights that a first batch with these row counts per policy would make."""
         with self._computing:
-            serving = [(self._serving(policy), count) for policy, count in rows.items() if count]
+            serving = [(self._served.at(policy), count) for policy, count in rows.items() if count]
             for base in self._bases.values():
                 counts: Counter[str | None] = Counter()
                 for served, count in serving:
@@ -188,11 +202,6 @@ class HFEngine(Plugin):
             raise RuntimeError("the engine is not open")
         return self._context, self._batcher
 
-    def _serving(self, policy: str) -> _Served:
-        if policy not in self._served:
-            raise SystemFault(f"the policy '{policy}' has no weights in the engine yet")
-        return self._served[policy]
-
     def _load(self, weights: Weights) -> None:
         from coterie.backends.engines.decoders import decoder_factory
         from coterie.backends.models.merged_weights import MergedWeights
@@ -202,7 +211,9 @@ class HFEngine(Plugin):
         adapter = weights.adapter
         if weights.module is None and hasattr(module, "peft_config"):
             adapter = "default"  # of an exported adapter
-        with self._computing:
+        newest, old = self._served.newest(policy), self._served.unused(policy)
+        apart = newest is not None and old is not newest  # leased: no batch computes with what is written
+        with nullcontext() if apart else self._computing:
             merged = MergedWeights(module, adapter)
             self._placed(merged)
             factory = decoder_factory(
@@ -213,19 +224,22 @@ class HFEngine(Plugin):
                 adapters=self.config.adapters,
                 warn=self._warn_once,
             )
-            decoder = self._decoder_for(policy, merged, MergedWeights(module), factory)
+            slot = self._slots[policy] if old is None else old.slot
+            self._slots[policy] += old is None
+            adapter = f"{adapter}~{slot}" if adapter is not None and slot else adapter
+            decoder = self._decoder_for(policy, merged, MergedWeights(module), factory, old, adapter)
             adapter = adapter if isinstance(decoder, SharedBase) else None
-            served = self._served.get(policy)
-            if served is not None:
-                served.decoder, served.adapter, served.version = decoder, adapter, weights.version
-                served.kv = factory.kv
+            if newest is not None:
+                context = newest.context
             else:
                 if tokenizer is not None:
                     self._tokenizers[policy] = tokenizer
                 limit = self._configs[policy].context
                 context = context_of(merged.config, self._tokenizers.get(policy), policy=policy, limit=limit)
-                self._served[policy] = _Served(decoder, adapter, weights.version, context, factory.kv)
                 self._codecs.pop(policy, None)  # it may have been made before the context was known
+            self._served.put(
+                policy, weights.version, _Served(decoder, adapter, weights.version, context, factory.kv, slot)
+            )
             used = [served.decoder for served in self._served.values()]
             self._bases = {key: base for key, base in self._bases.items() if base in used}
 
@@ -264,10 +278,21 @@ class HFEngine(Plugin):
         return loaded.module.to(device), loaded.tokenizer
 
     def _decoder_for(
-        self, policy: str, merged: MergedWeights, base: MergedWeights, make: DecoderFactory
+        self,
+        policy: str,
+        merged: MergedWeights,
+        base: MergedWeights,
+        make: DecoderFactory,
+        unused: _Served | None,
+        adapter: str | None,
     ) -> Decoder | SharedBase:
-        """The policy's decoder, with these weights (an adapter's included) loaded; `base` has no adapter."""
-        old = self._served[policy].decoder if policy in self._served else None
+        """A decoder with these weights (an adapter's included) loaded; `base` has no adapter.
+
+        Args:
+            unused: what may be written over; None: a new decoder, or a new adapter of a shared one.
+            adapter: its name in a shared base.
+        """
+        old = None if unused is None else unused.decoder
         if make.unmixable is not None or not merged.adaptable or self.config.adapters == "merged":
             if old is None or isinstance(old, SharedBase):
                 return make(merged)
@@ -281,7 +306,7 @@ class HFEngine(Plugin):
             if self._dtype(policy, merged) != "float32":
                 mixed_rows = None  # a merge would round small updates away
             self._bases[key] = SharedBase(policy, base, make, mixed_rows)
-        self._bases[key].load(merged)
+        self._bases[key].load(merged, adapter)
         return self._bases[key]
 
     def _dtype(self, policy: str, merged: MergedWeights) -> str:
@@ -297,7 +322,7 @@ class HFEngine(Plugin):
     # -------------------------------------------------------------------------------------------- batches
 
     def _row(self, request: Request) -> Row:
-        sampling, served = request.sampling, self._serving(request.policy)
+        sampling, served = request.sampling, self._served.at(request.policy, request.version)
         limit = checked_limit(request, served.context)
         return Row(
             prompt_ids=request.prompt_ids,
@@ -313,7 +338,7 @@ class HFEngine(Plugin):
     def _generate(self, _: str, requests: list[Request]) -> list[Call]:
         calls: dict[int, Call] = {}
         with self._computing:
-            serving = [self._serving(request.policy) for request in requests]
+            serving = [self._served.at(request.policy, request.version) for request in requests]
             # One decoder, unless weights were loaded since the batch was formed.
             for decoder in {id(served.decoder): served.decoder for served in serving}.values():
                 indices = [index for index, served in enumerate(serving) if served.decoder is decoder]

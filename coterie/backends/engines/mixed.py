@@ -13,6 +13,7 @@ from coterie.backends.models.policy import ModelFields, TensorPolicy
 from coterie.core.config import RunConfig
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import Composed, Plugin, PluginConfig
+from coterie.core.protocols.engine import LeasesVersions
 from coterie.core.types import Call, Request, Weights
 
 if TYPE_CHECKING:
@@ -98,6 +99,17 @@ class MixedEngine(Plugin):
 
     async def load_weights(self, weights: Weights) -> None:
         await self._engine_of[weights.policy].load_weights(weights)
+
+    async def lease(self, policy: str, version: int) -> None:
+        """Lease from the engine of a policy with weights; one behind an endpoint has one version."""
+        engine = self._engine_of[policy]
+        if isinstance(engine, LeasesVersions):
+            await engine.lease(policy, version)
+
+    async def release(self, policy: str, version: int) -> None:
+        engine = self._engine_of[policy]
+        if isinstance(engine, LeasesVersions):
+            await engine.release(policy, version)
 
     def codec(self, policy: str) -> Codec:
         return self._engine_of[policy].codec(policy)

@@ -6,8 +6,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from coterie.backends.models.compute_threads import compute
-from coterie.core.concurrency.active_rollouts import ActiveRollouts
+from coterie.backends.models.compute_threads import compute, compute_beside
+from coterie.core.concurrency.active_rollouts import COHORT, ActiveRollouts
 from coterie.core.types import Call, Request
 
 log = logging.getLogger("coterie")
@@ -23,10 +23,11 @@ class RequestBatcher:
 
     Args:
         generate: blocking function (name of the batch, requests) -> calls.
-        deterministic: batch exactly when all active rollouts wait; False: as soon as the event loop is idle
-            and no batch is being computed.
+        deterministic: batch exactly when all active rollouts of a cohort wait, and only theirs; False: as
+            soon as the event loop is idle and no batch is being computed.
         threaded: run `generate` in the compute thread, so that the event loop stays free; False: on the event
             loop, for engines whose computation is negligible (scripted, tabular).
+        beside_updates: compute in a thread beside that of the trainer, which updates meanwhile.
         together: policy -> name of the batch of its requests; None: one batch per policy, named after it.
     """
 
@@ -37,11 +38,13 @@ class RequestBatcher:
         *,
         deterministic: bool,
         threaded: bool = True,
+        beside_updates: bool = False,
         together: Callable[[str], str] | None = None,
     ) -> None:
         self._generate, self._active_rollouts, self._together = generate, active_rollouts, together
         self.deterministic, self._threaded = deterministic, threaded
-        self._queue: _Batch = []
+        self._compute_in = compute_beside if beside_updates else compute
+        self._queue: list[tuple[str, Request, asyncio.Future[Call]]] = []
         self._running = False
         self._scheduled = False
         self._stall: asyncio.TimerHandle | None = None
@@ -52,7 +55,7 @@ class RequestBatcher:
         """The result of a request, once its batch is computed."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Call] = loop.create_future()
-        self._queue.append((request, future))
+        self._queue.append((COHORT.get(), request, future))
         self._active_rollouts.wait()
         if not self.deterministic:
             self._schedule(loop)
@@ -79,15 +82,24 @@ class RequestBatcher:
         self._scheduled = False
         if self._running or not self._queue:
             return
-        if self.deterministic and not stalled and not self._active_rollouts.idle:
+        cohorts = self._cohorts(stalled)
+        if not cohorts:
             return  # an active rollout has resumed; its next wait schedules a flush
-        queue, self._queue = self._queue, []
-        self._active_rollouts.resume(len(queue))
+        queue: _Batch = []
+        left, self._queue = self._queue, []
+        for cohort, request, future in left:
+            if cohort in cohorts:
+                self._active_rollouts.resume(1, cohort)
+                queue.append((request, future))
+            else:
+                self._queue.append((cohort, request, future))
         # Until the results are here, these rollouts do not wait, yet request nothing: start no other batch.
         self._running = True
         if self._stall is not None:
             self._stall.cancel()
             self._stall = None
+        if self._queue and self.deterministic:
+            self._stall = asyncio.get_running_loop().call_later(STALL_SECONDS, self._stalled)
         queue.sort(key=lambda item: item[0].key)
         batches: dict[str, _Batch] = {}
         for item in queue:
@@ -104,7 +116,7 @@ class RequestBatcher:
     async def _run_threaded(self, batches: dict[str, _Batch]) -> None:
         results = []
         for name in sorted(batches):
-            results.append((batches[name], *await compute(self._compute, name, batches[name])))
+            results.append((batches[name], *await self._compute_in(self._compute, name, batches[name])))
         for items, calls, error in results:
             self._answer(items, calls, error)
         self._done()
@@ -127,8 +139,15 @@ class RequestBatcher:
 
     def _done(self) -> None:
         self._running = False
-        if self._queue and (not self.deterministic or self._active_rollouts.idle):
+        if self._cohorts():
             self._schedule(asyncio.get_running_loop())
+
+    def _cohorts(self, stalled: bool = False) -> set[str]:
+        """The cohorts whose requests the next batch takes: of those that wait, the first that is due."""
+        waiting = {cohort for cohort, _, _ in self._queue}
+        if stalled or not self.deterministic:
+            return waiting
+        return set(sorted(filter(self._active_rollouts.all_wait, waiting))[:1])
 
     def _stalled(self) -> None:
         self._stall = None

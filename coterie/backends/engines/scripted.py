@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
+from coterie.backends.engines.versions import Versions
 from coterie.backends.models.wordcodec import EOS_ID, WordCodec
 from coterie.core.errors import ConfigError, type_text
 from coterie.core.plugins import Plugin, PluginConfig
@@ -44,7 +45,7 @@ class ScriptedEngine(Plugin):
         super().__init__(config, build)
         self._play: Script = resolved(self.config.play)
         self._codec = WordCodec()
-        self._versions: dict[str, int] = {}
+        self._versions: Versions[int] = Versions()
 
     async def open(self, ctx: EngineContext) -> None:
         pass
@@ -53,12 +54,20 @@ class ScriptedEngine(Plugin):
         pass
 
     async def load_weights(self, weights: Weights) -> None:
-        self._versions[weights.policy] = weights.version
+        self._versions.put(weights.policy, weights.version, weights.version)
+
+    async def lease(self, policy: str, version: int) -> None:
+        self._versions.lease(policy, version)
+
+    async def release(self, policy: str, version: int) -> None:
+        self._versions.release(policy, version)
 
     def codec(self, policy: str) -> WordCodec:
         return self._codec
 
     async def generate(self, request: Request) -> Call:
+        known = request.policy in self._versions or request.version
+        version = self._versions.at(request.policy, request.version) if known else 0
         text = self._play(request, self._codec.text(request.prompt_ids))
         if not isinstance(text, str):
             if not inspect.isawaitable(text):
@@ -69,7 +78,7 @@ class ScriptedEngine(Plugin):
             prompt_ids=request.prompt_ids,
             token_ids=ids,
             logprobs=(0.0,) * len(ids),
-            version=self._versions.get(request.policy, 0),
+            version=version,
             finish="stop",
             continues=request.continues,
         )

@@ -58,13 +58,18 @@ class SharedBase:
         self._merged_adapter: str | None = None
         """The adapter in the spare copy."""
 
-    def load(self, weights: MergedWeights) -> None:
-        """Copy the values of the weights' adapter; `generate` computes with them from then on."""
+    def load(self, weights: MergedWeights, name: str | None = None) -> None:
+        """Copy the values of the weights' adapter; `generate` computes rows that name it with them then.
+
+        Args:
+            name: of the adapter in rows; default: the one it has in its module.
+        """
         self._base_is_current = False
         self._merged_adapter = None
         if weights.adapter is not None:
-            self._loaded[weights.adapter] = weights.snapshot()
-            self._outdated.add(weights.adapter)
+            name = name or weights.adapter
+            self._loaded[name] = weights.snapshot()
+            self._outdated.add(name)
 
     def generate(self, rows: Sequence[Row]) -> list[Drawn]:
         """Draw for all rows, each with the adapter that it names."""
@@ -104,8 +109,8 @@ class SharedBase:
             self._mixed.refresh(self._base)
         self._base_is_current = True
         for adapter in sorted(self._outdated):
+            self._outdated.discard(adapter)  # first: the thread of the trainer may load it again
             self._mixed.adapt(adapter, self._loaded[adapter])
-        self._outdated.clear()
         return self._mixed
 
     def _merged_decoder(self, adapter: str | None) -> Decoder:

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from coterie.backends.engines.request_batching import RequestBatcher
+from coterie.backends.engines.versions import Versions
 from coterie.backends.models.policy import TABLE_FILE, TablePolicy, check_table, declared
 from coterie.backends.models.table import Table, log_softmax, read_rows, table_words
 from coterie.backends.models.uniforms import uniforms
 from coterie.backends.models.wordcodec import EOS_ID, WordCodec
-from coterie.core.errors import ConfigError, SystemFault
+from coterie.core.errors import ConfigError
 from coterie.core.plugins import Plugin
 from coterie.core.protocols import EngineContext
 from coterie.core.types import Call, Request, Sampling, Weights
@@ -31,7 +32,7 @@ class TabularEngine(Plugin):
     def __init__(self, config: Any = None, build: Any = None) -> None:
         super().__init__(config, build)
         self._codec = WordCodec(exact=False, markers=False)
-        self._tables: dict[str, tuple[Table, int]] = {}
+        self._tables: Versions[tuple[Table, int]] = Versions()
         self._batcher: RequestBatcher | None = None
 
     async def open(self, ctx: EngineContext) -> None:
@@ -67,14 +68,19 @@ class TabularEngine(Plugin):
                 why=f"{len(differing)} words are in one of them only, such as {differing[0]!r}",
                 fix="play it in the environment that it was trained in",
             )
-        self._tables[weights.policy] = table, weights.version
+        self._tables.put(weights.policy, weights.version, (table, weights.version))
+
+    async def lease(self, policy: str, version: int) -> None:
+        self._tables.lease(policy, version)
+
+    async def release(self, policy: str, version: int) -> None:
+        self._tables.release(policy, version)
 
     def codec(self, policy: str) -> WordCodec:
         return self._codec
 
     async def generate(self, request: Request) -> Call:
-        if request.policy not in self._tables:
-            raise SystemFault(f"the policy '{request.policy}' has no weights in the engine yet")
+        self._tables.at(request.policy, request.version)
         if self._batcher is None:
             raise RuntimeError("the engine is not open")
         self._stops(request.sampling)
@@ -91,7 +97,7 @@ class TabularEngine(Plugin):
         return {EOS_ID, *(index for word in sampling.stop for index in self._codec.ids(word))}
 
     def _generate(self, policy: str, requests: Sequence[Request]) -> list[Call]:
-        table, version = self._tables[policy]
+        tables = [self._tables.at(policy, request.version) for request in requests]
         seeds = np.array([request.seed % 2**64 for request in requests], dtype=np.uint64)
         contexts = [request.prompt_ids for request in requests]
         logprobs: list[list[float]] = [[] for _ in requests]
@@ -105,8 +111,8 @@ class TabularEngine(Plugin):
             unfinished = []
             for index, uniform in zip(alive, draws.tolist(), strict=True):
                 sampling = requests[index].sampling
-                column, logprob = draw(table.logits(contexts[index]), sampling, uniform)
-                token = int(table.ids[column])
+                column, logprob = draw(tables[index][0].logits(contexts[index]), sampling, uniform)
+                token = int(tables[index][0].ids[column])
                 contexts[index] = (*contexts[index], token)
                 logprobs[index].append(logprob)
                 if token in stops[index]:
@@ -119,7 +125,7 @@ class TabularEngine(Plugin):
                 prompt_ids=request.prompt_ids,
                 token_ids=contexts[index][len(request.prompt_ids) :],
                 logprobs=tuple(logprobs[index]),
-                version=version,
+                version=tables[index][1],
                 finish=finish[index],  # type: ignore[arg-type]
                 continues=request.continues,
             )

@@ -12,7 +12,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -101,6 +101,8 @@ class Policy:
     """The head's learning rate; None: the policy's."""
     optimizer: Optimizer | None = None
     version: int = 0
+    kept: dict[int, Mapping[str, Tensor]] = field(default_factory=dict)
+    """By version: copies of its part of the model on the CPU, for steps that were pinned to them."""
     initial_adapter: Mapping[str, Tensor] | None = None
     """The adapter of a `from`, a part of the initial weights; None: a new adapter, which changes nothing."""
     make_optimizer: Callable[[Policy], Optimizer] | None = None
@@ -201,15 +203,15 @@ class Policy:
                 "estimator names ref_logprobs in its `needs`",
             )
         if self.initial_adapter is not None:
-            with self._with_adapter(self.initial_adapter), self.scoring() as scorer:
+            with self.holding(self.initial_adapter), self.scoring() as scorer:
                 yield scorer
             return
         with self.initial.plain(), self.initial.scorer.session():
             yield self.initial.scorer
 
     @contextmanager
-    def _with_adapter(self, tensors: Mapping[str, Tensor]) -> Iterator[None]:
-        """Replace the adapter's weights for a while."""
+    def holding(self, tensors: Mapping[str, Tensor]) -> Iterator[None]:
+        """Replace the policy's part of its model for a while."""
         parameters = self.own_parameters()
         with self.whole(write=True):
             kept = copies(parameters)

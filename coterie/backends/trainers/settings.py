@@ -66,6 +66,12 @@ class TorchConfig(PluginConfig):
         """The setting by which an update has several optimiser steps; empty: it has one."""
         return repeats(self.minibatch_size, self.epochs)
 
+    def is_deterministic(self, wanted: Literal["auto"] | bool) -> bool:
+        """Whether results must repeat on the device of these settings."""
+        from coterie.backends.models.devices import device_of, is_deterministic
+
+        return is_deterministic(wanted, device_of(self.device, "trainer.device"))
+
     def check_needs(self, needs: Collection[str], path: str) -> None:
         """Refuse settings of value learning where neither the estimator nor the loss needs values."""
         if "value" in self.model_fields_set and "values" not in needs:

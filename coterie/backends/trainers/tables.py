@@ -43,6 +43,8 @@ class Tables:
     version: int = 0
     values: Rows = field(default_factory=dict)
     """The value of each context, shape (1,); a new context has 0."""
+    kept: dict[int, Table] = field(default_factory=dict)
+    """Earlier tables by version, for steps that were pinned to them."""
     moments: Moments = field(default_factory=Moments)
     value_moments: Moments = field(default_factory=Moments)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -170,6 +171,17 @@ class TabularTrainer(Plugin):
         tabular = self._policies[policy]
         return Weights(policy=policy, version=tabular.version, module=tabular.table.snapshot())
 
+    def keep(self, policy: str) -> None:
+        tabular = self._policies[policy]
+        tabular.kept[tabular.version] = tabular.table.snapshot()
+
+    def drop(self, policy: str, version: int) -> None:
+        self._policies[policy].kept.pop(version, None)
+
+    @contextmanager
+    def weights_at(self, policy: str, version: int) -> Iterator[Weights]:
+        yield Weights(policy=policy, version=version, module=self._policies[policy].kept[version])
+
     def digest(self) -> dict[str, str]:
         return {
             name: rows_digest(policy.table.words, logits=policy.table.rows, values=policy.values)
@@ -179,10 +191,15 @@ class TabularTrainer(Plugin):
     def save(self, folder: Path) -> None:
         """Write one .npz per policy, and counters in state.json."""
         folder.mkdir(parents=True, exist_ok=True)
-        state = {name: {"version": policy.version} for name, policy in self._policies.items()}
+        state = {
+            name: {"version": policy.version, **({"kept": sorted(policy.kept)} if policy.kept else {})}
+            for name, policy in self._policies.items()
+        }
         (folder / "state.json").write_text(json.dumps(state, indent=1))
         for name, policy in self._policies.items():
             write_rows(folder / f"{name}.npz", policy.table.words, **policy.tables())
+            for version, table in policy.kept.items():
+                write_rows(folder / f"{name}@{version}.npz", table.words, logits=table.rows)
 
     def load(self, folder: Path) -> None:
         """Restore exactly what `save` wrote.
@@ -215,6 +232,9 @@ class TabularTrainer(Plugin):
             policy.moments = Moments(**{part: tables[part] for part in MOMENTS})
             policy.value_moments = Moments(**{part: tables[f"value_{part}"] for part in MOMENTS})
             policy.version = state[name]["version"]
+            for version in state[name].get("kept", ()):
+                words, tables = read_rows(folder / f"{name}@{version}.npz")
+                policy.kept[version] = Table(words, tables["logits"])
 
     def optimizer_steps(self, samples: int, siblings: int) -> int:
         """Optimiser steps of one update, for `coterie plan`."""

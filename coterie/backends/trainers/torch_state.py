@@ -4,6 +4,7 @@ state.json                              versions, step counts, and the policies 
 policies/<policy>.safetensors           the policy's weights: all, or its adapter's, and its value head if it
                                         has one; no file for `train: none`
 policies/<policy>.optimizer.safetensors moments, and fp32 masters of bf16 weights
+versions/<policy>/<version>.safetensors earlier weights that steps in play are pinned to
 starts/<policy>.safetensors             frozen initial weights that can't be read from anywhere else
 starts/adapters/<policy>.safetensors    the adapter of a `from`, with which a policy began
 """
@@ -45,6 +46,8 @@ def save(
             with policy.whole():
                 _write(folder and _weights_file(folder, name), policy.weights())
             _write(folder and _optimizer_file(folder, name), policy.optimizer.state())
+        for version, tensors in policy.kept.items():
+            _write(folder and _version_file(folder, name, version), tensors)
         if policy.initial_adapter is not None:
             _write(folder and _initial_adapter_file(folder, name), policy.initial_adapter)
     heads: dict[str, str] = {}
@@ -63,6 +66,7 @@ def save(
                 "version": policy.version,
                 "optimizer_steps": policy.optimizer.count if policy.optimizer is not None else 0,
                 "initial_adapter": policy.initial_adapter is not None,
+                **({"kept": sorted(policy.kept)} if policy.kept else {}),
             }
             for name, policy in policies.items()
         },
@@ -114,6 +118,9 @@ def load(folder: Path, initial_weights: Sequence[InitialWeights], policies: Mapp
                 fill(policy.weights(), _weights_file(folder, name))
             file = _optimizer_file(folder, name)
             policy.optimizer.restore(_read(file), saved["optimizer_steps"], str(file))
+        policy.kept = {
+            version: _read(_version_file(folder, name, version)) for version in saved.get("kept", ())
+        }
         if saved.get("initial_adapter"):
             policy.initial_adapter = copies(policy.own_parameters())
             fill(policy.initial_adapter, _initial_adapter_file(folder, name))
@@ -188,6 +195,10 @@ def _weights_file(folder: Path, policy: str) -> Path:
 
 def _optimizer_file(folder: Path, policy: str) -> Path:
     return folder / "policies" / f"{quote(policy, safe='')}.optimizer.safetensors"
+
+
+def _version_file(folder: Path, policy: str, version: int) -> Path:
+    return folder / "versions" / quote(policy, safe="") / f"{version}.safetensors"
 
 
 def _initial_file(folder: Path, policy: str) -> Path:

@@ -21,6 +21,7 @@ from coterie.backends.trainers.annotations import annotated, check_annotation
 from coterie.backends.trainers.devices import check_ranks, device_of
 from coterie.backends.trainers.export import export
 from coterie.backends.trainers.forward import Scorer
+from coterie.backends.trainers.kept_versions import KeptVersions
 from coterie.backends.trainers.losses import add_gradients
 from coterie.backends.trainers.optim import Optimizer
 from coterie.backends.trainers.out_of_memory import halving, optimiser_memory
@@ -44,7 +45,7 @@ from coterie.core.types.seeding import seed64
 log = logging.getLogger("coterie")
 
 
-class TorchTrainer(Plugin):
+class TorchTrainer(KeptVersions, Plugin):
     """Updates policies with plain PyTorch: `full`, `lora` on a shared base, or `none`.
 
     An update runs `epochs` passes over a policy's samples, in minibatches that keep siblings together. The

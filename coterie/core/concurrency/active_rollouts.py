@@ -3,28 +3,47 @@
 An *active rollout* is a coroutine that may request tokens from an engine; a sampler starts one for every
 branch that it samples concurrently. When all active rollouts wait for an engine, no request can arrive before
 a result does: the batch is as large as possible, and it does not depend on which episode was faster.
+
+Rollouts of different *cohorts* (those of a step, those of an evaluation) are counted apart, since which of
+them play at the same time depends on the speed of the trainer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TypeVar
 
 from coterie.core.concurrency.together import together
 
 T = TypeVar("T")
 
+COHORT: ContextVar[str] = ContextVar("cohort", default="")
+"""The cohort of the rollout that this coroutine belongs to."""
+
+
+@contextmanager
+def in_cohort(cohort: str) -> Iterator[None]:
+    """Count the rollouts that begin here, and all that they start, in a cohort."""
+    token = COHORT.set(cohort)
+    try:
+        yield
+    finally:
+        COHORT.reset(token)
+
 
 class ActiveRollouts:
-    """Counts the active rollouts and those that wait for an engine."""
+    """Counts the active rollouts of each cohort and those that wait for an engine."""
 
     def __init__(self) -> None:
-        self.live = 0
-        self.waiting = 0
+        self._live: Counter[str] = Counter()
+        self._waiting: Counter[str] = Counter()
         self._listeners: list[Callable[[], None]] = []
 
     def listen(self, all_waiting: Callable[[], None]) -> None:
-        """Call `all_waiting` on the event loop whenever all active rollouts wait."""
+        """Call `all_waiting` on the event loop whenever all active rollouts of a cohort wait."""
         self._listeners.append(all_waiting)
 
     def unlisten(self, all_waiting: Callable[[], None]) -> None:
@@ -33,30 +52,39 @@ class ActiveRollouts:
             self._listeners.remove(all_waiting)
 
     def start(self, count: int = 1) -> None:
-        """Count new active rollouts."""
-        self.live += count
+        """Count new active rollouts of the caller's cohort."""
+        self._live[COHORT.get()] += count
 
     def stop(self) -> None:
         """Count the end of an active rollout."""
-        self.live -= 1
+        self._live[COHORT.get()] -= 1
         self._check()
 
     def wait(self) -> None:
         """Count an active rollout that waits for an engine."""
-        self.waiting += 1
+        self._waiting[COHORT.get()] += 1
         self._check()
 
-    def resume(self, count: int = 1) -> None:
-        """Count active rollouts that no longer wait."""
-        self.waiting -= count
+    def resume(self, count: int = 1, cohort: str | None = None) -> None:
+        """Count active rollouts of a cohort (None: the caller's) that no longer wait."""
+        self._waiting[COHORT.get() if cohort is None else cohort] -= count
 
     @property
-    def idle(self) -> bool:
-        """Whether all active rollouts wait."""
-        return self.waiting > 0 and self.waiting >= self.live
+    def live(self) -> int:
+        """Active rollouts of all cohorts."""
+        return self._live.total()
+
+    @property
+    def waiting(self) -> int:
+        """Those that wait for an engine."""
+        return self._waiting.total()
+
+    def all_wait(self, cohort: str) -> bool:
+        """Whether all active rollouts of a cohort wait."""
+        return self._waiting[cohort] > 0 and self._waiting[cohort] >= self._live[cohort]
 
     def _check(self) -> None:
-        if self.idle:
+        if self.all_wait(COHORT.get()):
             for listener in self._listeners:
                 listener()
 
@@ -65,11 +93,11 @@ class ActiveRollouts:
         if len(work) == 1:
             return [await work[0]]
         self.start(len(work))
-        self.live -= 1  # the caller
+        self._live[COHORT.get()] -= 1  # the caller
         try:
             return await together(map(self._active, work))
         finally:
-            self.live += 1
+            self._live[COHORT.get()] += 1
 
     async def _active(self, awaitable: Awaitable[T]) -> T:
         try:

@@ -22,6 +22,8 @@ NEUTRAL: Table = {
     "team.max_stages": MAX_STAGES,
     "trainer.attention": "auto",
     "chat_models": {},
+    "schedule.max_staleness": 0,
+    "schedule.play": "auto",
     "team.overflow": "floor",  # a run that it changes was stopped by an error
 }
 """By pattern of a dotted path: the value that means what versions without the key did. The digest leaves it

@@ -121,6 +121,18 @@ class ScheduleConfig(Strict):
     record_every: int = Field(1, ge=0, description="Write the rollouts of every n-th step; 0: none.")
     stratify: bool = Field(False, description="Keep each stratum's share of tasks in every step.")
     stop_after: float | None = Field(None, gt=0, description="Seconds; the step under way is completed.")
+    max_staleness: int = Field(
+        0,
+        ge=0,
+        description="Steps that are played while earlier ones train: no token is drawn by weights that are "
+        "older than so many updates. 0: a step is played when the one before it has trained.",
+    )
+    play: Literal["auto", "pinned", "in_flight"] = Field(
+        "auto",
+        description="With max_staleness: `pinned`, one version of the weights plays all of a step, so that "
+        "runs repeat and resume exactly; `in_flight`, the newest weights play, which may change within an "
+        "episode; auto: pinned where results must repeat (see deterministic).",
+    )
     max_missing: float = Field(
         0.2,
         ge=0,

@@ -35,6 +35,17 @@ class Engine(Protocol):
     async def close(self) -> None: ...
 
 
+@runtime_checkable
+class LeasesVersions(Protocol):
+    """An engine that keeps older versions of weights beside the newest: `schedule.max_staleness`, pinned."""
+
+    async def lease(self, policy: str, version: int) -> None:
+        """Keep a version, the newest, until `release`; each lease has its own. `Request.version` names it."""
+
+    async def release(self, policy: str, version: int) -> None:
+        """End one lease. A version without one goes when a newer one is loaded."""
+
+
 class EngineClient(Protocol):
     """The engine as the rollout side sees it. Batches form beside the engine, across all of its clients."""
 
@@ -66,3 +77,8 @@ class EngineContext:
     deterministic: Literal["auto"] | bool  # `auto`: true on a CPU and false on a GPU
     vocabulary: tuple[str, ...]
     """Words that the environment and the roles use, for `tokenizer: words`."""
+    ahead: int = 0
+    """Steps that are played beside the one that is due (`schedule.max_staleness`): with more than 0, the
+    trainer updates while the engine generates."""
+    pinned: bool = True
+    """Whether up to `ahead` + 1 versions of a policy are leased at once, and requests name theirs."""

@@ -28,6 +28,9 @@ class RolloutJob:
     """Index of the curriculum's level whose environment is played; None: the target environment."""
     versions: Mapping[str, int] = field(default_factory=dict)
     """By policy: the version of its weights that plays; a policy without one plays as the engine has it."""
+    cohort: str = ""
+    """Rollouts of one cohort are counted and batched together, and no others with them: those of a step, or
+    of an evaluation. The texts are in the order in which the learning side needs them."""
     evaluation: bool = False
     """Whether the rollout is an evaluation: one chain, one branch per decision, nothing is trainable."""
     greedy: bool = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
@@ -32,7 +33,7 @@ class Trainer(Protocol):
         """Train each policy on its samples for one step; returns metrics by policy."""
 
     def weights(self, policy: str) -> Weights:
-        """The present weights of a policy."""
+        """The present weights of a policy. The trainer owns them: they may be read until the next update."""
 
     def save(self, folder: Path) -> None:
         """Write the whole state, for an exact resume."""
@@ -47,6 +48,20 @@ class Trainer(Protocol):
         """Write a Hugging Face folder or a PEFT adapter; `merge` merges the adapter into its base."""
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class KeepsVersions(Protocol):
+    """A trainer that keeps copies of earlier weights, for steps that were pinned to them."""
+
+    def keep(self, policy: str) -> None:
+        """Copy the policy's present trained weights (no optimiser state); `save` and `load` include it."""
+
+    def drop(self, policy: str, version: int) -> None:
+        """Forget a kept version; one that is not kept is ignored."""
+
+    def weights_at(self, policy: str, version: int) -> AbstractContextManager[Weights]:
+        """The weights of a kept version, which may be read within the context; no update runs meanwhile."""
 
 
 @runtime_checkable

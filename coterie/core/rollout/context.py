@@ -295,6 +295,7 @@ class JobContext:
                     sampling=request.sampling,
                     seed=self.seed(place, "tokens"),
                     continues=prompt.continues,
+                    version=self.job.versions.get(request.policy),
                 )
             )
             self._check_call(request.policy, call)

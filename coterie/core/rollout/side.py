@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
+from coterie.core.concurrency.active_rollouts import in_cohort
 from coterie.core.plugins.origin import closed, origin_of, plugin_call, plugin_open, record_origin
 from coterie.core.protocols import (
     Codec,
@@ -102,6 +103,10 @@ class LocalRolloutSide:
 
     async def play(self, job: RolloutJob) -> Rollout:
         """Play a job; its scores are completed in the background."""
+        with in_cohort(job.cohort):
+            return await self._play(job)
+
+    async def _play(self, job: RolloutJob) -> Rollout:
         context = self.context(job)
         sampler = self.sampler if not job.evaluation else self._evaluation_sampler(job.greedy)
         try:

@@ -66,27 +66,33 @@ class Curriculum:
     """Number of latest episodes."""
     levels: Sequence[Level]
 
-    def metrics(self, trees: Sequence[Tree], state: CurriculumState) -> Metrics:
-        """Metrics of a step that was played at the present level.
+    def metrics(self, trees: Sequence[Tree], state: CurriculumState, level: int | None = None) -> Metrics:
+        """Metrics of a step.
+
+        Args:
+            level: that it was played at, which steps in play have from before; None: the present one.
 
         Returns:
             `curriculum/level`, `curriculum/value` where it is a number, `curriculum/rate` (NaN before the
             level's first episode) and `curriculum/episodes`, this step's included.
         """
-        counted = self._counted(trees, state)
+        level = state.level if level is None else level
+        counted = self._counted(trees, state, level)
         metrics: Metrics = {
-            "curriculum/level": float(counted.level),
+            "curriculum/level": float(level),
             "curriculum/rate": counted.rate,
             "curriculum/episodes": float(counted.episodes),
         }
-        value = self.levels[state.level].value
+        value = self.levels[level].value
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             metrics["curriculum/value"] = float(value)
         return metrics
 
-    def after(self, trees: Sequence[Tree], state: CurriculumState) -> CurriculumState:
+    def after(
+        self, trees: Sequence[Tree], state: CurriculumState, level: int | None = None
+    ) -> CurriculumState:
         """The progress after a step: on the next level where the rate of its episodes is high enough."""
-        counted = self._counted(trees, state)
+        counted = self._counted(trees, state, state.level if level is None else level)
         full, following = len(counted.latest) == self.window, state.level + 1
         if not (full and counted.rate >= self.promote_at and following < len(self.levels)):
             return counted
@@ -94,7 +100,9 @@ class Curriculum:
         log.info("curriculum: %s goes from %s to %s, at %.2f", self.field, value, after, counted.rate)
         return CurriculumState(following)
 
-    def _counted(self, trees: Sequence[Tree], state: CurriculumState) -> CurriculumState:
+    def _counted(self, trees: Sequence[Tree], state: CurriculumState, level: int) -> CurriculumState:
+        if level != state.level:  # a step in play when the level was left
+            return state
         successes = [success for tree in trees if (success := tree_success(tree)) is not None]
         latest = deque([*state.latest, *successes], maxlen=self.window)
         return CurriculumState(state.level, state.episodes + len(successes), latest)

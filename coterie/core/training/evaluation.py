@@ -94,7 +94,12 @@ async def evaluate(
     if len(source) == 0:
         raise ConfigError(f"the {split} split has no tasks", path="env")
     job = partial(
-        RolloutJob, versions=run.versions, evaluation=True, greedy=greedy, policies=dict(policies or {})
+        RolloutJob,
+        versions=run.versions,
+        cohort=run.cohort(run.state.step, " evaluation"),
+        evaluation=True,
+        greedy=greedy,
+        policies=dict(policies or {}),
     )
     chosen = [source[index] for index in range(min(tasks, len(source)))]
     jobs = [job(task=task, chain=sample) for task in chosen for sample in range(samples)]

@@ -34,6 +34,8 @@ class Lifetime(Components):
     unsaved: Unsaved = field(default_factory=Unsaved)
     folder: RunFolder | None = None
     store: CheckpointWriter | None = None
+    pinned: bool = True
+    """Whether one version of each policy plays all of a step; else the newest weights do, as they arrive."""
     closing: AsyncExitStack = field(default_factory=AsyncExitStack)
     """What `close` undoes, newest first."""
 
@@ -54,6 +56,11 @@ class Lifetime(Components):
     def level(self) -> int | None:
         """Index of the curriculum's present level."""
         return None if self.state.curriculum is None else self.state.curriculum.level
+
+    @property
+    def ahead(self) -> int:
+        """Steps in play beside the one that is due."""
+        return self.config.schedule.max_staleness
 
     @property
     def end(self) -> End:
@@ -84,6 +91,8 @@ class Lifetime(Components):
             active_rollouts=self.engine_client.active_rollouts,
             deterministic=self.config.deterministic,
             vocabulary=self.vocabulary,
+            ahead=self.ahead,
+            pinned=self.pinned,
         )
         with plugin_open(self.engine):
             await self.engine.open(ctx)

@@ -4,33 +4,26 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from threading import Event
 from typing import Any
 
-from coterie.core.concurrency.together import together
 from coterie.core.plugins import plugins
 from coterie.core.plugins.origin import plugin_call
-from coterie.core.protocols import Batch, Rollout, RolloutJob
+from coterie.core.protocols import Batch
 from coterie.core.protocols.trainer import FollowsBudget
-from coterie.core.rollout.contracts import (
-    check_async,
-    check_metric_names,
-    check_rollout,
-    check_scored,
-    check_table,
-)
+from coterie.core.rollout.contracts import check_metric_names, check_scored, check_table
 from coterie.core.rollout.missing import check_missing, check_parsers
-from coterie.core.training.lifetime import Lifetime
 from coterie.core.training.metrics import step_metrics
 from coterie.core.training.samples import branches, merge_annotations, samples_of
 from coterie.core.training.step_rollouts import Progress as Progress, Recorder, StepRollouts, Watch
+from coterie.core.training.steps_in_play import StepsInPlay
 from coterie.core.types import Annotations, Credit, Key, Scores
 
 
 @dataclass(frozen=True)
-class Run(Lifetime):
+class Run(StepsInPlay):
     """All of one run. Only its `state` changes."""
 
     evaluate_every: int = 0
@@ -52,34 +45,12 @@ class Run(Lifetime):
         self.unsaved.since = self.unsaved.step_began = time.perf_counter()
         begin = self.unsaved.since - state.seconds
         limit = schedule.stop_after or float("inf")
+        await self.lease_again()
         while not (self.finished or self.interrupted or time.perf_counter() - begin >= limit):
-            yield state.step + 1, await self.play(self.jobs(state.step + 1))
+            await self.hand_out()
+            yield state.step + 1, await self.due(state.step + 1)
             state.seconds = time.perf_counter() - begin
-
-    def jobs(self, step: int, tasks: int | None = None) -> list[RolloutJob]:
-        """The jobs of a training step, from 1: at the present level, and with the present weights.
-
-        Args:
-            tasks: number of tasks; None: `schedule.tasks_per_step`.
-        """
-        versions, tasks = self.versions, self.config.schedule.tasks_per_step if tasks is None else tasks
-        return [
-            RolloutJob(task=task, epoch=epoch, chain=chain, level=self.level, versions=versions)
-            for task, epoch in self.order.step(step - 1, tasks)
-            for chain in range(self.sampler.plan.chains)
-        ]
-
-    async def play(self, jobs: Sequence[RolloutJob]) -> StepRollouts:
-        """The rollouts of the jobs, in their order, once all trees are played."""
-        started = time.perf_counter()
-        rollouts = StepRollouts(await together(map(self._play, jobs)), started)
-        rollouts.lap("rollouts")
-        return rollouts
-
-    async def _play(self, job: RolloutJob) -> Rollout:
-        with plugin_call(self.executor, "play"):
-            played = await check_async(self.executor, "play", self.executor.play(job))
-        return check_rollout(self.executor, job, played)
+        await self.cancel()
 
     async def score(self, rollouts: StepRollouts, *, evaluation: bool = False) -> Scores:
         """The scores of all trees, when the last one is known. Missing stays missing.
@@ -157,7 +128,7 @@ class Run(Lifetime):
         self.end.check(generated)
         row["tokens/total"] = self.state.tokens + generated
         if self.curriculum is not None and self.state.curriculum is not None:
-            row |= self.curriculum.metrics(trees, self.state.curriculum)
+            row |= self.curriculum.metrics(trees, self.state.curriculum, self.pin(step).level)
         counted = rollouts.counted
         check_metric_names(self.sampler, "count", counted.keys() - {"prompts/truncated"})  # ours
         seconds = max(time.perf_counter() - rollouts.started, 1e-9)
@@ -175,7 +146,9 @@ class Run(Lifetime):
         row = {**row, **(self.watch(step, row) if self.watch is not None else {})}
         self.state.step, self.state.tokens = step, row["tokens/total"]
         if self.curriculum is not None and self.state.curriculum is not None:
-            self.state.curriculum = self.curriculum.after(rollouts.trees, self.state.curriculum)
+            level = self.pin(step).level
+            self.state.curriculum = self.curriculum.after(rollouts.trees, self.state.curriculum, level)
+        self.forget(step)
         self.metrics_writer.write(step, row)
         plugins().notify("step_ended", step=step, metrics=copy.deepcopy(row))
         if self.progress is not None:

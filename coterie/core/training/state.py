@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 
@@ -29,6 +29,16 @@ class CurriculumState:
         return {"level": self.level, "episodes": self.episodes, "latest": list(self.latest)}
 
 
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """What a step is played with, settled when its jobs may be handed out."""
+
+    versions: Mapping[str, int]
+    """By policy; empty where the newest weights play, whichever they are."""
+    level: int | None
+    """Of the curriculum."""
+
+
 @dataclass(slots=True)
 class RunState:
     """All that changes in a run besides the weights."""
@@ -47,6 +57,8 @@ class RunState:
     """The estimator's state: JSON."""
     curriculum: CurriculumState | None = None
     """None where the run has no curriculum."""
+    pins: dict[int, Pin] = field(default_factory=dict)
+    """By step: those in play. A checkpoint keeps them, and a resume plays their jobs again."""
 
     def as_meta(self) -> dict[str, Any]:
         """The state as JSON, for a checkpoint's meta, whose own `step` is this one's."""
@@ -57,6 +69,7 @@ class RunState:
             "tokens": self.tokens,
             "seconds": self.seconds,
             "curriculum": None if self.curriculum is None else self.curriculum.as_meta(),
+            **({"in_play": {step: asdict(pin) for step, pin in self.pins.items()}} if self.pins else {}),
         }
 
     def restore(self, step: int, meta: Mapping[str, Any]) -> None:
@@ -71,3 +84,4 @@ class RunState:
             self.curriculum = CurriculumState(
                 int(kept["level"]), int(kept["episodes"]), deque(kept["latest"])
             )
+        self.pins = {int(step): Pin(**pin) for step, pin in meta.get("in_play", {}).items()}

@@ -48,6 +48,8 @@ class Request:
     """64 bits. All random draws of the call derive from it, in whichever batch it runs."""
     continues: bool = False
     """As in `Prompt`."""
+    version: int | None = None
+    """Version of the policy's weights that draws all tokens; None: the newest, as it comes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,7 +78,11 @@ Metrics = dict[str, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """A handle to a policy's weights, which a trainer passes to an engine."""
+    """A version of a policy's weights, which a trainer passes to an engine.
+
+    The trainer owns all that it refers to. An engine reads it while `load_weights` runs, when no update does,
+    and copies what it needs afterwards; tensors of a frozen base never change and may be shared.
+    """
 
     policy: str
     version: int

@@ -301,5 +301,5 @@ def test_lean_on_an_unknown_architecture_is_refused():
 
 def test_bfloat16_policies_are_decoded_in_bfloat16():
     opened = Opened(POLICY.model_copy(update={"dtype": "bfloat16"}))
-    assert opened.engine._served["p"].decoder.weights.dtype == torch.bfloat16
+    assert opened.engine._served.at("p").decoder.weights.dtype == torch.bfloat16
     assert all(logprob <= 0 for call in opened(*many(max_new_tokens=4)) for logprob in call.logprobs)

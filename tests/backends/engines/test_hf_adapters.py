@@ -147,7 +147,7 @@ def test_many_rows_of_an_adapter_are_computed_for_themselves():
 
 def test_copies_can_be_made_ahead_of_the_batches_that_need_them():
     opened = Opened()
-    base = opened.engine._served["plan"].decoder
+    base = opened.engine._served.at("plan").decoder
     opened.engine.prepare({"code": 700, "plan": 1})
     assert base._mixed is None and base._spare is not None
     opened.engine.prepare({"code": 60, "plan": 60, "judge": 0})
@@ -156,7 +156,7 @@ def test_copies_can_be_made_ahead_of_the_batches_that_need_them():
     assert deviation(opened.model, requests, opened(*requests)) < 1e-5 and base._mixed is before
     many = Opened(max_batch=100)
     many.engine.prepare({"code": 700, "plan": 700})  # parts of 100 rows
-    assert many.engine._served["plan"].decoder._mixed is not None
+    assert many.engine._served.at("plan").decoder._mixed is not None
 
 
 def test_mixed_batches_are_split_in_key_order():
@@ -183,7 +183,7 @@ def test_one_policy_is_loaded_and_the_others_answer_as_before():
 
 def test_no_weights_change_under_a_batch():
     opened = Opened()
-    base = opened.engine._served["plan"].decoder
+    base = opened.engine._served.at("plan").decoder
     started, generate = threading.Event(), base.generate
 
     def slow(rows):

@@ -246,7 +246,7 @@ def test_other_weights_are_missing_scores_and_never_samples(wanted):
             rollouts = await run.play(jobs)
             actions = rollouts.trees[0].root.decisions["one"].branches
             reasons = {action.fault.reason for action in actions}
-            assert reasons == {f"the engine played version 0 of 'p' instead of {wanted}"}
+            assert reasons == {f"the engine has no version {wanted} of 'p', and no lease kept it"}
             assert not any(action.trainable for action in actions)
             await run.score(rollouts)
         finally:
@@ -268,7 +268,7 @@ def test_an_evaluation_with_other_weights_has_no_scores(monkeypatch):
         finally:
             await run.close()
 
-    with pytest.raises(TooManyMissing, match="version 0 of 'p' instead of 1"):
+    with pytest.raises(TooManyMissing, match="no version 1 of 'p'"):
         asyncio.run(go())
 
 

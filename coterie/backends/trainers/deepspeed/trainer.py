@@ -44,6 +44,7 @@ class DeepSpeedTrainer(TorchTrainer):
     Policy = DeepSpeedPolicy
     persistent = 100_000
     """Numbers of the largest tensor that every rank keeps whole at stage 3: DeepSpeed's default."""
+    keep: Any = None  # not `KeepsVersions`: the weights are divided between the ranks
 
     def __init__(self, config: Any = None, build: Any = None) -> None:
         super().__init__(config, build)

@@ -1,0 +1,141 @@
+"""The steps that a run has in play: which jobs they have, and what weights play them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from coterie.core.concurrency.together import together
+from coterie.core.config import PolicyConfig
+from coterie.core.plugins.origin import plugin_call
+from coterie.core.protocols import Rollout, RolloutJob
+from coterie.core.protocols.engine import LeasesVersions
+from coterie.core.protocols.trainer import KeepsVersions
+from coterie.core.rollout.contracts import check_async, check_rollout
+from coterie.core.training.lifetime import Lifetime
+from coterie.core.training.state import Pin
+from coterie.core.training.step_rollouts import StepRollouts
+
+
+@dataclass(frozen=True)
+class StepsInPlay(Lifetime):
+    """A run that plays up to `schedule.max_staleness` steps beside the one that is due.
+
+    The jobs of step t are handed out once row t - 1 - N is written and its update is in the engine. So no
+    token of step t is drawn by weights that are older than N updates, nothing is dropped, and which tasks a
+    step plays does not depend on its speed (compare the bound of AReaL, arXiv 2505.24298). All tokens of a
+    *pinned* step are of one version besides.
+    """
+
+    in_play: dict[int, asyncio.Task[list[Rollout]]] = field(default_factory=dict)
+    """By step, from 1: its rollouts, handed out and not yet due."""
+
+    async def open(
+        self, restore: Path | None = None, *, extra_policies: Mapping[str, PolicyConfig] | None = None
+    ) -> None:
+        await super().open(restore, extra_policies=extra_policies)
+        self.closing.push_async_callback(self.cancel)
+
+    def jobs(self, step: int, tasks: int | None = None) -> list[RolloutJob]:
+        """The jobs of a training step, from 1: with the level and the weights that it is pinned to.
+
+        Args:
+            tasks: number of tasks; None: `schedule.tasks_per_step`.
+        """
+        pin = self.pin(step)
+        tasks = self.config.schedule.tasks_per_step if tasks is None else tasks
+        return [
+            RolloutJob(task=task, epoch=epoch, chain=chain, level=pin.level, versions=pin.versions,
+                       cohort=self.cohort(step))
+            for task, epoch in self.orders[pin.level or 0].step(step - 1, tasks)
+            for chain in range(self.sampler.plan.chains)
+        ]  # fmt: skip
+
+    def cohort(self, step: int, evaluation: str = "") -> str:
+        """The cohort of a step's jobs, or of an evaluation after it: what is due first comes first."""
+        return f"{step:09d}{evaluation}" if self.pinned else ""
+
+    async def play(self, jobs: Sequence[RolloutJob]) -> StepRollouts:
+        """The rollouts of the jobs, in their order, once all trees are played."""
+        started = time.perf_counter()
+        rollouts = StepRollouts(await together(map(self._play, jobs)), started)
+        rollouts.lap("rollouts")
+        return rollouts
+
+    async def _play(self, job: RolloutJob) -> Rollout:
+        with plugin_call(self.executor, "play"):
+            played = await check_async(self.executor, "play", self.executor.play(job))
+        return check_rollout(self.executor, job, played)
+
+    async def hand_out(self) -> None:
+        """Hand out the jobs of every step that may be in play now."""
+        done = self.state.step
+        for step in range(done + 1, done + self.ahead + 2):
+            if step not in self.state.pins:
+                self.state.pins[step] = await self._leased(self.pin(step))
+            if step not in self.in_play and not self.end.reached(step - 1, self.state.tokens):
+                self.in_play[step] = asyncio.ensure_future(together(map(self._play, self.jobs(step))))
+
+    async def due(self, step: int) -> StepRollouts:
+        """The rollouts of a step that was handed out, once all its trees are played; its leases end."""
+        started = time.perf_counter()
+        rollouts = StepRollouts(await self.in_play.pop(step), started)
+        rollouts.lap("rollouts")
+        if self.ahead and isinstance(self.engine, LeasesVersions):
+            for policy, version in self.state.pins[step].versions.items():
+                with plugin_call(self.engine, "release"):
+                    await self.engine.release(policy, version)
+        return rollouts
+
+    def forget(self, step: int) -> None:
+        """Drop the pin of a step whose row is written, and the weights that no other step is pinned to."""
+        pin = self.state.pins.pop(step, None)
+        if self.ahead and pin is not None and isinstance(self.trainer, KeepsVersions):
+            kept = {item for other in self.state.pins.values() for item in other.versions.items()}
+            for policy, version in pin.versions.items() - kept:
+                with plugin_call(self.trainer, "drop"):
+                    self.trainer.drop(policy, version)
+
+    async def cancel(self) -> None:
+        """Cancel all that is in play."""
+        playing = [*self.in_play.values()]
+        self.in_play.clear()
+        for each in playing:
+            each.cancel()
+        await asyncio.gather(*playing, return_exceptions=True)
+
+    def pin(self, step: int) -> Pin:
+        """What a step in play is played with; of another step, what it would be if it were handed out now."""
+        present = Pin(self.versions if self.pinned else {}, self.level)
+        return self.state.pins.get(step, present)
+
+    async def _leased(self, pin: Pin) -> Pin:
+        """Keep the weights of a pin, the newest, in engine and trainer."""
+        if self.ahead and isinstance(self.engine, LeasesVersions) and isinstance(self.trainer, KeepsVersions):
+            for policy, version in pin.versions.items():
+                with plugin_call(self.engine, "lease"):
+                    await self.engine.lease(policy, version)
+                with plugin_call(self.trainer, "keep"):
+                    self.trainer.keep(policy)
+        return pin
+
+    async def lease_again(self) -> None:
+        """Give the engine the older weights that a checkpoint's steps in play are pinned to."""
+        engine, trainer, newest = self.engine, self.trainer, self.versions
+        if not (self.ahead and isinstance(engine, LeasesVersions) and isinstance(trainer, KeepsVersions)):
+            return
+        for policy, present in newest.items():
+            leases = Counter(pin.versions[policy] for pin in self.state.pins.values() if pin.versions)
+            for version in sorted(leases.keys() | {present}):
+                older = version != present
+                with trainer.weights_at(policy, version) if older else nullcontext() as weights:
+                    with plugin_call(engine, "load_weights"):
+                        await engine.load_weights(weights or trainer.weights(policy))
+                with plugin_call(engine, "lease"):
+                    for _ in range(leases[version]):
+                        await engine.lease(policy, version)

@@ -1,0 +1,45 @@
+"""Versions that an engine holds: a property test against a plain model of leases."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, strategies as st
+
+from coterie.backends.engines.versions import Versions
+from coterie.core.errors import SystemFault
+
+
+@given(st.lists(st.tuples(st.sampled_from(["load", "lease", "release"]), st.integers(0, 9)), max_size=60))
+def test_what_is_leased_stays_and_nothing_that_is_used_is_written_over(actions):
+    versions: Versions[list[int]] = Versions()
+    leases: list[int] = []
+    newest, made, most = -1, 0, 0
+    for action, choice in actions:
+        if action == "load":
+            newest += 1
+            held = versions.unused("p")
+            if held is None:
+                held, made = [], made + 1
+            held[:] = [newest]  # written over in place, as decoders are
+            versions.put("p", newest, held)
+        elif action == "lease" and newest >= 0:
+            versions.lease("p", newest)
+            leases.append(newest)
+        elif action == "release" and leases:
+            versions.release("p", leases.pop(choice % len(leases)))
+        most = max(most, len({*leases, newest}))
+        for version in {*leases, newest} - {-1}:
+            assert versions.at("p", version) == [version]
+        for version in set(range(newest)) - set(leases):
+            with pytest.raises(SystemFault, match=f"no version {version} of 'p'"):
+                versions.at("p", version)
+    assert made <= most, "copies are used again"
+    if newest >= 0:
+        assert versions.at("p") == [newest]
+
+
+def test_a_policy_without_weights():
+    versions: Versions[int] = Versions()
+    assert "p" not in versions and versions.newest("p") is None and versions.unused("p") is None
+    with pytest.raises(SystemFault, match="'p' has no weights in the engine yet"):
+        versions.at("p")
