@@ -24,11 +24,17 @@ def test_tables_equal_the_oracle(tmp_path, ahead):
         assert oracle(MATRIX, ahead - 1, tmp_path, *settings).weights != expected.weights
 
 
-@pytest.mark.parametrize("overlays", [[], ["per_role"], ["l1", "per_role"]], ids=["full", "roles", "lora"])
+RATES = [f"policies.{role}.optimizer.learning_rate=0.1" for role in ("planner", "executor")]
+
+
+@pytest.mark.parametrize(
+    "overlays, rates", [([], []), (["per_role"], []), (["l1", "per_role"], RATES)], ids=["full", "roles", "lora"]
+)
 @pytest.mark.parametrize("ahead", [1, 2])
-def test_tensors_equal_the_oracle(tmp_path, ahead, overlays):
+def test_tensors_equal_the_oracle(tmp_path, ahead, overlays, rates):
     named = {"scale": "smoke", "overlays": overlays}
-    expected = oracle("plan_path", ahead, tmp_path, *TINY, **named)
-    asynchronous("plan_path", ahead, 1, *TINY, **named).same(expected)
+    settings = [*TINY, *rates]
+    expected = oracle("plan_path", ahead, tmp_path, *settings, **named)
+    asynchronous("plan_path", ahead, 1, *settings, **named).same(expected)
     if ahead == 1:
-        assert oracle("plan_path", 0, tmp_path, *TINY, **named).weights != expected.weights
+        assert oracle("plan_path", 0, tmp_path, *settings, **named).weights != expected.weights
