@@ -185,6 +185,10 @@ def _branch(node: Node, role: str, branch: int, decode: Decode | None) -> dict[s
         }
         if index > 0:  # the first call's prompt is the node's
             row |= {"prompt_ids": list(call.prompt_ids), "continues": call.continues, "version": call.version}
+        elif call.version != action.calls[-1].version:
+            row["version"] = call.version
+        if call.version_runs:
+            row["version_runs"] = [list(pair) for pair in call.version_runs]
         calls.append(row if decode is None else {**row, "text": decode(decision.policy, call)})
     return {
         "role": role,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Coroutine, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -19,6 +20,33 @@ _COUNTED: ContextVar[bool] = ContextVar("counted", default=False)
 """Whether this coroutine belongs to an active rollout, which waits for it."""
 
 
+@dataclass(slots=True)
+class Busy:
+    """The time in which an engine has no request."""
+
+    requests: int = 0
+    since: float = field(default_factory=time.perf_counter)
+    """When the last request ended."""
+    seconds: float = 0.0
+
+    def begin(self) -> None:
+        if not self.requests:
+            self.seconds += time.perf_counter() - self.since
+        self.requests += 1
+
+    def end(self) -> None:
+        self.requests -= 1
+        self.since = time.perf_counter()
+
+    def idle(self) -> float:
+        """Seconds without a request since the last call."""
+        if not self.requests:
+            self.begin()
+            self.end()
+        idle, self.seconds = self.seconds, 0.0
+        return idle
+
+
 @dataclass(frozen=True, slots=True)
 class LocalEngineClient:
     """Passes requests to the engine, and counts the active rollouts beside it."""
@@ -26,14 +54,19 @@ class LocalEngineClient:
     engine: Engine
     active_rollouts: ActiveRollouts = field(default_factory=ActiveRollouts)
     """For `EngineContext.active_rollouts`."""
+    busy: Busy = field(default_factory=Busy)
 
     def codec(self, policy: str) -> Codec:
         with plugin_call(self.engine, "codec"):
             return check_given(self.engine, "codec", self.engine.codec(policy), "Codec")
 
     async def generate(self, request: Request) -> Call:
-        with plugin_call(self.engine, "generate"):
-            return check_given(self.engine, "generate", await self.engine.generate(request), "Call")
+        self.busy.begin()
+        try:
+            with plugin_call(self.engine, "generate"):
+                return check_given(self.engine, "generate", await self.engine.generate(request), "Call")
+        finally:
+            self.busy.end()
 
     async def active(self, work: Awaitable[T]) -> T:
         if _COUNTED.get():  # counted with the rollout that waits for it: counted twice, no batch would begin

@@ -13,10 +13,10 @@ from coterie.core.plugins import plugins
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import Batch
 from coterie.core.protocols.trainer import FollowsBudget
-from coterie.core.rollout.contracts import check_metric_names, check_scored, check_table
+from coterie.core.rollout.contracts import check_metric_names, check_scored, check_table, refuse
 from coterie.core.rollout.missing import check_missing, check_parsers
 from coterie.core.training.metrics import step_metrics
-from coterie.core.training.samples import branches, merge_annotations, samples_of
+from coterie.core.training.samples import branches, merge_annotations, samples_of, staleness
 from coterie.core.training.step_rollouts import Progress as Progress, Recorder, StepRollouts, Watch
 from coterie.core.training.steps_in_play import StepsInPlay
 from coterie.core.types import Annotations, Credit, Key, Scores
@@ -97,15 +97,21 @@ class Run(StepsInPlay):
         if spent is not None and isinstance(self.trainer, FollowsBudget):
             self.trainer.set_progress(spent)
         before = self.versions
+        ages = {policy: staleness(rows, before[policy]) for policy, rows in samples.items() if self.ahead}
+        for policy, age in ages.items():
+            if not 0 <= age.get("staleness/max", 0) <= self.ahead:
+                what = f"tokens of policy '{policy}' that are {age['staleness/max']:.0f} updates old"
+                refuse(self.engine, "generate", what, f"at most {self.ahead}: load_weights acts at once")
         with plugin_call(self.trainer, "update"):
             updated = await self.trainer.update(samples, self.state.step)
         check_table(self.trainer, "update", updated)
-        await self.sync(before)
         rollouts.lap("update")
+        await self.sync(before)
+        rollouts.lap("sync" if self.ahead else "update")
         return {
             f"policy/{policy}/{name}": value
             for policy, metrics in updated.items()
-            for name, value in metrics.items()
+            for name, value in {**metrics, **ages.get(policy, {})}.items()
         }
 
     def record(self, step: int, batch: Batch, state: Any, credit: Credit) -> None:
@@ -132,7 +138,7 @@ class Run(StepsInPlay):
         counted = rollouts.counted
         check_metric_names(self.sampler, "count", counted.keys() - {"prompts/truncated"})  # ours
         seconds = max(time.perf_counter() - rollouts.started, 1e-9)
-        laps = {**rollouts.laps, "record": seconds - sum(rollouts.laps.values())}
+        laps = {**rollouts.laps, "record": seconds - sum(rollouts.laps.values()), **rollouts.aside}
         shares = {name[:-7] + "share": v / seconds for name, v in counted.items() if name[-8:] == "/seconds"}
         row |= {**counted, **shares, **{f"time/{part}": value for part, value in laps.items()}}
         return {**row, "time/step": seconds, "time/tokens_per_second": generated / seconds}

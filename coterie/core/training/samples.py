@@ -7,11 +7,13 @@ starts (invariant 1).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 
 import numpy as np
 
-from coterie.core.types import Action, Annotations, Call, Credit, Decision, Key, Sample, Span, Tree
+from coterie.core.types import Action, Annotations, Call, Credit, Decision, Key, Metrics, Sample, Span, Tree
 
 
 def samples_of(
@@ -100,7 +102,8 @@ def action_samples(
                 logprobs=logprobs,
                 advantages=advantages,
                 spans=(Span(len(run[0].prompt_ids), len(ids), key, weight),),
-                version=run[0].version,
+                version=min(call.version for call in run),
+                version_runs=_version_runs(run),
                 temperature=decision.temperature,
                 prompt_tokens=len(run[0].prompt_ids),
                 extras=extras,
@@ -108,6 +111,36 @@ def action_samples(
         )
         offset += count
     return samples
+
+
+def _version_runs(run: Sequence[Call]) -> tuple[tuple[int, int], ...]:
+    """`Sample.version_runs` of the calls of one sample."""
+    if len({call.version for call in run}) == 1 and not any(call.version_runs for call in run):
+        return ()
+    runs = [pair for call in run for pair in call.version_runs or ((call.version, len(call.token_ids)),)]
+    grouped = groupby(runs, key=lambda pair: pair[0])
+    return tuple((version, sum(tokens for _, tokens in pairs)) for version, pairs in grouped)
+
+
+def staleness(samples: Sequence[Sample], version: int) -> Metrics:
+    """How old the weights were that drew a policy's sampled tokens, in updates; {} without tokens.
+
+    Returns:
+        `staleness/mean`, `staleness/max`, and `staleness/share/<k>`: the share of tokens that are k old.
+
+    Args:
+        version: the policy's version before the update that trains on them.
+    """
+    tokens: Counter[int] = Counter()
+    for sample in samples:
+        for drawn, count in sample.version_runs or ((sample.version, int(sample.loss_mask.sum())),):
+            tokens[version - drawn] += count
+    total = tokens.total()
+    if not total:
+        return {}
+    shares = {f"staleness/share/{age}": count / total for age, count in sorted(tokens.items())}
+    mean = sum(age * count for age, count in tokens.items()) / total
+    return {"staleness/mean": mean, "staleness/max": float(max(tokens)), **shares}
 
 
 def merge_annotations(

@@ -30,6 +30,9 @@ class StepRollouts:
     """`time.perf_counter` when the step began."""
     laps: dict[str, float] = field(default_factory=dict)
     """Seconds by part of the step."""
+    aside: Mapping[str, float] = field(default_factory=dict)
+    """Seconds beside its parts, of a step that was played ahead: `play`, from its handing out to the end of
+    its last tree, and `engine_waited`, without a request since the step before was due."""
 
     @property
     def trees(self) -> list[Tree]:
@@ -45,4 +48,5 @@ class StepRollouts:
 
     def lap(self, part: str) -> None:
         """Ascribe the time since the last lap to a part of the step."""
-        self.laps[part] = time.perf_counter() - self.started - sum(self.laps.values())
+        since = time.perf_counter() - self.started - sum(self.laps.values())
+        self.laps[part] = self.laps.get(part, 0.0) + since

@@ -32,8 +32,8 @@ class StepsInPlay(Lifetime):
     *pinned* step are of one version besides.
     """
 
-    in_play: dict[int, asyncio.Task[list[Rollout]]] = field(default_factory=dict)
-    """By step, from 1: its rollouts, handed out and not yet due."""
+    in_play: dict[int, asyncio.Task[tuple[list[Rollout], float]]] = field(default_factory=dict)
+    """By step, from 1, handed out and not yet due: its rollouts, and the seconds that they took."""
 
     async def open(
         self, restore: Path | None = None, *, extra_policies: Mapping[str, PolicyConfig] | None = None
@@ -72,6 +72,10 @@ class StepsInPlay(Lifetime):
             played = await check_async(self.executor, "play", self.executor.play(job))
         return check_rollout(self.executor, job, played)
 
+    async def _played(self, jobs: Sequence[RolloutJob]) -> tuple[list[Rollout], float]:
+        began = time.perf_counter()
+        return await together(map(self._play, jobs)), time.perf_counter() - began
+
     async def hand_out(self) -> None:
         """Hand out the jobs of every step that may be in play now."""
         done = self.state.step
@@ -79,12 +83,15 @@ class StepsInPlay(Lifetime):
             if step not in self.state.pins:
                 self.state.pins[step] = await self._leased(self.pin(step))
             if step not in self.in_play and not self.end.reached(step - 1, self.state.tokens):
-                self.in_play[step] = asyncio.ensure_future(together(map(self._play, self.jobs(step))))
+                self.in_play[step] = asyncio.ensure_future(self._played(self.jobs(step)))
 
     async def due(self, step: int) -> StepRollouts:
         """The rollouts of a step that was handed out, once all its trees are played; its leases end."""
         started = time.perf_counter()
-        rollouts = StepRollouts(await self.in_play.pop(step), started)
+        played, took = await self.in_play.pop(step)
+        waited = self.engine_client.busy.idle()
+        aside = {"play": took, "engine_waited": waited} if self.ahead else {}
+        rollouts = StepRollouts(played, started, aside=aside)
         rollouts.lap("rollouts")
         if self.ahead and isinstance(self.engine, LeasesVersions):
             for policy, version in self.state.pins[step].versions.items():

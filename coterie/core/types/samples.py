@@ -59,7 +59,9 @@ class Sample:
     """float32; 0 where the mask is False."""
     spans: tuple[Span, ...]
     version: int
-    """Version of the weights that sampled the tokens."""
+    """Version of the weights that sampled the tokens; of several, the oldest."""
+    version_runs: tuple[tuple[int, int], ...] = ()
+    """(version, sampled tokens) in their order; empty: all are of `version`."""
     temperature: float = 1.0
     prompt_tokens: int = 0
     """Length of the prompt, which the samples of a `group` share."""

@@ -51,10 +51,12 @@ class Call:
     logprobs: tuple[float, ...]
     """Log-probabilities of `token_ids` under the whole distribution at the sampling temperature."""
     version: int
-    """Version of the weights that sampled the tokens."""
+    """Version of the weights that sampled the tokens; of several, the oldest."""
     finish: Literal["stop", "length", "abort"]
     continues: bool = False
     """As in `Prompt`."""
+    version_runs: tuple[tuple[int, int], ...] = ()
+    """(version, tokens) in their order, where the weights changed within the call; else empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,7 +57,8 @@ def oracle(source: Any, ahead: int, folder: Path, *overrides: str, **named: Any)
     record = Record()
 
     async def go() -> None:
-        run, player = (made(source, record, *overrides, **named) for _ in range(2))
+        run = made(source, record, f"schedule.max_staleness={ahead}", *overrides, **named)  # for its rows
+        player = made(source, record, *overrides, **named)
         levels = {}
         try:
             await open_run(run)
@@ -113,12 +114,12 @@ def _late(method: Any, draws: random.Random, most: float) -> Any:
     return later
 
 
-def asynchronous(source: Any, ahead: int, seed: int, *overrides: str, most: float = 0.02, **named: Any) -> Record:
+def asynchronous(
+    source: Any, ahead: int, seed: int, *overrides: str, most: float = 0.02, **named: Any
+) -> Record:
     """The run with steps ahead, with delays."""
     record = Record()
-    run = delayed(
-        made(source, record, f"schedule.max_staleness={ahead}", *overrides, **named), seed, most
-    )
+    run = delayed(made(source, record, f"schedule.max_staleness={ahead}", *overrides, **named), seed, most)
 
     async def go() -> None:
         try:
