@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,16 @@ class NoTrainer(Plugin):
 
     def weights(self, policy: str) -> Weights:
         return Weights(policy=policy, version=0)
+
+    def keep(self, policy: str) -> None:
+        """Nothing: every version is 0."""
+
+    def drop(self, policy: str, version: int) -> None:
+        pass
+
+    @contextmanager
+    def weights_at(self, policy: str, version: int) -> Iterator[Weights]:
+        yield self.weights(policy)
 
     def save(self, folder: Path) -> None:
         pass

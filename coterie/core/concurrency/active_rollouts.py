@@ -53,21 +53,21 @@ class ActiveRollouts:
 
     def start(self, count: int = 1) -> None:
         """Count new active rollouts of the caller's cohort."""
-        self._live[COHORT.get()] += count
+        self._add(self._live, count)
 
     def stop(self) -> None:
         """Count the end of an active rollout."""
-        self._live[COHORT.get()] -= 1
+        self._add(self._live, -1)
         self._check()
 
     def wait(self) -> None:
         """Count an active rollout that waits for an engine."""
-        self._waiting[COHORT.get()] += 1
+        self._add(self._waiting, 1)
         self._check()
 
     def resume(self, count: int = 1, cohort: str | None = None) -> None:
         """Count active rollouts of a cohort (None: the caller's) that no longer wait."""
-        self._waiting[COHORT.get() if cohort is None else cohort] -= count
+        self._add(self._waiting, -count, cohort)
 
     @property
     def live(self) -> int:
@@ -83,6 +83,13 @@ class ActiveRollouts:
         """Whether all active rollouts of a cohort wait."""
         return self._waiting[cohort] > 0 and self._waiting[cohort] >= self._live[cohort]
 
+    @staticmethod
+    def _add(counts: Counter[str], count: int, cohort: str | None = None) -> None:
+        cohort = COHORT.get() if cohort is None else cohort
+        counts[cohort] += count
+        if not counts[cohort]:
+            del counts[cohort]
+
     def _check(self) -> None:
         if self.all_wait(COHORT.get()):
             for listener in self._listeners:
@@ -93,11 +100,11 @@ class ActiveRollouts:
         if len(work) == 1:
             return [await work[0]]
         self.start(len(work))
-        self._live[COHORT.get()] -= 1  # the caller
+        self._add(self._live, -1)  # the caller
         try:
             return await together(map(self._active, work))
         finally:
-            self._live[COHORT.get()] += 1
+            self._add(self._live, 1)
 
     async def _active(self, awaitable: Awaitable[T]) -> T:
         try:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from tests.core.training.steps_ahead import asynchronous, oracle
+from coterie.api.open_run import open_run
+from coterie.backends.trainers.tabular import TabularTrainer
+from coterie.compose import compose
+from coterie.core.errors import ConfigError, PluginError
+from coterie.core.loop import train
+from coterie.recipes import load
+from tests.core.training.steps_ahead import Record, asynchronous, made, oracle
 
 MATRIX = str(Path(__file__).parents[2] / "recipes" / "matrix.yaml")
 TINY = [
@@ -80,3 +89,99 @@ def test_versions_are_within_the_bound_and_no_prompt_is_skipped(ahead, seed, pla
                 assert row[f"policy/{policy}/staleness/max"] == max(ages)
                 assert row[f"policy/{policy}/staleness/mean"] == pytest.approx(sum(ages) / len(ages))
                 assert row[f"policy/{policy}/staleness/share/{ages[0]}"] == ages.count(ages[0]) / len(ages)
+
+
+def opened(run, failing=0):
+    """Train a run whose executor fails at every job of a step; (the error, the rows' steps, tasks left)."""
+    steps, play = [], run.executor.play
+
+    async def failing_play(job):
+        if job.cohort == run.cohort(failing):
+            raise RuntimeError("the game broke")
+        return await play(job)
+
+    run.executor.play = failing_play
+
+    async def go():
+        try:
+            await open_run(run)
+            with pytest.raises(RuntimeError, match="the game broke"):
+                await train(replace(run, progress=lambda step, *_: steps.append(step)))
+        finally:
+            await run.close()
+        return len(asyncio.all_tasks()) - 1
+
+    return asyncio.run(go()), steps
+
+
+def test_a_failure_in_a_step_ahead_is_raised_when_that_step_is_due(capfd, caplog):
+    run = made(MATRIX, Record(), "schedule.steps=9", "schedule.max_staleness=3")
+    assert opened(run, failing=4) == (0, [1, 2, 3])
+    gc.collect()
+    assert "never retrieved" not in capfd.readouterr().err + caplog.text
+
+
+def test_weights_that_are_older_than_the_bound_are_refused():
+    """An engine that goes on with old weights is told, not trained on."""
+    run = made(MATRIX, Record(), "schedule.steps=9", "schedule.max_staleness=1", "schedule.play=in_flight",
+               "schedule.evaluate_every=0")  # fmt: skip
+    load, loads = run.engine.load_weights, []
+
+    async def seldom(weights):
+        loads.append(weights)
+        if len(loads) <= 2:
+            await load(weights)
+
+    run.engine.load_weights = seldom
+
+    async def go():
+        try:
+            await open_run(run)
+            with pytest.raises(PluginError, match=r"2 updates old"):
+                await train(run)
+        finally:
+            await run.close()
+
+    asyncio.run(go())
+    assert run.state.step == 2
+
+
+def refusal(*overrides, **tables):
+    with pytest.raises(ConfigError) as refused:
+        compose(load(MATRIX, overrides=["schedule.max_staleness=2", *overrides]))
+    return str(refused.value)
+
+
+def test_what_cant_play_ahead_is_refused_with_what_to_do():
+    fresh = refusal("loss.type=reinforce")
+    assert "schedule.max_staleness" in fresh and "loss.correction" in fresh
+    compose(load(MATRIX, overrides=["schedule.max_staleness=2", "loss={type: reinforce, correction: {}}"]))
+    assert "deterministic is true" in refusal("schedule.play=in_flight", "deterministic=true")
+    one = refusal("trainer.type=tests.core.training.test_steps_in_play:OneVersion")
+    assert "keeps one version of the weights, and pinned steps ahead need 3" in one and "in_flight" in one
+    assert "no effect" in refusal("schedule.max_staleness=0", "schedule.play=pinned")
+
+
+class OneVersion(TabularTrainer):
+    keep = None
+
+
+def test_nothing_of_past_steps_is_kept():
+    run = made(MATRIX, Record(), "schedule.steps=40", "schedule.max_staleness=3")
+
+    async def go():
+        try:
+            await open_run(run)
+            await train(run)
+            assert sorted(run.state.pins) == [41, 42, 43], "what the steps of a longer run would be pinned to"
+            for policy in ("row", "column"):
+                assert sorted(run.trainer._policies[policy].kept) == [37, 38, 39]
+            assert len(run.engine._tables._held) == 2 * 4 and not run.in_play
+            assert (
+                len(run.engine_client.active_rollouts._live) < 3
+                and run.engine_client.active_rollouts.live == 0
+            )
+        finally:
+            await run.close()
+
+    asyncio.run(go())

@@ -1,0 +1,126 @@
+"""Runs with steps in play: stopped, killed, resumed and failing, they lose and count nothing twice."""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+import coterie
+from coterie.api.checkpoints import CheckpointStore
+from coterie.core.errors import UserError
+from tests.core.training.steps_ahead import asynchronous, oracle
+from tests.core.training.test_curriculum import curriculum, table
+from tests.test_resume import MATRIX, command, rows, run, same
+
+pytestmark = pytest.mark.resume
+
+TINY = ["schedule.tasks_per_step=2", "schedule.checkpoint_every=1", "schedule.evaluate_every=3",
+        "schedule.evaluate_tasks=2", "loss.entropy=0.3"]  # fmt: skip
+GAMES = {
+    "tabular": (MATRIX, {}, ["schedule.checkpoint_every=1"]),
+    "torch": ("plan_path", {"scale": "smoke"}, TINY),
+    "lora": ("plan_path", {"scale": "smoke", "overlays": ["l1", "per_role"]}, TINY),
+}
+
+
+@pytest.mark.parametrize("ahead", [1, 3])
+@pytest.mark.parametrize("game", GAMES)
+def test_n_steps_are_k_steps_and_resume(tmp_path, game, ahead):
+    source, named, settings = GAMES[game]
+    settings = [*settings, f"schedule.max_staleness={ahead}"]
+    coterie.train(source, **named, overrides=[*settings, "schedule.steps=6"], out=tmp_path / "whole")
+    coterie.train(source, **named, overrides=[*settings, "schedule.steps=2"], out=tmp_path / "part")
+    coterie.train(resume=tmp_path / "part", overrides=["schedule.steps=3"])
+    coterie.train(resume=tmp_path / "part", overrides=["schedule.steps=6"])
+    same(tmp_path / "whole", tmp_path / "part")
+    meta = CheckpointStore(tmp_path / "part" / "checkpoints", keep=9).latest().meta
+    assert [int(step) for step in meta["in_play"]] == list(range(7, 7 + ahead))
+    assert {pin["versions"][policy] for pin in meta["in_play"].values() for policy in pin["versions"]} == set(
+        range(6 - ahead, 6)
+    )
+
+
+def test_a_resume_with_another_bound_is_refused(tmp_path):
+    coterie.train(MATRIX, overrides=["schedule.max_staleness=1", "schedule.steps=2"], out=tmp_path / "run")
+    for change in ("schedule.max_staleness=2", "schedule.max_staleness=0", "schedule.play=in_flight"):
+        with pytest.raises(UserError, match="can't change its configuration") as refused:
+            coterie.train(resume=tmp_path / "run", overrides=[change, "schedule.steps=3"], allow_change=True)
+        assert change.split("=")[0] in str(refused.value)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    settings = [*TINY, "schedule.steps=8", "schedule.max_staleness=2"]
+    began = time.perf_counter()
+    run(folder, "run", "plan_path", "--scale", "smoke", *settings, "--out", str(folder))
+    return folder, settings, time.perf_counter() - began
+
+
+def stopped_and_resumed(tmp_path, uninterrupted, seed: int, sent: signal.Signals) -> None:
+    whole, settings, seconds = uninterrupted
+    folder, draws = tmp_path / "run", random.Random(seed)
+    process = command("run", "plan_path", "--scale", "smoke", *settings, "--out", str(folder))
+    while not (folder / "config.yaml").exists():
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.01)
+    time.sleep(draws.uniform(0.0, max(0.5, seconds / 3)))
+    process.send_signal(sent)
+    _, said = process.communicate(timeout=120)
+    assert "never retrieved" not in said and "Traceback" not in said, said
+    run(folder, "run", "--resume", str(folder))
+    same(whole, folder)
+
+
+@pytest.mark.xdist_group("asynchronous")
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT], ids=["killed", "interrupted"])
+def test_a_run_that_was_stopped_resumes_to_the_same_end(tmp_path, uninterrupted, seed, sent):
+    stopped_and_resumed(tmp_path, uninterrupted, seed, sent)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(100, 120))
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT], ids=["killed", "interrupted"])
+def test_twenty_runs_that_were_stopped_resume_to_the_same_end(tmp_path, uninterrupted, seed, sent):
+    stopped_and_resumed(tmp_path, uninterrupted, seed, sent)
+
+
+@pytest.mark.parametrize("ahead", [1, 3])
+def test_a_curriculum_is_settled_ahead_and_equals_the_oracle(tmp_path, ahead):
+    source = table("tabular", curriculum=curriculum(2, 3, 4, promote_at=0.5, window=4))
+    expected = oracle(source, ahead, tmp_path / "weights", "schedule.steps=12")
+    asynchronous(source, ahead, 5, "schedule.steps=12").same(expected)
+    levels = [row["curriculum/level"] for row in expected.rows]
+    assert levels[0] == 0 and levels[-1] > 0, "nothing was promoted"
+    coterie.train(
+        source, overrides=["schedule.steps=12", f"schedule.max_staleness={ahead}"], out=tmp_path / "whole"
+    )
+    coterie.train(
+        source, overrides=["schedule.steps=4", f"schedule.max_staleness={ahead}"], out=tmp_path / "part"
+    )
+    coterie.train(resume=tmp_path / "part", overrides=["schedule.steps=12"])
+    same(tmp_path / "whole", tmp_path / "part")
+
+
+def test_a_coach_scores_steps_ahead_as_the_oracle_has_it(tmp_path):
+    settings = ["schedule.steps=4", "schedule.tasks_per_step=2", "schedule.evaluate_every=2",
+                "schedule.evaluate_tasks=2"]  # fmt: skip
+    expected = oracle("mathchat_coach", 2, tmp_path, *settings, scale="smoke")
+    asynchronous("mathchat_coach", 2, 3, *settings, scale="smoke").same(expected)
+
+
+def test_what_is_in_play_at_the_end_is_not_counted(tmp_path):
+    """A token budget ends the run after the step that spends it, though later ones were played."""
+    plain = coterie.train(MATRIX, overrides=["schedule.steps=9"], out=tmp_path / "plain")
+    tokens = [row["tokens/total"] for row in rows(tmp_path / "plain")]
+    budget = ["schedule.steps=9", f"schedule.tokens={tokens[3]}", "schedule.max_staleness=3"]
+    ended = coterie.train(MATRIX, overrides=budget, out=tmp_path / "ended")
+    assert plain.step == 9 and ended.step == 4 and ended.tokens == tokens[3]
+    assert [row["step"] for row in rows(tmp_path / "ended")] == [1, 2, 3, 4]
+    assert len(list((tmp_path / "ended" / "rollouts").iterdir())) == 4
+    assert not list(Path(tmp_path / "ended").rglob("*.tmp"))
