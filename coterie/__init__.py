@@ -143,6 +143,7 @@ if TYPE_CHECKING:
         HasTokenIds as HasTokenIds,
     )
     from coterie.core.protocols.chat_model import UsesEngine as UsesEngine
+    from coterie.core.protocols.engine import LeasesVersions as LeasesVersions
     from coterie.core.protocols.environment import (
         Diagnoses as Diagnoses,
         DigestsStates as DigestsStates,
@@ -176,6 +177,7 @@ if TYPE_CHECKING:
     )
     from coterie.core.protocols.trainer import (
         FollowsBudget as FollowsBudget,
+        KeepsVersions as KeepsVersions,
     )
     from coterie.core.protocols.transition import RepeatsTask as RepeatsTask
     from coterie.core.rollout.rewards import (
@@ -336,6 +338,7 @@ _PUBLIC = {
     """,
     "coterie.core.protocols.chat_format": "DescribesTools HasTokenIds",
     "coterie.core.protocols.chat_model": "UsesEngine",
+    "coterie.core.protocols.engine": "LeasesVersions",
     "coterie.core.protocols.environment": """
         Diagnoses DigestsStates GivesFindings HasFields HasNotSummable StepsConcurrently
     """,
@@ -345,7 +348,7 @@ _PUBLIC = {
     "coterie.core.protocols.role": "Remembers",
     "coterie.core.protocols.sandbox": "ReportsProtections",
     "coterie.core.protocols.tool": "Closes CountsMetrics HasSchemas Opens",
-    "coterie.core.protocols.trainer": "FollowsBudget",
+    "coterie.core.protocols.trainer": "FollowsBudget KeepsVersions",
     "coterie.core.protocols.transition": "RepeatsTask",
     "coterie.core.rollout.rewards": "branch_rewards joint_reward",
     "coterie.core.rollout.turns": "History Stage first_stage next_stage",

@@ -95,11 +95,12 @@ CAPABILITIES: dict[str, tuple[type, ...]] = {
         protocols.tool.Closes,
         UsesRunFolder,
     ),
-    "engine": (UsesRunFolder,),
+    "engine": (protocols.engine.LeasesVersions, UsesRunFolder),
     "estimator": (protocols.estimator.SumsOverTurns, protocols.estimator.StopsEpisodes),
     "loss": (protocols.loss.HasLengthConstant, protocols.loss.NeedsFreshSamples),
     "trainer": (
         protocols.trainer.FollowsBudget,
+        protocols.trainer.KeepsVersions,
         CountsOptimizerSteps,
         TakesWeights,
         WarmStarts,

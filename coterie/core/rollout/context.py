@@ -287,17 +287,12 @@ class JobContext:
         member = self.team.members[request.role]
         for index in range(member.tool_turns + 1):
             place = key.of_call(index)
-            call = await self.engine.generate(
-                Request(
-                    key=place,
-                    policy=request.policy,
-                    prompt_ids=prompt.ids,
-                    sampling=request.sampling,
-                    seed=self.seed(place, "tokens"),
-                    continues=prompt.continues,
-                    version=self.job.versions.get(request.policy),
-                )
-            )
+            seed, version = self.seed(place, "tokens"), self.job.versions.get(request.policy)
+            asked = Request(
+                key=place, policy=request.policy, prompt_ids=prompt.ids, sampling=request.sampling,
+                seed=seed, continues=prompt.continues, version=version,
+            )  # fmt: skip
+            call = await self.engine.generate(asked)
             self._check_call(request.policy, call)
             raw = codec.decode(call)
             completion = split(raw, prompt.thinking)
