@@ -72,6 +72,11 @@ def facts(metrics: Mapping[str, Any], left: float | None) -> list[tuple[str, str
     ):
         if metrics.get(key) is not None:
             pairs.append((label, as_text(metrics[key])))
+    if "time/play" in metrics and metrics["time/step"]:  # steps ahead: how old the tokens are, and who waits
+        ages = [value for name, value in metrics.items() if name.endswith("/staleness/max")]
+        pairs.append(("lag", f"{max(ages, default=0):.0f}"))
+        for label, key in (("trainer waits", "time/rollouts"), ("engine waits", "time/engine_waited")):
+            pairs.append((label, share(min(metrics[key] / metrics["time/step"], 1.0))))
     if left is not None:
         pairs.append(("left", duration(left)))
     return pairs

@@ -29,6 +29,15 @@ def test_a_line_says_step_success_pace_and_time_left(clock, capsys):
     assert capsys.readouterr().err == "step 12/60  success .41  tokens/s 8,400\n"
 
 
+def test_a_line_of_a_step_that_was_played_ahead_says_its_lag_and_who_waits(clock, capsys):
+    row = {"time/step": 4.0, "time/rollouts": 1.0, "time/play": 6.0, "time/engine_waited": 0.4}
+    ages = {"policy/a/staleness/max": 2.0, "policy/b/staleness/max": 1.0, "policy/a/staleness/mean": 1.5}
+    with Lines("step") as shown:
+        clock[0] += 20
+        shown(3, 9, {**row, **ages})
+    assert "step 3/9  lag 2  trainer waits .25  engine waits .10" in capsys.readouterr().err
+
+
 def test_time_left_follows_the_pace(clock, capsys):
     with Lines("step") as shown:
         for step in (1, 2, 3):

@@ -185,3 +185,15 @@ def test_nothing_of_past_steps_is_kept():
             await run.close()
 
     asyncio.run(go())
+
+
+def test_more_threads_than_cores_are_warned_of(monkeypatch, caplog):
+    """Threads of two OpenMP pools wait for one another by spinning."""
+    import torch
+
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
+    asynchronous("plan_path", 1, 1, *TINY[1:], "schedule.steps=1", scale="smoke")
+    assert caplog.text.count("each with 64 threads") == 1 and "OMP_NUM_THREADS=" in caplog.text
+    caplog.clear()
+    asynchronous("plan_path", 0, 1, *TINY[1:], "schedule.steps=1", scale="smoke")
+    assert "threads" not in caplog.text
