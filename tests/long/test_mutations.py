@@ -62,8 +62,8 @@ MUTATIONS = {
     ),
     "8 a batch forms as soon as somebody asks": (
         "coterie/core/concurrency/active_rollouts.py",
-        "return self.waiting > 0 and self.waiting >= self.live",
-        "return self.waiting > 0",
+        "return self._waiting[cohort] > 0 and self._waiting[cohort] >= self._live[cohort]",
+        "return self._waiting[cohort] > 0",
         "tests/backends/engines/test_request_batching.py",
     ),
     "8 rows come in the order of arrival": (
@@ -73,10 +73,40 @@ MUTATIONS = {
         "tests/backends/engines/test_request_batching.py",
     ),
     "8 a resume forgets where it was": (
-        "coterie/core/training/run.py",
+        "coterie/core/training/lifetime.py",
         "self.state.restore(checkpoint.step, ",
         "self.state.restore(max(checkpoint.step - 1, 0), ",
         "tests/test_resume.py::test_n_steps_are_k_steps_and_resume",
+    ),
+    "8 a batch mixes steps": (
+        "coterie/backends/engines/request_batching.py",
+        "set(sorted(filter(self._active_rollouts.all_wait, waiting))[:1])",
+        "set(filter(self._active_rollouts.all_wait, waiting))",
+        "tests/core/training/test_steps_in_play.py",
+    ),
+    "8 a lease keeps nothing": (
+        "coterie/backends/engines/versions.py",
+        "self._leases[policy, version] += 1",
+        "self._leases[policy, version] += 0",
+        "tests/backends/engines/test_versions.py",
+    ),
+    "8 steps are handed out one too early": (
+        "coterie/core/training/steps_in_play.py",
+        "range(done + 1, done + self.ahead + 2)",
+        "range(done + 1, done + self.ahead + 2 + (self.ahead > 0))",
+        "tests/core/training/test_steps_in_play.py",
+    ),
+    "8 a resume plays steps ahead with the newest weights": (
+        "coterie/core/training/run.py",
+        "        await self.lease_again()\n",
+        "",
+        "tests/test_asynchronous.py::test_n_steps_are_k_steps_and_resume",
+    ),
+    "8 an evaluation joins a step's batches": (
+        "coterie/core/training/evaluation.py",
+        'cohort=run.cohort(run.state.step, " evaluation"),',
+        "cohort=run.cohort(run.state.step + 2),",
+        "tests/core/training/test_steps_in_play.py",
     ),
     "9 unknown keys are ignored": (
         "coterie/core/plugins/base.py",

@@ -97,7 +97,7 @@ class HFEngine(Plugin):
 
     def __init__(self, config: Any = None, build: Any = None) -> None:
         super().__init__(config, build)
-        self._served: Versions[_Served] = Versions()
+        self._served: Versions[_Served] = Versions(reuse=True)
         self._bases: dict[tuple[int, str], SharedBase] = {}
         """By the base's module and the decoder's dtype."""
         self._slots: Counter[str] = Counter()

@@ -90,7 +90,8 @@ class RequestBatcher:
         for cohort, request, future in left:
             if cohort in cohorts:
                 self._active_rollouts.resume(1, cohort)
-                queue.append((request, future))
+                if not future.done():  # its rollout was cancelled
+                    queue.append((request, future))
             else:
                 self._queue.append((cohort, request, future))
         # Until the results are here, these rollouts do not wait, yet request nothing: start no other batch.

@@ -13,11 +13,13 @@ T = TypeVar("T")
 class Versions(Generic[T]):
     """What an engine holds of each version, such as a decoder or a table.
 
-    What nobody uses any more is handed out by `unused`, to be written over: an engine then holds at most one
-    more than the versions that are leased at once.
+    Args:
+        reuse: keep what nobody uses any more, for `unused` to hand out, so that it is written over: an engine
+            then holds at most one more than the versions that are leased at once.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, reuse: bool = False) -> None:
+        self._reuse = reuse
         self._held: dict[tuple[str, int], T] = {}
         self._newest: dict[str, int] = {}
         self._leases: Counter[tuple[str, int]] = Counter()
@@ -76,7 +78,9 @@ class Versions(Generic[T]):
         if self._leases[policy, version] <= 0:
             del self._leases[policy, version]
             if version != self._newest.get(policy) and (policy, version) in self._held:
-                self._unused.setdefault(policy, []).append(self._held.pop((policy, version)))
+                released = self._held.pop((policy, version))
+                if self._reuse:
+                    self._unused.setdefault(policy, []).append(released)
 
     def clear(self) -> None:
         """Hold nothing."""

@@ -23,7 +23,7 @@ class KeptVersions:
     def keep(self, policy: str) -> None:
         """Copy the policy's trained weights to the CPU's memory, under their version."""
         known = self._policies.get(policy)
-        if known is not None and known.optimizer is not None:
+        if known is not None and known.optimizer is not None and known.version not in known.kept:
             known.kept[known.version] = {
                 name: tensor.detach().to("cpu", copy=True) for name, tensor in known.own_parameters().items()
             }

@@ -124,6 +124,7 @@ class ScheduleConfig(Strict):
     max_staleness: int = Field(
         0,
         ge=0,
+        le=100,
         description="Steps that are played while earlier ones train: no token is drawn by weights that are "
         "older than so many updates. 0: a step is played when the one before it has trained.",
     )

@@ -119,6 +119,7 @@ class LocalRolloutSide:
         except BaseException:
             for task in context.background:
                 task.cancel()
+            await asyncio.gather(*context.background, return_exceptions=True)
             raise
         scoring = asyncio.ensure_future(self._scored(tree, context))
         self._scoring.add(scoring)

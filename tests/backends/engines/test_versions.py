@@ -11,7 +11,7 @@ from coterie.core.errors import SystemFault
 
 @given(st.lists(st.tuples(st.sampled_from(["load", "lease", "release"]), st.integers(0, 9)), max_size=60))
 def test_what_is_leased_stays_and_nothing_that_is_used_is_written_over(actions):
-    versions: Versions[list[int]] = Versions()
+    versions: Versions[list[int]] = Versions(reuse=True)
     leases: list[int] = []
     newest, made, most = -1, 0, 0
     for action, choice in actions:
@@ -36,6 +36,16 @@ def test_what_is_leased_stays_and_nothing_that_is_used_is_written_over(actions):
     assert made <= most, "copies are used again"
     if newest >= 0:
         assert versions.at("p") == [newest]
+
+
+def test_what_is_not_used_again_is_not_kept():
+    versions: Versions[int] = Versions()
+    for version in range(50):
+        versions.put("p", version, version)
+        versions.lease("p", version)
+        if version >= 2:
+            versions.release("p", version - 2)
+        assert len(versions.values()) <= 3
 
 
 def test_a_policy_without_weights():

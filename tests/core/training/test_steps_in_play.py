@@ -176,7 +176,7 @@ def test_nothing_of_past_steps_is_kept():
             assert sorted(run.state.pins) == [41, 42, 43], "what the steps of a longer run would be pinned to"
             for policy in ("row", "column"):
                 assert sorted(run.trainer._policies[policy].kept) == [37, 38, 39]
-            assert len(run.engine._tables._held) == 2 * 4 and not run.in_play
+            assert len(run.engine._tables.values()) == 2 * 4 and not run.in_play
             assert (
                 len(run.engine_client.active_rollouts._live) < 3
                 and run.engine_client.active_rollouts.live == 0
