@@ -334,7 +334,10 @@ class _Estimator:
         }
         config: Any = self.run.engine.config  # type: ignore[attr-defined]
         whole = sum(copies.values())
-        self.server = server(config, whole, self.gpu, self.estimate.layout, inside(self.run))
+        ahead = self.run.config.schedule.max_staleness > 0
+        self.server = server(
+            config, whole, self.gpu, self.estimate.layout, inside(self.run), beside_updates=ahead
+        )
         self.estimate.notes.append(self.server.note)
         self.estimate.one_device = self.server.beside_trainer
         for name, size in copies.items():

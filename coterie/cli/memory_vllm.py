@@ -26,13 +26,22 @@ class Server(NamedTuple):
     note: str
 
 
-def server(config: VLLMConfig, weights: int, gpu: float | None, layout: Layout, inside: bool) -> Server:
+def server(
+    config: VLLMConfig,
+    weights: int,
+    gpu: float | None,
+    layout: Layout,
+    inside: bool,
+    *,
+    beside_updates: bool = False,
+) -> Server:
     """The memory that the engine's settings reserve.
 
     Args:
         weights: bytes of one copy of every base.
         gpu: bytes of one GPU; None: a CPU.
         inside: vLLM is in the run's process.
+        beside_updates: it generates during updates.
     """
     beside = inside or bool(layout.shared)
     held = -(-weights // config.tensor_parallel)
@@ -56,5 +65,5 @@ def server(config: VLLMConfig, weights: int, gpu: float | None, layout: Layout, 
         f"vLLM reserves {share:g} of a GPU, {place}: weights, KV cache and its own activations; what the "
         "weights leave is shown as KV cache"
     )
-    sleep = sleeps(config, on_cpu=False, shared=beside)
+    sleep = sleeps(config, on_cpu=False, shared=beside and not beside_updates)
     return Server(held, cache, beside, sleep, note + ("; it is free during updates" if sleep else ""))

@@ -14,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from coterie.backends.engines.vllm.sync import BaseWeights
 from coterie.backends.trainers.torch_trainer import TorchTrainer
 from coterie.core.types import Key
 from coterie.plugins.losses.ppo_clip import PPOClip
@@ -219,3 +220,18 @@ def test_exports_compute_the_policy(course: History, policy: str, merge: bool) -
     for row in samples:
         logprobs = tiny.independent_logprobs(model.eval(), row).detach().numpy()
         np.testing.assert_allclose(ours[row.key], logprobs, atol=2e-5)
+
+
+def test_an_engine_notices_which_weights_an_update_changed(course: History) -> None:
+    """The last test of a course: it updates the trainer."""
+    for step, policy in enumerate(("full", "a"), 3):
+        handle = course.trainer.weights(policy)
+        if handle.tensors is not None:
+            state = handle.tensors.state
+        else:
+            state = BaseWeights(handle, merge=handle.adapter is not None).fingerprint
+        before = state()
+        updated(course.trainer, step, "b")
+        assert state() == before, "another policy's update"
+        updated(course.trainer, step, policy)
+        assert state() != before

@@ -87,9 +87,17 @@ class Playing:
 
     Args:
         modules: by policy, the module and the adapter (None: none) that it plays.
+        ahead: steps that are played beside the one that is due, pinned to their versions.
     """
 
-    def __init__(self, modules: dict[str, tuple[Any, str | None]], trains: dict[str, str], **settings: Any):
+    def __init__(
+        self,
+        modules: dict[str, tuple[Any, str | None]],
+        trains: dict[str, str],
+        *,
+        ahead: int = 0,
+        **settings: Any,
+    ):
         self.modules, self.versions = modules, dict.fromkeys(modules, 0)
         self.engine = VLLMEngine(VLLMConfig(**{"kv_gib": 0.75, "max_batch": 64, **settings}))
         self.rollouts = ActiveRollouts()
@@ -105,6 +113,7 @@ class Playing:
             active_rollouts=self.rollouts,
             deterministic=True,
             vocabulary=("a", "b"),
+            ahead=ahead,
         )
 
     def _number(self, name: str) -> int:

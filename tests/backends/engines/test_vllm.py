@@ -9,7 +9,6 @@ import importlib.util
 import logging
 import os
 import sys
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,9 +30,7 @@ from coterie.backends.engines.vllm.arguments import check_options, engine_argume
 from coterie.backends.engines.vllm.base import Base  # noqa: E402
 from coterie.backends.engines.vllm.engine import VLLMEngine  # noqa: E402
 from coterie.backends.engines.vllm.server import (  # noqa: E402
-    Adapter,
     Output,
-    Params,
     ServerLost,
     ServerSpec,
     VersionSpan,
@@ -47,6 +44,13 @@ from coterie.core.errors import ConfigError, MissingExtra, SystemFault, UserErro
 from coterie.core.types import Weights  # noqa: E402
 from tests.backends.engines.adapters import adapted  # noqa: E402
 from tests.backends.engines.support import awave, context, request, tiny, wait  # noqa: E402
+from tests.backends.engines.vllm_servers import (  # noqa: E402
+    PARAMS,
+    FakeServer,
+    fake_servers,
+    made_adapter,
+    opened,
+)
 
 pytestmark = pytest.mark.torch
 
@@ -152,7 +156,7 @@ def test_the_fingerprint_changes_with_every_update():
 # ------------------------------------------------------------------------------------------------- adapters
 
 
-def test_a_version_stays_while_it_is_leased():
+def test_a_version_stays_while_a_request_uses_it():
     gone = []
     versions = AdapterVersions(gone.append)
     wrapped = adapted()
@@ -164,9 +168,9 @@ def test_a_version_stays_while_it_is_leased():
     first, second, third = write(1), write(2), write(3)
     assert len({(a.name, a.id, a.path) for a in (first, second, third)}) == 3
     versions.replace("planner", first, 1)
-    with versions.lease("planner") as (leased, version):
+    with versions.use("planner") as (leased, version):
         assert (leased, version) == (first, 1)
-        with versions.lease("planner"):
+        with versions.use("planner"):
             versions.replace("planner", second, 2)
         assert not gone and Path(first.path).is_dir() and versions.current == [second]
     assert gone == [first] and not Path(first.path).exists()
@@ -314,77 +318,12 @@ def lenders(monkeypatch):
     monkeypatch.setattr(device_memory, "_lenders", WeakSet())
 
 
-class FakeServer:
-    """A server that dies when it is told to; it counts what was asked of it."""
-
-    log = "vllm-p-0"
-
-    def __init__(self):
-        self.alive, self.asked, self.failing = True, Counter(), []
-        self.adapters, self.version, self.hold = {}, None, None
-
-    def _do(self, what):
-        self.asked[what] += 1
-        if what in self.failing:
-            self.failing.remove(what)
-            self.alive = False
-            raise ServerLost(f"died in {what}")
-        if not self.alive and what not in ("restart", "close"):
-            raise ServerLost("it is dead")
-
-    async def open(self):
-        self._do("open")
-
-    async def generate(self, prompt_ids, params, adapter):
-        self._do("generate")
-        if self.hold is not None:
-            await self.hold.wait()
-        assert adapter is None or self.adapters[adapter.id] == adapter
-        return Output((1,), (-1.0,), "stop", (VersionSpan(self.version, 0, 1),))
-
-    async def add_adapter(self, adapter):
-        self._do("add_adapter")
-        self.adapters[adapter.id] = adapter
-
-    async def remove_adapter(self, adapter_id):
-        self._do("remove_adapter")
-        self.adapters.pop(adapter_id, None)
-
-    async def sync(self, named_tensors, version):
-        self._do("sync")
-        assert len(list(named_tensors)) > 1
-        self.version = version
-
-    async def restart(self):
-        self._do("restart")
-        self.alive, self.adapters, self.version = True, {}, None
-
-    async def close(self):
-        self._do("close")
-
-
-PARAMS = Params(seed=1, limit=1)
-
-
-def opened(count=1):
-    model = tiny(tie_word_embeddings=True)
-    weights = BaseWeights(Weights(policy="p", version=1, module=model))
-    made = [FakeServer() for _ in range(count)]
-    return Base(ServerSpec(name="p", model="m"), made, weights), made, weights, model
-
-
-def adapter(number, tmp_path):
-    path = tmp_path / str(number)
-    path.mkdir()
-    return Adapter(f"a@{number}", number, str(path))
-
-
 def test_a_dead_server_gets_the_newest_weights_and_adapters_and_the_request_again(tmp_path):
     base, (server,), weights, _ = opened()
 
     async def go():
         await base.sync(weights, 4)
-        await base.add("a", adapter(1, tmp_path), 7)
+        await base.add("a", made_adapter(1, tmp_path), 7)
         server.failing.append("generate")
         output, version = await base.generate((1,), PARAMS, "a")
         assert output.spans[0].version == 4 and version == 7
@@ -460,7 +399,7 @@ def test_a_failed_sync_and_a_failed_adapter_restart_the_server(tmp_path):
         await base.sync(weights, 4)
         assert server.version == 4 and server.asked["restart"] == 1
         server.failing.append("add_adapter")
-        await base.add("a", adapter(1, tmp_path), 1)
+        await base.add("a", made_adapter(1, tmp_path), 1)
         assert list(server.adapters) == [1] and server.asked["restart"] == 2
         server.failing += ["sync"] * 5
         with pytest.raises(UserError, match="can't take the new weights"):
@@ -557,16 +496,7 @@ def test_requests_go_to_the_server_with_the_fewest():
 
 @pytest.fixture
 def faked(monkeypatch):
-    """Engines get fake servers; their specs and the servers, in the order of their start."""
-    made = []
-
-    def make(spec):
-        made.append((spec, FakeServer()))
-        return [made[-1][1]]
-
-    monkeypatch.setattr(servers, "make", make)
-    monkeypatch.setattr(VLLMConfig, "check_packages", staticmethod(lambda: None))
-    return made
+    return fake_servers(monkeypatch)
 
 
 def test_a_base_serves_its_adapters_and_its_frozen_policies(faked):
@@ -767,9 +697,9 @@ def test_a_server_that_dies_while_an_adapter_is_removed_is_no_error(tmp_path, ca
     async def go():
         asyncio.get_running_loop().set_exception_handler(lambda _, details: unread.append(details["message"]))
         await base.sync(weights, 4)
-        await base.add("a", adapter(1, tmp_path), 1)
+        await base.add("a", made_adapter(1, tmp_path), 1)
         server.failing.append("remove_adapter")
-        await base.add("a", adapter(2, tmp_path), 2)
+        await base.add("a", made_adapter(2, tmp_path), 2)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         gc.collect()

@@ -1,4 +1,4 @@
-"""Versions of LoRA adapters: a folder and an id for each, and leases while requests use them."""
+"""Versions of LoRA adapters: a folder and an id for each, kept while requests or steps need them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from typing import Any
 from coterie.backends.engines.vllm.server import Adapter
 from coterie.backends.engines.vllm.settings import RANKS, adapter_rank
 from coterie.backends.engines.vllm.transfer import Folders, remove
-from coterie.core.errors import ConfigError
+from coterie.core.errors import ConfigError, SystemFault
 
 
 class AdapterVersions:
-    """The adapters of one base: for each policy the current version, and older ones that requests use.
+    """The adapters of one base: for each policy the newest version, and older ones that are needed.
 
-    A request leases a version before it starts, and keeps it to its end. A version that has been replaced is
-    handed to `discard` when its last lease ends, and its folder is removed then.
+    A step that is pinned to a version leases it; a request uses one from its start to its end. A version that
+    has been replaced is handed to `discard` when its last lease and its last request end, and its folder is
+    removed then. (`engines.versions.Versions` is for what new weights are written into; an adapter is a new
+    one each time, and vLLM must be told which ones go.)
 
     Args:
         discard: takes a version that nobody uses any more; called on the event loop.
@@ -27,14 +29,24 @@ class AdapterVersions:
 
     def __init__(self, discard: Callable[[Adapter], None]) -> None:
         self._discard = discard
-        self._current: dict[str, tuple[Adapter, int]] = {}
-        self._leases: Counter[int] = Counter()
+        self._held: dict[tuple[str, int], Adapter] = {}
+        """By policy and version: the newest ones, and older ones with a lease."""
+        self._newest: dict[str, int] = {}
+        self._leases: Counter[tuple[str, int]] = Counter()
+        self._uses: Counter[int] = Counter()
+        """By id: the requests that use it."""
         self._ids = itertools.count(1)
         self._folders = Folders()
 
     @property
     def current(self) -> list[Adapter]:
-        return [adapter for adapter, _ in self._current.values()]
+        """The newest version of each policy."""
+        return [self._held[key] for key in self._newest.items()]
+
+    @property
+    def held(self) -> list[Adapter]:
+        """All that requests may name: the newest versions, and those with a lease."""
+        return [*self._held.values()]
 
     def write(self, policy: str, version: int, settings: Any, tensors: Mapping[str, Any]) -> Adapter:
         """Write a version in PEFT's format, under a name, an id and a path that no other version has.
@@ -61,25 +73,46 @@ class AdapterVersions:
         return Adapter(f"{policy}@{version}.{number}", number, str(path))
 
     def replace(self, policy: str, adapter: Adapter, version: int) -> None:
-        """Make a version the policy's current one, for all requests that start from now on."""
-        old = self._current.get(policy)
-        self._current[policy] = adapter, version
-        if old is not None and not self._leases[old[0].id]:
-            self._drop(old[0])
+        """Make a version the policy's newest, for all requests that start from now on and name none."""
+        newest = self._newest.get(policy)
+        gone = {version} | ({newest} if newest is not None and not self._leases[policy, newest] else set())
+        old = [self._held.pop((policy, each)) for each in gone if (policy, each) in self._held]
+        self._held[policy, version], self._newest[policy] = adapter, version
+        for each in old:
+            self._drop_unused(each)
+
+    def lease(self, policy: str, version: int) -> None:
+        """Keep a version until `release`.
+
+        Raises:
+            SystemFault: it is not held.
+        """
+        self._at(policy, version)
+        self._leases[policy, version] += 1
+
+    def release(self, policy: str, version: int) -> None:
+        """End a lease; a version without one goes, unless it is the newest."""
+        self._leases[policy, version] -= 1
+        if self._leases[policy, version] <= 0:
+            del self._leases[policy, version]
+            if version != self._newest.get(policy) and (policy, version) in self._held:
+                self._drop_unused(self._held.pop((policy, version)))
 
     @contextmanager
-    def lease(self, policy: str) -> Iterator[tuple[Adapter, int]]:
-        """The policy's current adapter and its version, which stay loaded meanwhile."""
-        adapter, version = self._current[policy]
-        self._leases[adapter.id] += 1
+    def use(self, policy: str, version: int | None = None) -> Iterator[tuple[Adapter, int]]:
+        """A version's adapter (None: the newest's) and its version; it stays loaded meanwhile.
+
+        Raises:
+            SystemFault: the version is not held.
+        """
+        version = self._newest[policy] if version is None else version
+        adapter = self._at(policy, version)
+        self._uses[adapter.id] += 1
         try:
             yield adapter, version
         finally:
-            self._leases[adapter.id] -= 1
-            if not self._leases[adapter.id]:
-                del self._leases[adapter.id]
-                if adapter not in self.current:
-                    self._drop(adapter)
+            self._uses[adapter.id] -= 1
+            self._drop_unused(adapter)
 
     def drop(self, adapter: Adapter) -> None:
         """Remove the folder of a version that never became current."""
@@ -87,8 +120,22 @@ class AdapterVersions:
 
     def close(self) -> None:
         """Remove all folders."""
-        self._current.clear()
+        self._held.clear()
+        self._newest.clear()
         self._folders.close()
+
+    def _at(self, policy: str, version: int) -> Adapter:
+        if (policy, version) not in self._held:
+            raise SystemFault(f"the engine has no version {version} of '{policy}', and no lease kept it")
+        return self._held[policy, version]
+
+    def _drop_unused(self, adapter: Adapter) -> None:
+        """Drop a version, unless it is held or a request uses it."""
+        if self._uses[adapter.id]:
+            return
+        del self._uses[adapter.id]
+        if adapter not in self._held.values():
+            self._drop(adapter)
 
     def _drop(self, adapter: Adapter) -> None:
         self._discard(adapter)

@@ -52,7 +52,7 @@ def engine_arguments(
         "weight_transfer_config": {"backend": backend},
         "worker_extension_cls": EXTENSION,
         "disable_log_stats": True,
-        "enable_sleep_mode": sleeps(settings, on_cpu=on_cpu, shared=shared),
+        "enable_sleep_mode": sleeps(settings, on_cpu=on_cpu, shared=shared and not spec.beside_updates),
     }
     if on_cpu:
         # A seeded request whose prompt is computed in chunks kills vLLM 0.32 on a CPU: to take back the draw
@@ -115,7 +115,11 @@ def check_platform(config: Any, spec: ServerSpec, on_cpu: bool) -> None:
 
 
 def sleeps(settings: VLLMConfig, *, on_cpu: bool, shared: bool) -> bool:
-    """Whether vLLM frees its memory while the trainer computes."""
+    """Whether vLLM frees its memory while the trainer computes.
+
+    Args:
+        shared: vLLM and trainer take turns on a GPU.
+    """
     return shared and not on_cpu if settings.sleep == "auto" else settings.sleep
 
 

@@ -19,6 +19,7 @@ from coterie.backends.engines.vllm.server import (
     ServerSpec,
 )
 from coterie.backends.models import device_memory
+from coterie.backends.models.compute_threads import compute
 from coterie.core.errors import SystemFault, UserError
 from coterie.core.types import Key
 
@@ -60,7 +61,8 @@ class Base:
 
     async def open(self) -> None:
         await self.replicas.open()
-        device_memory.lend(self.replicas)  # while the trainer computes
+        if not self.spec.beside_updates:
+            device_memory.lend(self.replicas)  # while the trainer computes
 
     async def close(self) -> None:
         device_memory.withdraw(self.replicas)
@@ -94,7 +96,7 @@ class Base:
             self._fresh = False
 
     async def add(self, policy: str, adapter: Adapter, version: int) -> None:
-        """Load an adapter into all servers, then make it the policy's current one.
+        """Load an adapter into all servers, then make it the policy's newest one.
 
         Raises:
             UserError: vLLM refuses it.
@@ -112,26 +114,32 @@ class Base:
     # -------------------------------------------------------------------------------------------- requests
 
     async def generate(
-        self, prompt_ids: tuple[int, ...], params: Params, policy: str | None, key: Key | None = None
+        self,
+        prompt_ids: tuple[int, ...],
+        params: Params,
+        policy: str | None,
+        key: Key | None = None,
+        version: int | None = None,
     ) -> tuple[Output, int | None]:
         """Draw for one request, again on another or a restarted server if its server died.
 
         Args:
             policy: whose adapter computes it; None: the base.
             key: of the request: its episode's requests go to one server.
+            version: of the adapter; None: the newest.
 
         Returns:
             The output, and the adapter's version (None: the base).
 
         Raises:
-            SystemFault: the request failed, or its servers died too often.
+            SystemFault: the request failed, its servers died too often, or the version is gone.
         """
 
         async def send(server: Server) -> tuple[Output, int | None]:
             if policy is None:
                 return await server.generate(prompt_ids, params, None), None
-            with self.adapters.lease(policy) as (adapter, version):
-                return await server.generate(prompt_ids, params, adapter), version
+            with self.adapters.use(policy, version) as (adapter, used):
+                return await server.generate(prompt_ids, params, adapter), used
 
         return await self.replicas.run(key, send)
 
@@ -143,16 +151,37 @@ class Base:
             raise SystemFault(f"vLLM died, and the weights of version {self._version} are no longer at hand")
 
     async def _refill(self, server: Server) -> None:
-        """Give a restarted server the newest weights and adapters."""
+        """Give a restarted server the newest weights, and all adapters that requests may name."""
         await self._send(server)
-        for adapter in self.adapters.current:
-            await server.add_adapter(adapter)
+        loaded: set[int] = set()
+        # Where steps are played ahead, versions come and go meanwhile.
+        while adapter := next((each for each in self.adapters.held if each.id not in loaded), None):
+            loaded.add(adapter.id)
+            try:
+                await server.add_adapter(adapter)
+            except ServerLost:
+                raise
+            except SystemFault:
+                if adapter in self.adapters.held:
+                    raise
+                log.debug("the adapter %s went while vLLM was restarted", adapter.name)
+            else:
+                if adapter not in self.adapters.held:
+                    await server.remove_adapter(adapter.id)
 
     async def _send(self, server: Server) -> None:
-        """Send the newest weights to one server."""
+        """Send the newest weights to one server.
+
+        Raises:
+            SystemFault: the trainer changed them while they were read.
+        """
         number = self._syncs
+        self._synced.pop(id(server), None)  # until it has all of them, also where it is given the same again
         if self.weights is not None:
             await server.sync(self.weights.tensors(), self._version)
+            if self.spec.beside_updates and not self.spec.adapters and number == self._syncs:
+                # The trainer updates in the compute thread: there no update is half done.
+                await compute(self._check_at_hand)
         self._synced[id(server)] = number
 
     def _has_newest(self, server: Server) -> bool:

@@ -6,18 +6,24 @@ import asyncio
 import copy
 import logging
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from coterie.backends.engines.requests import StopTokens, checked_limit
 from coterie.backends.engines.vllm import servers
 from coterie.backends.engines.vllm.adapters import adapter_tensors, largest_rank, rank_for, wrong_rank
 from coterie.backends.engines.vllm.base import Base
+from coterie.backends.engines.vllm.served import Served, longest, longest_of, share, with_module
 from coterie.backends.engines.vllm.server import Output, Params, ServerSpec
 from coterie.backends.engines.vllm.settings import VLLMConfig, VLLMPolicy, check_settings
+from coterie.backends.engines.vllm.steps_ahead import (
+    adapter_versions,
+    check_ahead,
+    keeps_versions,
+    one_version,
+)
 from coterie.backends.engines.vllm.transfer import Folders
 from coterie.backends.models.compute_threads import compute
-from coterie.backends.models.loading import context_of, load_folder, load_model, load_tokenizer, require_torch
+from coterie.backends.models.loading import load_tokenizer, require_torch
 from coterie.backends.models.policy import declared
 from coterie.backends.models.precision import dtype_of
 from coterie.core.errors import ConfigError, SystemFault, UserError
@@ -28,21 +34,6 @@ if TYPE_CHECKING:
     from coterie.core.protocols import Codec, EngineContext
 
 log = logging.getLogger("coterie")
-
-
-@dataclass(slots=True)
-class _Served:
-    """Where a policy's requests are computed."""
-
-    base: Base
-    adapted: bool
-    """Whether the policy is an adapter of the base."""
-    version: int
-    context: int
-    vocabulary: int
-    """Rows of the embedding."""
-    trained: bool
-    """Whether the base weights are the policy's own, so that a sync changes its version in flight."""
 
 
 class VLLMEngine(Plugin):
@@ -64,7 +55,7 @@ class VLLMEngine(Plugin):
         super().__init__(config, build)
         self._context: EngineContext | None = None
         self._configs: dict[str, VLLMPolicy] = {}
-        self._served: dict[str, _Served] = {}
+        self._served: dict[str, Served] = {}
         self._bases: dict[Any, Base] = {}
         self._loading = asyncio.Lock()
         self._codecs: dict[str, Codec] = {}
@@ -82,13 +73,15 @@ class VLLMEngine(Plugin):
         """Check the settings. vLLM starts with the first `load_weights`.
 
         Raises:
-            ConfigError: settings that exclude each other.
+            ConfigError: settings that exclude each other, or steps ahead that vLLM can't play.
             MissingExtra: vLLM, torch or transformers is not installed.
         """
         require_torch("engine")
         check_settings(self.config)
         self.config.check_packages()
-        self._context, self._configs = ctx, declared(ctx.policies, VLLMPolicy)
+        policies = declared(ctx.policies, VLLMPolicy)
+        check_ahead(ctx, policies, self.config)
+        self._context, self._configs = ctx, policies
 
     async def close(self) -> None:
         bases, self._bases = self._bases, {}
@@ -107,20 +100,43 @@ class VLLMEngine(Plugin):
         async with self._loading:
             await self._load(weights)
 
+    async def lease(self, policy: str, version: int) -> None:
+        """Keep an adapter's version loaded; frozen weights have one version, and need no lease.
+
+        Raises:
+            ConfigError: vLLM has one set of the policy's weights, which the next sync replaces.
+            SystemFault: the version is not there.
+        """
+        served = self._serving(policy, version)
+        if served.adapted:
+            served.base.adapters.lease(policy, version)
+        elif served.trained:
+            raise one_version(policy, self._opened, "its weights are trained in place")
+
+    async def release(self, policy: str, version: int) -> None:
+        served = self._served.get(policy)
+        if served is not None and served.adapted:
+            served.base.adapters.release(policy, version)
+
     async def generate(self, request: Request) -> Call:
         """Generate one call. A cancelled call is aborted in vLLM.
 
         Raises:
             ConfigError: the prompt does not fit the context, or a stop string is not one token.
-            SystemFault: the policy has no weights yet, they are damaged, or vLLM died twice.
+            SystemFault: the policy has no weights yet, or none of the request's version; they are damaged, or
+                vLLM died twice.
         """
-        served = self._serving(request.policy)
+        served = self._serving(request.policy, request.version)
         params = self._params(request, served)
         rollouts = self._opened.active_rollouts
         rollouts.wait()
         try:
             output, version = await served.base.generate(
-                request.prompt_ids, params, request.policy if served.adapted else None, request.key
+                request.prompt_ids,
+                params,
+                request.policy if served.adapted else None,
+                request.key,
+                request.version,
             )
         finally:
             rollouts.resume()
@@ -147,12 +163,16 @@ class VLLMEngine(Plugin):
             raise RuntimeError("the engine is not open")
         return self._context
 
-    def _serving(self, policy: str) -> _Served:
+    def _serving(self, policy: str, version: int | None = None) -> Served:
+        """Where a policy's requests are computed, if it may have the version; None: the newest."""
         if policy not in self._served:
             raise SystemFault(f"the policy '{policy}' has no weights in the engine yet")
-        return self._served[policy]
+        served = self._served[policy]
+        if version not in (None, served.version) and not served.adapted:
+            raise SystemFault(f"the engine has no version {version} of '{policy}', but {served.version}")
+        return served
 
-    def _params(self, request: Request, served: _Served) -> Params:
+    def _params(self, request: Request, served: Served) -> Params:
         sampling = request.sampling
         limit = checked_limit(request, served.context)
         if max(request.prompt_ids) >= served.vocabulary:
@@ -171,7 +191,7 @@ class VLLMEngine(Plugin):
             top_p=sampling.top_p,
         )
 
-    def _call(self, request: Request, output: Output, served: _Served, version: int | None) -> Call:
+    def _call(self, request: Request, output: Output, served: Served, version: int | None) -> Call:
         if not all(math.isfinite(logprob) for logprob in output.logprobs):
             raise SystemFault("the model's logits are not finite: its weights are damaged")
         if version is None:
@@ -208,13 +228,15 @@ class VLLMEngine(Plugin):
             await self._serve_source(weights)
             return
         if weights.module is None:
-            weights = await compute(self._with_module, weights)
+            weights = await compute(with_module, weights, self._configs[policy], self._opened.vocabulary)
         from coterie.backends.models.merged_weights import MergedWeights
 
         merged = MergedWeights(weights.module, weights.adapter)
         reason = merged.inseparable if weights.adapter is not None else None
         merge = weights.adapter is not None and reason is not None
         if merge:
+            if keeps_versions(self._opened):
+                raise one_version(policy, self._opened, f"its adapter is merged into the model ({reason})")
             self._warn_once(f"policy {policy}: its adapter is merged, and it has a vLLM of its own: {reason}")
         base = await self._base(weights, merged, merge)
         if weights.adapter is not None and not merge:
@@ -283,11 +305,12 @@ class VLLMEngine(Plugin):
             name=policy,
             model=str(folder),
             dtype=dtype_of(self._configs[policy], merged.model),
-            context=self._longest(policy, merged.config, weights.tokenizer),
+            context=longest(self._configs, policy, merged.config, weights.tokenizer),
             tied=bool(getattr(merged.config, "tie_word_embeddings", False)),
-            adapters=len(adapters),
+            adapters=len(adapters) * adapter_versions(self._opened),
             adapter_rank=rank,
-            share=self._share(),
+            beside_updates=self._opened.ahead > 0,
+            share=share(self._configs),
             settings=self.config,
         )
 
@@ -325,26 +348,13 @@ class VLLMEngine(Plugin):
                 revision=config.revision,
                 stored=True,
                 dtype=dtype,
-                context=self._longest(weights.policy, loaded, weights.tokenizer),
-                share=self._share(),
+                context=longest(self._configs, weights.policy, loaded, weights.tokenizer),
+                beside_updates=self._opened.ahead > 0,
+                share=share(self._configs),
                 settings=self.config,
             )
             base = await self._started(spec, key, None)
         self._serve(weights, base, loaded, trained=False)
-
-    def _with_module(self, weights: Weights) -> Weights:
-        """The handle with the module that its folder or its policy's `model` describes, loaded here."""
-        policy = weights.policy
-        if weights.folder is not None:
-            module, tokenizer = load_folder(weights.folder, policy=policy)
-        else:
-            config = self._configs[policy]
-            config = config.model_copy(update={"dtype": dtype_of(config)})
-            loaded = load_model(config, policy=policy, seed=0, vocabulary=self._opened.vocabulary)
-            module, tokenizer = loaded.module, loaded.tokenizer
-        return Weights(
-            policy=policy, version=weights.version, module=module, tokenizer=weights.tokenizer or tokenizer
-        )
 
     def _serve(self, weights: Weights, base: Base, config: Any, trained: bool) -> None:
         policy, adapted = weights.policy, weights.adapter is not None and bool(base.spec.adapters)
@@ -352,28 +362,9 @@ class VLLMEngine(Plugin):
             if weights.tokenizer is not None:
                 self._tokenizers[policy] = weights.tokenizer
             self._codecs.pop(policy, None)  # it may have been made before the context was known
-        context = self._longest_of(policy, config, self._tokenizers.get(policy))
+        context = longest_of(self._configs, policy, config, self._tokenizers.get(policy))
         vocabulary = config.get_text_config().vocab_size
-        self._served[policy] = _Served(base, adapted, weights.version, context, vocabulary, trained)
-
-    def _longest(self, policy: str, config: Any, tokenizer: Any) -> int:
-        """The longest context of the policies with the policy's model."""
-        mine = self._configs[policy]
-        same = [name for name, other in self._configs.items() if other.model == mine.model]
-        return max(self._longest_of(name, config, tokenizer) for name in same)
-
-    def _longest_of(self, policy: str, config: Any, tokenizer: Any) -> int:
-        limit = getattr(self._configs[policy], "context", None)
-        options = {} if limit is None else {"limit": limit}
-        return context_of(config, tokenizer, policy=policy, **options)
-
-    def _share(self) -> float:
-        """The share of the memory that one base may take: the number of bases follows from the policies."""
-        bases = {
-            (str(config.model), config.revision, dtype_of(config), name if config.train == "full" else "")
-            for name, config in self._configs.items()
-        }
-        return 1 / max(1, len(bases))
+        self._served[policy] = Served(base, adapted, weights.version, context, vocabulary, trained)
 
     def _warn_once(self, warning: str) -> None:
         if warning not in self._warned:

@@ -83,9 +83,11 @@ class ServerSpec:
     tied: bool = False
     """Whether the model's head is its embedding."""
     adapters: int = 0
-    """Most adapters of one batch; 0: the server takes none."""
+    """Most adapters of one batch, versions counted; 0: the server takes none."""
     adapter_rank: int = 0
     """Largest rank, one that vLLM knows (`settings.RANKS`); 0 without adapters."""
+    beside_updates: bool = False
+    """Whether the trainer updates while requests are in flight (`schedule.max_staleness`)."""
     share: float = 1.0
     """Share of the settings' memory that this server may take: one of N servers on a device has 1/N."""
     replica: int = 0

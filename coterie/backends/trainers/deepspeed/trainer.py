@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from torch import Tensor
+from torch.autograd.graph import increment_version
 from torch.nn import Parameter
 
 from coterie.backends.models.device_memory import RankDevice
@@ -111,7 +112,11 @@ class DeepSpeedTrainer(TorchTrainer):
     ) -> None:
         if isinstance(policy.optimizer, DeepSpeedOptimizer):
             policy.optimizer.head.trained = any("targets" in sample.extras for sample in batch)
+        before = meter.steps
         super()._optimiser_step(policy, scorer, batch, meter)
+        if meter.steps > before:
+            # DeepSpeed writes behind torch's back, and an engine sees by torch's count what has changed.
+            increment_version(list(policy.own_parameters().values()))
 
     def _micro_batches(
         self,
