@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import signal
 import time
@@ -11,6 +12,7 @@ import pytest
 
 import coterie
 from coterie.api.checkpoints import CheckpointStore
+from coterie.backends.engines.tabular import TabularEngine
 from coterie.core.errors import UserError
 from tests.core.training.steps_ahead import asynchronous, oracle
 from tests.core.training.test_curriculum import curriculum, table
@@ -42,6 +44,23 @@ def test_n_steps_are_k_steps_and_resume(tmp_path, game, ahead):
     assert {pin["versions"][policy] for pin in meta["in_play"].values() for policy in pin["versions"]} == set(
         range(6 - ahead, 6)
     )
+
+
+def test_an_evaluation_of_such_a_run_plays_nothing_ahead(tmp_path, monkeypatch):
+    """Nothing trains then, so an engine needs room for one version."""
+    coterie.train(MATRIX, overrides=["schedule.max_staleness=2", "schedule.steps=2"], out=tmp_path / "run")
+    opened = []
+    plain = TabularEngine.open
+
+    async def noted(self, ctx):
+        opened.append(ctx)
+        await plain(self, ctx)
+
+    monkeypatch.setattr(TabularEngine, "open", noted)
+    evaluated = coterie.evaluate(tmp_path / "run", tasks=2)
+    assert [ctx.ahead for ctx in opened] == [0]
+    digest = json.loads((tmp_path / "run" / "checkpoints" / "step-000002" / "manifest.json").read_text())
+    assert evaluated.config_digest == digest["meta"]["config_digest"]
 
 
 def test_a_resume_with_another_bound_is_refused(tmp_path):

@@ -119,7 +119,9 @@ def _composed(
         known = (record or RunRecord({}, {}, {})).at(played.step)
     run = compose_recorded(_resolved(source, overrides, scale, overlays), record, [split])
     facts = {"checkpoint": None if played is None else played.step, **_facts(run, known)}
-    return replace(run, facts=facts), None if played is None else played.path
+    schedule = run.config.schedule.model_copy(update={"max_staleness": 0})  # nothing trains meanwhile
+    resolved = replace(run.resolved, config=run.config.model_copy(update={"schedule": schedule}))
+    return replace(run, resolved=resolved, facts=facts), None if played is None else played.path
 
 
 def _named(source: Any, checkpoint: Which | None) -> tuple[Any, Which | None]:

@@ -581,6 +581,7 @@ def test_a_call_that_several_versions_drew_has_the_oldest_and_is_counted(faked, 
         server.generate = generate
         (call,) = await awave(ctx, engine, [request((3, 4))])
         assert call.version == 4 and engine.spanning == 1
+        assert call.version_runs == ((4, 1), (5, 2))
         await engine.close()
 
     asyncio.run(go())

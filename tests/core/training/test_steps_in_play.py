@@ -25,7 +25,7 @@ TINY = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("ahead", [0, 1, 2, 4])
+@pytest.mark.parametrize("ahead", [0, 1, 4])
 def test_tables_equal_the_oracle(tmp_path, ahead):
     expected = oracle(MATRIX, ahead, tmp_path, "schedule.steps=8")
     asynchronous(MATRIX, ahead, 1, "schedule.steps=8").same(expected)
@@ -37,11 +37,10 @@ RATES = [f"policies.{role}.optimizer.learning_rate=0.1" for role in ("planner", 
 
 
 @pytest.mark.parametrize(
-    "overlays, rates",
-    [([], []), (["per_role"], []), (["l1", "per_role"], RATES)],
-    ids=["full", "roles", "lora"],
+    "ahead, overlays, rates",
+    [(1, [], []), (2, ["per_role"], []), (1, ["l1", "per_role"], RATES), (2, ["l1", "per_role"], RATES)],
+    ids=["full", "roles", "lora", "lora-2"],
 )
-@pytest.mark.parametrize("ahead", [1, 2])
 def test_tensors_equal_the_oracle(tmp_path, ahead, overlays, rates):
     named = {"scale": "smoke", "overlays": overlays}
     tiny = [*TINY, *rates]
@@ -66,7 +65,7 @@ def drawn_versions(record):
     }
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(ahead=st.integers(0, 4), seed=st.integers(0, 999), play=st.sampled_from(["in_flight", "pinned"]))
 def test_versions_are_within_the_bound_and_no_prompt_is_skipped(ahead, seed, play):
     """Whatever takes how long: each step's keys are the synchronous run's, and no token is too old."""

@@ -194,11 +194,13 @@ class VLLMEngine(Plugin):
     def _call(self, request: Request, output: Output, served: Served, version: int | None) -> Call:
         if not all(math.isfinite(logprob) for logprob in output.logprobs):
             raise SystemFault("the model's logits are not finite: its weights are damaged")
+        runs: tuple[tuple[int, int], ...] = ()
         if version is None:
             version = served.version
             if served.trained and output.spans:
                 version = min(span.version for span in output.spans)
                 if len(output.spans) > 1:
+                    runs = tuple((span.version, span.stop - span.start) for span in output.spans)
                     self._note_spanning(request, output)
         return Call(
             prompt_ids=request.prompt_ids,
@@ -207,10 +209,13 @@ class VLLMEngine(Plugin):
             version=version,
             finish=output.finish,
             continues=request.continues,
+            version_runs=runs,
         )
 
     def _note_spanning(self, request: Request, output: Output) -> None:
         self.spanning += 1
+        if self._opened.ahead:  # weights that arrive in flight are wanted
+            return
         log.warning(
             "policy %s: several versions of the weights drew the tokens of one call (%s); its version is the "
             "oldest", request.policy,
