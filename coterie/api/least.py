@@ -65,11 +65,14 @@ class Least:
     trees: int
     actions: int
     joints: int
+    in_play: int = 1
+    """Steps whose trees live at once (`schedule.max_staleness`)."""
 
     @property
     def memory(self) -> int:
         """Bytes that are alive at once."""
-        return TREE_BYTES * self.trees + ACTION_BYTES * self.actions + JOINT_BYTES * self.joints
+        step = TREE_BYTES * self.trees + ACTION_BYTES * self.actions + JOINT_BYTES * self.joints
+        return self.in_play * step
 
     @property
     def seconds(self) -> float:
@@ -85,7 +88,10 @@ def least_step(side: LocalRolloutSide, config: RunConfig) -> Least:
     joints = branches ** (_first_roles(side, config) if crossed else 1)
     path = "sampler" if plan.chains * branches > tasks else "schedule.tasks_per_step"
     settings = "sampler.chains, sampler.branches or schedule.tasks_per_step"
-    return Least("a step", path, settings, trees, trees * branches, trees * joints)
+    in_play = 1 + config.schedule.max_staleness
+    if in_play > 1:
+        settings += ", or schedule.max_staleness"
+    return Least("a step", path, settings, trees, trees * branches, trees * joints, in_play)
 
 
 def _first_roles(side: LocalRolloutSide, config: RunConfig) -> int:
@@ -118,8 +124,10 @@ def check_trees(side: LocalRolloutSide, config: RunConfig, splits: Collection[Sp
     limit = machine_memory()
     for least in parts:
         if limit is not None and least.memory > limit:
+            steps = f" in {least.in_play} steps that are played at once" if least.in_play > 1 else ""
             has = (
-                f"has at least {shown(least.memory)} of trees, and this machine has {shown(limit)} of memory"
+                f"has at least {shown(least.memory)} of trees{steps}, and this machine has {shown(limit)} of "
+                "memory"
             )
         elif least.seconds > HOUR:
             has = f"takes at least {readable(int(least.seconds / HOUR))} hours, whatever the model"

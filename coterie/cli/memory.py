@@ -14,6 +14,7 @@ from coterie.api.counts import Counts
 from coterie.api.prompt_checks import notes_of, prompt_doubts
 from coterie.backends.models.policy import of_tensors
 from coterie.backends.models.precision import auto_dtype, with_dtype
+from coterie.cli.memory_ahead import add_versions
 from coterie.cli.memory_layout import Layout, inside, layout_of
 from coterie.cli.memory_served import served
 from coterie.cli.memory_trainer import Division, activations, device_of, division_of, settings_of
@@ -200,6 +201,7 @@ class _Estimator:
         if not trains:
             parts |= {name: dict.fromkeys(memory.PARTS, 0) for name in parts}
         self.estimate.cache = self._serve()
+        kept = add_versions(self.run, self.configs, self.sizes, parts) if trains else 0
         self.estimate.one_device &= trains
         for name in parts:
             parts[name]["activations"] = self._update(name) if parts[name]["gradients"] else 0
@@ -207,6 +209,10 @@ class _Estimator:
         held = [self.estimate.division.on_gpu(part) for part in parts.values()]
         self.estimate.host = sum(self.estimate.division.on_host(part) for part in parts.values())
         staying, server = memory.summed(held), self.server
+        if self.estimate.device == "cuda":
+            self.estimate.host += kept
+        else:
+            staying += kept
         phases["generation"] = staying + self.estimate.cache
         beside = server is None or (server.beside_trainer and not server.sleeps)
         if not beside:
@@ -216,8 +222,8 @@ class _Estimator:
         phases["update"] = staying + max(
             (part["gradients"] + part["activations"] for part in held), default=0
         )
-        if server is not None and beside:
-            phases["update"] += self.estimate.cache
+        if (server is not None and beside) or (server is None and self.run.ahead):
+            phases["update"] += self.estimate.cache  # a batch may be under way
         warm = [self._warm_start(model) for model in self.models]
         if trains and any(warm):
             resident = memory.summed(held, ("weights", "adapter", "reference", "masters"))

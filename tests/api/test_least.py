@@ -76,6 +76,16 @@ def test_an_evaluation_past_the_machines_memory_is_refused(monkeypatch):
     checked(*large, "schedule.evaluate_every=0")
 
 
+def test_the_trees_of_steps_that_are_played_at_once_count_together(monkeypatch):
+    monkeypatch.setattr(least, "machine_memory", lambda: GB)
+    checked("sampler.chains=10000")
+    with pytest.raises(ConfigError, match="of trees in 9 steps that are played at once") as error:
+        checked("sampler.chains=10000", "schedule.max_staleness=8")
+    assert "schedule.max_staleness" in error.value.fix
+    monkeypatch.setattr(least, "machine_memory", lambda: None)
+    checked("sampler.chains=1000000", "schedule.max_staleness=9")  # an hour a step is not one of nine
+
+
 def test_a_step_of_more_than_an_hour_is_refused(monkeypatch):
     monkeypatch.setattr(least, "machine_memory", lambda: None)
     with pytest.raises(ConfigError, match="takes at least 177 hours"):

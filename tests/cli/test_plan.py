@@ -317,3 +317,36 @@ def test_the_planned_memory_is_what_a_run_takes(arguments, monkeypatch):
     held = held_by(compose(resolved), monkeypatch)
     for measured, planned_bytes in zip((*held, sum(held)), (*expected, sum(expected)), strict=True):
         assert planned_bytes == pytest.approx(measured, rel=0.15), (held, expected)
+
+
+@pytest.mark.torch
+def test_steps_ahead_hold_versions_and_generate_during_updates():
+    pytest.importorskip("torch")
+    smoke = ("plan_path", "--scale", "smoke", LARGER)
+    plain, ahead, flying = (
+        planned(*smoke, *more)
+        for more in (
+            (),
+            ("schedule.max_staleness=2",),
+            ("schedule.max_staleness=2", "schedule.play=in_flight"),
+        )
+    )
+    weights = plain["policies"]["shared"]["memory"]["weights"]
+    before, after = (plan["policies"]["shared"]["memory"]["engine"] for plan in (plain, ahead))
+    assert after - before == 2 * weights, "versions of two further steps"
+    assert flying["policies"]["shared"]["memory"]["engine"] == before
+    phases = [plan["memory"]["phases"] for plan in (plain, ahead, flying)]
+    copies, cache = 3 * weights, plain["memory"]["cache"]
+    assert phases[1]["generation"] - phases[0]["generation"] == 2 * weights + copies
+    assert phases[1]["update"] - phases[0]["update"] == 2 * weights + copies + cache
+    assert phases[2]["update"] - phases[0]["update"] == cache
+
+
+@pytest.mark.torch
+def test_steps_ahead_of_adapters_hold_adapters():
+    pytest.importorskip("torch")
+    smoke = ("plan_path", "--scale", "smoke", LARGER, "--with", "l1")
+    plain, ahead = (planned(*smoke, *more)["policies"] for more in ((), ("schedule.max_staleness=3",)))
+    for name, policy in ahead.items():
+        grown = policy["memory"]["engine"] - plain[name]["memory"]["engine"]
+        assert grown == 3 * policy["memory"]["adapter"]

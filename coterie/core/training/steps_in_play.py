@@ -138,7 +138,7 @@ class StepsInPlay(Lifetime):
             return
         for policy, present in newest.items():
             leases = Counter(pin.versions[policy] for pin in self.state.pins.values() if pin.versions)
-            for version in sorted(leases.keys() | {present}):
+            for version in sorted(leases.keys() | {present}) if leases else ():
                 older = version != present
                 with trainer.weights_at(policy, version) if older else nullcontext() as weights:
                     with plugin_call(engine, "load_weights"):
