@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,7 +15,9 @@ import numpy as np
 from coterie.core.config import PolicyConfig
 from coterie.core.protocols import Surrogate, TokenBatch, TrainerContext
 from coterie.core.protocols.loss import HasLengthConstant
+from coterie.core.protocols.trainer import KeepsVersions
 from coterie.core.types import Key, Sample, Span, Weights
+from coterie.testing.checks.kept_versions import check_kept_versions
 from coterie.testing.support.building import build, declared_policy
 from coterie.testing.support.failure import finite, guarded, require, require_kind
 from coterie.testing.support.toys import PolicyGradient
@@ -45,6 +48,8 @@ def check_trainer(
     - `annotate` gives one finite number per sampled token, and log-probs are at most 0. An update changes
       `old_logprobs`, never `ref_logprobs`, and brings `values` nearer to their targets.
     - The loss receives the sequence of every token, and the annotations of the samples.
+    - A trainer with `keep` gives a kept version by `weights_at`, after updates and after `load`, and has its
+      present weights again afterwards.
     - With `train="none"` for all policies no update changes anything.
 
     Args:
@@ -133,6 +138,9 @@ class _TrainerChecker:
                 await self._check_update(first)
                 await self._check_annotations(first, annotates)
                 await self._check_annotated_update(first, annotates)
+                if isinstance(first, KeepsVersions):
+                    update = partial(self._update, first, 5, "one")
+                    await check_kept_versions(first, second, update, folder / "kept", self.name)
             await self._check_resume(first, second, folder, train)
         finally:
             with guarded(f"{self.name}.close"):
