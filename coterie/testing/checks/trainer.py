@@ -138,10 +138,10 @@ class _TrainerChecker:
                 await self._check_update(first)
                 await self._check_annotations(first, annotates)
                 await self._check_annotated_update(first, annotates)
-                if isinstance(first, KeepsVersions):
-                    update = partial(self._update, first, 5, "one")
-                    await check_kept_versions(first, second, update, folder / "kept", self.name)
             await self._check_resume(first, second, folder, train)
+            if train != "none" and isinstance(first, KeepsVersions):
+                update = partial(self._update, first, 8, "one")
+                await check_kept_versions(first, second, update, folder / "kept", self.name)
         finally:
             with guarded(f"{self.name}.close"):
                 await first.close()
