@@ -221,7 +221,7 @@ class Writer(ScriptedEngine):
             prompt_ids=request.prompt_ids,
             token_ids=ids,
             logprobs=tuple(-2.0 * chance.random() for _ in ids),
-            version=self._versions.get(request.policy, 0),
+            version=self._versions.newest(request.policy) or 0,
             finish=finish,
             continues=request.continues,
         )
