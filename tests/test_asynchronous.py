@@ -46,6 +46,22 @@ def test_n_steps_are_k_steps_and_resume(tmp_path, game, ahead):
     )
 
 
+def test_a_run_in_flight_goes_on_with_the_steps_that_were_in_play(tmp_path):
+    """Its samples differ, and its tasks don't: none is skipped, none is played twice."""
+    settings = ["schedule.max_staleness=2", "schedule.play=in_flight"]
+    coterie.train(MATRIX, overrides=[*settings, "schedule.steps=6"], out=tmp_path / "whole")
+    coterie.train(MATRIX, overrides=[*settings, "schedule.steps=2"], out=tmp_path / "part")
+    coterie.train(resume=tmp_path / "part", overrides=["schedule.steps=6"])
+    played = [
+        [(path.name, row["task_id"], row["epoch"], row["node"])
+         for path in sorted((tmp_path / name / "rollouts").iterdir())
+         for row in coterie.read_rollouts(path) if "task_id" in row]
+        for name in ("whole", "part")
+    ]  # fmt: skip
+    assert played[0] == played[1] and len(played[0]) >= 6 * 4
+    assert all(0 <= row["policy/row/staleness/max"] <= 2 for row in rows(tmp_path / "part"))
+
+
 def test_an_evaluation_of_such_a_run_plays_nothing_ahead(tmp_path, monkeypatch):
     """Nothing trains then, so an engine needs room for one version."""
     coterie.train(MATRIX, overrides=["schedule.max_staleness=2", "schedule.steps=2"], out=tmp_path / "run")

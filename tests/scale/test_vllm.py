@@ -224,7 +224,7 @@ def test_an_adapter_is_replaced_while_a_request_is_in_flight(runner, playing):
     slow = request("planner", LONG, max_new_tokens=200)
     base = playing.engine._served["planner"].base
     before = playing.versions["planner"]
-    (old,) = (adapter for adapter in base.adapters.current if adapter.name.startswith("planner@"))
+    (old,) = (adapter for adapter in base.adapters.held if adapter.name.startswith("planner@"))
 
     async def play():
         task = asyncio.ensure_future(playing.wave([slow]))
@@ -245,9 +245,7 @@ def test_an_adapter_is_replaced_while_a_request_is_in_flight(runner, playing):
     kept, call = runner.run(play())
     assert call.version == before
     assert not Path(old.path).exists()
-    assert server(playing, "planner")._engine.list_loras() == {
-        adapter.id for adapter in base.adapters.current
-    }
+    assert server(playing, "planner")._engine.list_loras() == {adapter.id for adapter in base.adapters.held}
     parameters = adapter_parameters(playing.modules["planner"][0], "planner")
     new = [value.detach().clone() for value in parameters]
     _fill(parameters, kept)

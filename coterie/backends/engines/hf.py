@@ -97,7 +97,9 @@ class HFEngine(Plugin):
 
     def __init__(self, config: Any = None, build: Any = None) -> None:
         super().__init__(config, build)
-        self._served: Versions[_Served] = Versions(reuse=True)
+        self._unused: dict[str, list[_Served]] = {}
+        """By policy: places of versions that are gone, to be written over."""
+        self._served: Versions[_Served] = Versions(self._gone)
         self._bases: dict[tuple[int, str], SharedBase] = {}
         """By the base's module and the decoder's dtype."""
         self._slots: Counter[str] = Counter()
@@ -134,6 +136,7 @@ class HFEngine(Plugin):
         if self._batcher is not None:
             self._batcher.close()
         self._served.clear()
+        self._unused.clear()
         self._bases.clear()
 
     async def load_weights(self, weights: Weights) -> None:
@@ -150,6 +153,11 @@ class HFEngine(Plugin):
 
     async def release(self, policy: str, version: int) -> None:
         self._served.release(policy, version)
+
+    def _gone(self, policy: str, served: _Served) -> None:
+        newest = self._served.newest(policy)
+        if newest is None or newest.slot != served.slot:  # else it was written over where it was
+            self._unused.setdefault(policy, []).append(served)
 
     async def generate(self, request: Request) -> Call:
         """Generate one call.
@@ -212,8 +220,10 @@ class HFEngine(Plugin):
         adapter = weights.adapter
         if weights.module is None and hasattr(module, "peft_config"):
             adapter = "default"  # of an exported adapter
-        newest, old = self._served.newest(policy), self._served.unused(policy)
-        apart = newest is not None and old is not newest  # leased: no batch computes with what is written
+        newest, apart = self._served.newest(policy), self._served.leased(policy)
+        unused, old = self._unused.get(policy, []), newest
+        if apart:  # leased: a copy of its own, which no batch computes with yet
+            old = unused.pop() if unused else None
         with nullcontext() if apart else self._computing:
             merged = MergedWeights(module, adapter)
             self._placed(merged)

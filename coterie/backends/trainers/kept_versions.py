@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,14 +12,15 @@ from coterie.backends.trainers.policies import Policy
 from coterie.core.types import Weights
 
 
-class KeptVersions:
+class KeptVersions(ABC):
     """The part of a trainer of whole modules that keeps versions of its policies."""
 
     _policies: dict[str, Policy]
     _computing: threading.Lock
 
+    @abstractmethod
     def weights(self, policy: str) -> Weights:
-        raise NotImplementedError
+        """The present weights of a policy."""
 
     def keep(self, policy: str) -> None:
         """Copy the policy's trained weights to the CPU's memory, under their version."""

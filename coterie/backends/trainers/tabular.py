@@ -232,6 +232,7 @@ class TabularTrainer(Plugin):
             policy.moments = Moments(**{part: tables[part] for part in MOMENTS})
             policy.value_moments = Moments(**{part: tables[f"value_{part}"] for part in MOMENTS})
             policy.version = state[name]["version"]
+            policy.kept = {}
             for version in state[name].get("kept", ()):
                 words, tables = read_rows(folder / f"{name}@{version}.npz")
                 policy.kept[version] = Table(words, tables["logits"])

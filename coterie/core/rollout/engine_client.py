@@ -21,8 +21,8 @@ _COUNTED: ContextVar[bool] = ContextVar("counted", default=False)
 
 
 @dataclass(slots=True)
-class Busy:
-    """The time in which an engine has no request."""
+class IdleTime:
+    """How long an engine has had no request."""
 
     requests: int = 0
     since: float = field(default_factory=time.perf_counter)
@@ -38,8 +38,8 @@ class Busy:
         self.requests -= 1
         self.since = time.perf_counter()
 
-    def idle(self) -> float:
-        """Seconds without a request since the last call."""
+    def take(self) -> float:
+        """Seconds without a request since the last call of this method."""
         if not self.requests:
             self.begin()
             self.end()
@@ -54,19 +54,19 @@ class LocalEngineClient:
     engine: Engine
     active_rollouts: ActiveRollouts = field(default_factory=ActiveRollouts)
     """For `EngineContext.active_rollouts`."""
-    busy: Busy = field(default_factory=Busy)
+    idle_time: IdleTime = field(default_factory=IdleTime)
 
     def codec(self, policy: str) -> Codec:
         with plugin_call(self.engine, "codec"):
             return check_given(self.engine, "codec", self.engine.codec(policy), "Codec")
 
     async def generate(self, request: Request) -> Call:
-        self.busy.begin()
+        self.idle_time.begin()
         try:
             with plugin_call(self.engine, "generate"):
                 return check_given(self.engine, "generate", await self.engine.generate(request), "Call")
         finally:
-            self.busy.end()
+            self.idle_time.end()
 
     async def active(self, work: Awaitable[T]) -> T:
         if _COUNTED.get():  # counted with the rollout that waits for it: counted twice, no batch would begin

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from threading import Event
@@ -16,7 +17,13 @@ from coterie.core.protocols.trainer import FollowsBudget
 from coterie.core.rollout.contracts import check_metric_names, check_scored, check_table, refuse
 from coterie.core.rollout.missing import check_missing, check_parsers
 from coterie.core.training.metrics import step_metrics
-from coterie.core.training.samples import branches, merge_annotations, samples_of, staleness
+from coterie.core.training.samples import (
+    branches,
+    merge_annotations,
+    samples_of,
+    staleness,
+    staleness_metrics,
+)
 from coterie.core.training.step_rollouts import Progress as Progress, Recorder, StepRollouts, Watch
 from coterie.core.training.steps_in_play import StepsInPlay
 from coterie.core.types import Annotations, Credit, Key, Scores
@@ -98,10 +105,10 @@ class Run(StepsInPlay):
             self.trainer.set_progress(spent)
         before = self.versions
         ages = {policy: staleness(rows, before[policy]) for policy, rows in samples.items() if self.ahead}
-        for policy, age in ages.items():
-            if not 0 <= age.get("staleness/max", 0) <= self.ahead:
-                what = f"tokens of policy '{policy}' that are {age['staleness/max']:.0f} updates old"
-                refuse(self.engine, "generate", what, f"at most {self.ahead}: load_weights acts at once")
+        for policy, tokens in ages.items():
+            if wrong := tokens.keys() - set(range(self.ahead + 1)):
+                what = f"tokens of policy '{policy}' that are {max(wrong, key=abs)} updates old"
+                refuse(self.engine, "generate", what, f"from 0 to {self.ahead}: load_weights acts at once")
         with plugin_call(self.trainer, "update"):
             updated = await self.trainer.update(samples, self.state.step)
         check_table(self.trainer, "update", updated)
@@ -111,7 +118,7 @@ class Run(StepsInPlay):
         return {
             f"policy/{policy}/{name}": value
             for policy, metrics in updated.items()
-            for name, value in {**metrics, **ages.get(policy, {})}.items()
+            for name, value in {**metrics, **staleness_metrics(ages.get(policy, Counter()))}.items()
         }
 
     def record(self, step: int, batch: Batch, state: Any, credit: Credit) -> None:

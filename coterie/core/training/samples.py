@@ -122,11 +122,8 @@ def _version_runs(run: Sequence[Call]) -> tuple[tuple[int, int], ...]:
     return tuple((version, sum(tokens for _, tokens in pairs)) for version, pairs in grouped)
 
 
-def staleness(samples: Sequence[Sample], version: int) -> Metrics:
-    """How old the weights were that drew a policy's sampled tokens, in updates; {} without tokens.
-
-    Returns:
-        `staleness/mean`, `staleness/max`, and `staleness/share/<k>`: the share of tokens that are k old.
+def staleness(samples: Sequence[Sample], version: int) -> Counter[int]:
+    """How many of a policy's sampled tokens are how old, in updates.
 
     Args:
         version: the policy's version before the update that trains on them.
@@ -135,6 +132,11 @@ def staleness(samples: Sequence[Sample], version: int) -> Metrics:
     for sample in samples:
         for drawn, count in sample.version_runs or ((sample.version, int(sample.loss_mask.sum())),):
             tokens[version - drawn] += count
+    return tokens
+
+
+def staleness_metrics(tokens: Counter[int]) -> Metrics:
+    """`staleness/mean`, `staleness/max`, and `staleness/share/<k>` of k updates; {} without tokens."""
     total = tokens.total()
     if not total:
         return {}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 
 import pytest
 
 from coterie.backends.engines.request_batching import RequestBatcher
+from coterie.backends.models.compute_threads import compute
 from coterie.core.concurrency.active_rollouts import ActiveRollouts
 from coterie.core.types import Call, Key, Request, Sampling
 
@@ -158,3 +160,26 @@ def test_an_active_rollout_that_never_requests_does_not_hold_the_batch_for_ever(
 
     asyncio.run(go())
     assert "1 of 2 active rollouts" in caplog.text
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_generation_beside_updates_does_not_wait_for_the_trainers_thread(beside):
+    """The trainer computes until somebody has an answer, or (in one thread) until it gives up."""
+    answered = threading.Event()
+
+    async def go():
+        rollouts = ActiveRollouts()
+        batcher = RequestBatcher(
+            lambda name, requests: [
+                Call(prompt_ids=(1,), token_ids=(2,), logprobs=(0.0,), version=0, finish="stop")
+            ],
+            rollouts, deterministic=True, beside_updates=beside,
+        )  # fmt: skip
+        update = asyncio.ensure_future(compute(answered.wait, 0.3))
+        await asyncio.sleep(0.01)
+        rollouts.start()
+        await batcher.submit(request("p", 0))
+        answered.set()
+        return await update
+
+    assert asyncio.run(go()) is beside

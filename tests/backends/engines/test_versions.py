@@ -11,13 +11,16 @@ from coterie.core.errors import SystemFault
 
 @given(st.lists(st.tuples(st.sampled_from(["load", "lease", "release"]), st.integers(0, 9)), max_size=60))
 def test_what_is_leased_stays_and_nothing_that_is_used_is_written_over(actions):
-    versions: Versions[list[int]] = Versions(reuse=True)
+    spare: list[list[int]] = []
+    versions: Versions[list[int]] = Versions(
+        lambda policy, held: None if held is versions.newest("p") else spare.append(held)
+    )
     leases: list[int] = []
     newest, made, most = -1, 0, 0
     for action, choice in actions:
         if action == "load":
             newest += 1
-            held = versions.unused("p")
+            held = versions.newest("p") if not versions.leased("p") else spare.pop() if spare else None
             if held is None:
                 held, made = [], made + 1
             held[:] = [newest]  # written over in place, as decoders are
@@ -50,6 +53,6 @@ def test_what_is_not_used_again_is_not_kept():
 
 def test_a_policy_without_weights():
     versions: Versions[int] = Versions()
-    assert "p" not in versions and versions.newest("p") is None and versions.unused("p") is None
+    assert "p" not in versions and versions.newest("p") is None and not versions.leased("p")
     with pytest.raises(SystemFault, match="'p' has no weights in the engine yet"):
         versions.at("p")

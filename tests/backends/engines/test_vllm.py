@@ -172,10 +172,10 @@ def test_a_version_stays_while_a_request_uses_it():
         assert (leased, version) == (first, 1)
         with versions.use("planner"):
             versions.replace("planner", second, 2)
-        assert not gone and Path(first.path).is_dir() and versions.current == [second]
+        assert not gone and Path(first.path).is_dir() and versions.held == [second]
     assert gone == [first] and not Path(first.path).exists()
     versions.replace("planner", third, 3)  # nobody uses the second
-    assert gone == [first, second] and versions.current == [third]
+    assert gone == [first, second] and versions.held == [third]
     parent = Path(third.path).parent
     versions.close()
     assert not parent.exists()
@@ -622,7 +622,7 @@ def test_weights_that_a_trainer_gathers(faked):
         (_, one), (_, two) = faked
         (before,) = one.adapters.values()
         await engine.load_weights(handle("planner", "planner", low_rank))
-        (after,) = engine._served["planner"].base.adapters.current
+        (after,) = engine._served["planner"].base.adapters.held
         assert one.adapters[after.id] == after != before
         assert (
             adapter_tensors(handle("planner", "planner", low_rank)).keys()

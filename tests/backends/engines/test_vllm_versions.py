@@ -104,7 +104,9 @@ def test_a_resumed_run_loads_older_versions_after_the_newest():
         versions.replace("p", adapter, version)
         versions.lease("p", version)
     versions.replace("p", numbered[3], 5)
-    assert gone == numbered[:1] and versions.held == numbered[1:] and versions.current == numbered[3:]
+    assert gone == numbered[:1] and versions.held == numbered[1:]
+    with versions.use("p") as (adapter, version):
+        assert (adapter, version) == (numbered[3], 5)
 
 
 # ---------------------------------------------------------------------------------------------- whole engine

@@ -6,11 +6,13 @@ import asyncio
 import gc
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
 from coterie.api.open_run import open_run
+from coterie.backends.models import devices
 from coterie.backends.trainers.tabular import TabularTrainer
 from coterie.compose import compose
 from coterie.core.errors import ConfigError, PluginError
@@ -143,6 +145,65 @@ def test_weights_that_are_older_than_the_bound_are_refused():
 
     asyncio.run(go())
     assert run.state.step == 2
+
+
+def test_tokens_of_weights_that_are_not_there_yet_are_refused():
+    run = made(MATRIX, Record(), "schedule.steps=9", "schedule.max_staleness=1", "schedule.play=in_flight")
+    generate = run.engine.generate
+
+    async def early(request):
+        call = await generate(request)
+        return replace(call, version=call.version + 1) if request.key.branch == 0 else call
+
+    run.engine.generate = early
+
+    async def go():
+        try:
+            await open_run(run)
+            with pytest.raises(PluginError, match=r"-1 updates old"):
+                await train(run)
+        finally:
+            await run.close()
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize("device, deterministic, pinned", [
+    ("cpu", "auto", True), ("cuda", "auto", False), ("cuda", "true", True), ("cpu", "false", False),
+])  # fmt: skip
+def test_auto_is_pinned_where_results_must_repeat(monkeypatch, device, deterministic, pinned):
+    monkeypatch.setattr(devices, "device_of", lambda *arguments: SimpleNamespace(type=device))
+    settings = [f"deterministic={deterministic}", "schedule.max_staleness=1"]
+    assert compose(load("plan_path", scale="smoke", overrides=settings)).pinned is pinned
+    assert compose(load("plan_path", scale="smoke", overrides=settings[:1])).pinned, "no step is ahead"
+
+
+def test_a_row_says_who_waited_only_where_steps_are_ahead():
+    names = {}
+    for ahead in (0, 1):
+        run = made(MATRIX, Record(), "schedule.steps=2", f"schedule.max_staleness={ahead}")
+        seen = names.setdefault(ahead, [])
+        run = replace(run, progress=lambda step, expected, row, seen=seen: seen.append(dict(row)))
+
+        async def go(run=run):
+            try:
+                await open_run(run)
+                await train(run)
+            finally:
+                await run.close()
+
+        asyncio.run(go())
+    new = names[1][1].keys() - names[0][1].keys()
+    assert {name for name in new if name.startswith("time/")} == {
+        "time/sync",
+        "time/play",
+        "time/engine_waited",
+    }
+    row = names[1][1]
+    assert (
+        row["time/engine_waited"] >= 0 and row["time/play"] > 0 and row["time/rollouts"] <= row["time/step"]
+    )
+    assert not any("staleness" in name for name in names[0][1])
 
 
 def refusal(*overrides, **tables):

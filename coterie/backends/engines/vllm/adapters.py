@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from coterie.backends.engines.versions import Versions
 from coterie.backends.engines.vllm.server import Adapter
 from coterie.backends.engines.vllm.settings import RANKS, adapter_rank
 from coterie.backends.engines.vllm.transfer import Folders, remove
-from coterie.core.errors import ConfigError, SystemFault
+from coterie.core.errors import ConfigError
 
 
 class AdapterVersions:
@@ -20,8 +21,7 @@ class AdapterVersions:
 
     A step that is pinned to a version leases it; a request uses one from its start to its end. A version that
     has been replaced is handed to `discard` when its last lease and its last request end, and its folder is
-    removed then. (`engines.versions.Versions` is for what new weights are written into; an adapter is a new
-    one each time, and vLLM must be told which ones go.)
+    removed then.
 
     Args:
         discard: takes a version that nobody uses any more; called on the event loop.
@@ -29,24 +29,16 @@ class AdapterVersions:
 
     def __init__(self, discard: Callable[[Adapter], None]) -> None:
         self._discard = discard
-        self._held: dict[tuple[str, int], Adapter] = {}
-        """By policy and version: the newest ones, and older ones with a lease."""
-        self._newest: dict[str, int] = {}
-        self._leases: Counter[tuple[str, int]] = Counter()
+        self._versions: Versions[Adapter] = Versions(lambda policy, adapter: self._drop_unused(adapter))
         self._uses: Counter[int] = Counter()
         """By id: the requests that use it."""
         self._ids = itertools.count(1)
         self._folders = Folders()
 
     @property
-    def current(self) -> list[Adapter]:
-        """The newest version of each policy."""
-        return [self._held[key] for key in self._newest.items()]
-
-    @property
     def held(self) -> list[Adapter]:
         """All that requests may name: the newest versions, and those with a lease."""
-        return [*self._held.values()]
+        return self._versions.values()
 
     def write(self, policy: str, version: int, settings: Any, tensors: Mapping[str, Any]) -> Adapter:
         """Write a version in PEFT's format, under a name, an id and a path that no other version has.
@@ -74,12 +66,7 @@ class AdapterVersions:
 
     def replace(self, policy: str, adapter: Adapter, version: int) -> None:
         """Make a version the policy's newest, for all requests that start from now on and name none."""
-        newest = self._newest.get(policy)
-        gone = {version} | ({newest} if newest is not None and not self._leases[policy, newest] else set())
-        old = [self._held.pop((policy, each)) for each in gone if (policy, each) in self._held]
-        self._held[policy, version], self._newest[policy] = adapter, version
-        for each in old:
-            self._drop_unused(each)
+        self._versions.put(policy, version, adapter)
 
     def lease(self, policy: str, version: int) -> None:
         """Keep a version until `release`.
@@ -87,16 +74,11 @@ class AdapterVersions:
         Raises:
             SystemFault: it is not held.
         """
-        self._at(policy, version)
-        self._leases[policy, version] += 1
+        self._versions.lease(policy, version)
 
     def release(self, policy: str, version: int) -> None:
         """End a lease; a version without one goes, unless it is the newest."""
-        self._leases[policy, version] -= 1
-        if self._leases[policy, version] <= 0:
-            del self._leases[policy, version]
-            if version != self._newest.get(policy) and (policy, version) in self._held:
-                self._drop_unused(self._held.pop((policy, version)))
+        self._versions.release(policy, version)
 
     @contextmanager
     def use(self, policy: str, version: int | None = None) -> Iterator[tuple[Adapter, int]]:
@@ -105,8 +87,8 @@ class AdapterVersions:
         Raises:
             SystemFault: the version is not held.
         """
-        version = self._newest[policy] if version is None else version
-        adapter = self._at(policy, version)
+        version = self._versions.version(policy) if version is None else version
+        adapter = self._versions.at(policy, version)
         self._uses[adapter.id] += 1
         try:
             yield adapter, version
@@ -120,21 +102,15 @@ class AdapterVersions:
 
     def close(self) -> None:
         """Remove all folders."""
-        self._held.clear()
-        self._newest.clear()
+        self._versions.clear()
         self._folders.close()
-
-    def _at(self, policy: str, version: int) -> Adapter:
-        if (policy, version) not in self._held:
-            raise SystemFault(f"the engine has no version {version} of '{policy}', and no lease kept it")
-        return self._held[policy, version]
 
     def _drop_unused(self, adapter: Adapter) -> None:
         """Drop a version, unless it is held or a request uses it."""
         if self._uses[adapter.id]:
             return
         del self._uses[adapter.id]
-        if adapter not in self._held.values():
+        if adapter not in self.held:
             self._drop(adapter)
 
     def _drop(self, adapter: Adapter) -> None:
