@@ -98,6 +98,13 @@ async def open_run(
     await check_prompts(run, split)
     schedule = run.config.schedule
     seconds = time.perf_counter() - begin
+    if run.ahead and split == "train":
+        how = (
+            "pinned: one version of the weights plays each"
+            if run.pinned
+            else "in flight: the newest weights play"
+        )
+        _say(run, f"up to {run.ahead} steps are played ahead, {how} (schedule.play)")
     _say(run, f"loaded in {seconds:.0f}s; step {run.state.step + 1} plays {schedule.tasks_per_step} tasks")
 
 

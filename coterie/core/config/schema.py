@@ -125,6 +125,7 @@ class ScheduleConfig(Strict):
         0,
         ge=0,
         le=100,
+        strict=True,
         description="Steps that are played while earlier ones train: no token is drawn by weights that are "
         "older than so many updates. 0: a step is played when the one before it has trained.",
     )

@@ -53,6 +53,7 @@ class Run(StepsInPlay):
         begin = self.unsaved.since - state.seconds
         limit = schedule.stop_after or float("inf")
         await self.lease_again()
+        self.engine_client.idle_time.take()  # what came before the first step is no step's
         while not (self.finished or self.interrupted or time.perf_counter() - begin >= limit):
             await self.hand_out()
             yield state.step + 1, await self.due(state.step + 1)
@@ -145,7 +146,8 @@ class Run(StepsInPlay):
         counted = rollouts.counted
         check_metric_names(self.sampler, "count", counted.keys() - {"prompts/truncated"})  # ours
         seconds = max(time.perf_counter() - rollouts.started, 1e-9)
-        laps = {**rollouts.laps, "record": seconds - sum(rollouts.laps.values()), **rollouts.aside}
+        laps = {**rollouts.laps, "record": seconds - sum(rollouts.laps.values())}
+        laps |= {"play": rollouts.took} if self.ahead else {}
         shares = {name[:-7] + "share": v / seconds for name, v in counted.items() if name[-8:] == "/seconds"}
         row |= {**counted, **shares, **{f"time/{part}": value for part, value in laps.items()}}
         return {**row, "time/step": seconds, "time/tokens_per_second": generated / seconds}
@@ -156,7 +158,8 @@ class Run(StepsInPlay):
         Returns:
             the row that `metrics.jsonl`, trackers, observers and the progress display got.
         """
-        row = {**row, **(self.watch(step, row) if self.watch is not None else {})}
+        waited = {"time/engine_waited": self.engine_client.idle_time.take()} if self.ahead else {}
+        row = {**row, **waited, **(self.watch(step, row) if self.watch is not None else {})}
         self.state.step, self.state.tokens = step, row["tokens/total"]
         if self.curriculum is not None and self.state.curriculum is not None:
             level = self.pin(step).level

@@ -30,9 +30,8 @@ class StepRollouts:
     """`time.perf_counter` when the step began."""
     laps: dict[str, float] = field(default_factory=dict)
     """Seconds by part of the step."""
-    aside: Mapping[str, float] = field(default_factory=dict)
-    """Seconds beside its parts, of a step that was played ahead: `play`, from its handing out to the end of
-    its last tree, and `engine_waited`, without a request since the step before was due."""
+    took: float = 0.0
+    """Seconds from the step's handing out to its last tree, which are no part of it where it was in play."""
 
     @property
     def trees(self) -> list[Tree]:

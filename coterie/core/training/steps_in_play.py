@@ -89,9 +89,7 @@ class StepsInPlay(Lifetime):
         """The rollouts of a step that was handed out, once all its trees are played; its leases end."""
         started = time.perf_counter()
         played, took = await self.in_play.pop(step)
-        waited = self.engine_client.idle_time.take()
-        aside = {"play": took, "engine_waited": waited} if self.ahead else {}
-        rollouts = StepRollouts(played, started, aside=aside)
+        rollouts = StepRollouts(played, started, took=took)
         rollouts.lap("rollouts")
         if self.ahead and isinstance(self.engine, LeasesVersions):
             for policy, version in self.state.pins[step].versions.items():
