@@ -476,11 +476,11 @@ def test_twenty_steps_of_the_quickstart_play_what_is_trained(tmp_path, train):
 def test_the_engine_conforms():
     engine = VLLMEngine(VLLMConfig(kv_gib=0.25))
     table = {"init": "qwen3", "hidden_size": 64, "layers": 1, "mlp_size": 64, "context": 64}
-    check_engine(engine, model=table, weights=[Weights(policy="policy", version=3)])
+    check_engine(engine, model=table, weights=[Weights(policy="policy", version=3)], leases=False)
 
 
 def test_heads_that_vllm_has_no_attention_for_are_refused():
     table = {"init": "qwen3", "hidden_size": 64, "layers": 1, "heads": 4, "head_dim": 24, "mlp_size": 64}
     with pytest.raises(Exception, match="no attention for heads of size 24"):
-        check_engine(VLLMEngine(VLLMConfig(kv_gib=0.25)), model=table)
+        check_engine(VLLMEngine(VLLMConfig(kv_gib=0.25)), model=table, leases=False)
     assert in_process.InProcessServer._running >= 0

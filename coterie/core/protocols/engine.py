@@ -37,13 +37,16 @@ class Engine(Protocol):
 
 @runtime_checkable
 class LeasesVersions(Protocol):
-    """An engine that keeps older versions of weights beside the newest: `schedule.max_staleness`, pinned."""
+    """An engine that keeps older versions of weights beside the newest: `schedule.max_staleness`, pinned.
+
+    A resume loads older versions again, oldest first, before the newest. `close` may come with open leases.
+    """
 
     async def lease(self, policy: str, version: int) -> None:
-        """Keep a version, the newest, until `release`; each lease has its own. `Request.version` names it."""
+        """Keep a version, the newest, until as many calls of `release`. `Request.version` names it."""
 
     async def release(self, policy: str, version: int) -> None:
-        """End one lease. A version without one goes when a newer one is loaded."""
+        """End one lease. A version without one may go when a newer one is loaded."""
 
 
 class EngineClient(Protocol):

@@ -33,7 +33,10 @@ class Trainer(Protocol):
         """Train each policy on its samples for one step; returns metrics by policy."""
 
     def weights(self, policy: str) -> Weights:
-        """The present weights of a policy. The trainer owns them: they may be read until the next update."""
+        """The present weights of a policy. An update that changes them raises their version by 1.
+
+        The trainer owns them: they may be read until the next update.
+        """
 
     def save(self, folder: Path) -> None:
         """Write the whole state, for an exact resume."""
@@ -55,7 +58,10 @@ class KeepsVersions(Protocol):
     """A trainer that keeps copies of earlier weights, for steps that were pinned to them."""
 
     def keep(self, policy: str) -> None:
-        """Copy the policy's present trained weights (no optimiser state); `save` and `load` include it."""
+        """Copy the policy's present trained weights, without optimiser state; `save` and `load` include it.
+
+        It may be called again for a version that is kept.
+        """
 
     def drop(self, policy: str, version: int) -> None:
         """Forget a kept version; one that is not kept is ignored."""

@@ -9,6 +9,7 @@ import json
 from asyncio import isfuture
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from inspect import isawaitable, iscoroutine
+from numbers import Integral
 from typing import Any, NoReturn, SupportsFloat, TypeVar
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy as np
 from coterie.core.errors import PluginError, did_you_mean
 from coterie.core.plugins.origin import origin_of, place as at
 from coterie.core.protocols import Rollout, RolloutJob, ScoredRollout
-from coterie.core.types import TEAM, Credit, Key, Message, Score, Step, Tree
+from coterie.core.types import TEAM, Call, Credit, Key, Message, Request, Score, Step, Tree, Weights
 from coterie.core.types.messages import encodable
 
 T = TypeVar("T")
@@ -204,6 +205,46 @@ def check_scored(executor: Any, scored: Any) -> ScoredRollout:
     if not isinstance(scored, ScoredRollout):
         refuse(executor, "play", scored, "the result of `Rollout.scored` is the side's ScoredRollout")
     return scored
+
+
+def check_call(engine: Any, request: Request, call: Any) -> Call:
+    """Of `Engine.generate`: a Call with a version; of several versions, with one number of tokens each."""
+    if not isinstance(call, Call):
+        refuse(engine, "generate", call, "return a coterie.Call")
+    if not isinstance(call.version, Integral):
+        refuse(
+            engine, "generate", call.version, "Call.version is Weights.version of the weights that drew it"
+        )
+    runs = call.version_runs
+    try:
+        versions, tokens = zip(*runs, strict=True) if runs else ((call.version,), (len(call.token_ids),))
+        whole = all(isinstance(number, Integral) for number in (*versions, *tokens))
+        sound = whole and isinstance(runs, tuple) and sum(tokens) == len(call.token_ids)
+        sound = sound and min(versions) == call.version and (not runs or min(tokens) > 0)
+    except (TypeError, ValueError):
+        sound = False
+    if not sound or (runs and request.version is not None):
+        fix = "version_runs are pairs (version, tokens) that add up to the call's tokens, and the oldest is "
+        fix += "Call.version; () where Request.version names one"
+        refuse(engine, "generate", runs, fix)
+    return call
+
+
+def check_weights(
+    trainer: Any, method: str, weights: Any, policy: str, version: int | None = None
+) -> Weights:
+    """Of `Trainer.weights` and `weights_at`: weights of the policy, of the version that was asked for."""
+    checked: Weights = check_given(trainer, method, weights, "Weights")
+    sound = isinstance(weights, Weights) and weights.policy == policy
+    if not sound or not isinstance(weights.version, Integral) or version not in (None, weights.version):
+        of = "" if version is None else f" and version {version}"
+        refuse(
+            trainer,
+            method,
+            weights,
+            f"return coterie.Weights of policy '{policy}'{of}; versions are integers",
+        )
+    return checked
 
 
 def check_table(plugin: Any, method: str, returned: Any) -> None:

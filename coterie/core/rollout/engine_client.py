@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from coterie.core.concurrency.active_rollouts import ActiveRollouts
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import Codec, Engine
-from coterie.core.rollout.contracts import check_given
+from coterie.core.rollout.contracts import check_call, check_given
 from coterie.core.types import Call, Request
 
 T = TypeVar("T")
@@ -64,7 +64,7 @@ class LocalEngineClient:
         self.idle_time.begin()
         try:
             with plugin_call(self.engine, "generate"):
-                return check_given(self.engine, "generate", await self.engine.generate(request), "Call")
+                return check_call(self.engine, request, await self.engine.generate(request))
         finally:
             self.idle_time.end()
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from coterie.core.config import PolicyConfig
 from coterie.core.plugins.origin import closed, plugin_call, plugin_open
 from coterie.core.protocols import EngineContext, ExecutorContext, TrainerContext
-from coterie.core.rollout.contracts import check_given
+from coterie.core.rollout.contracts import check_weights, refuse
 from coterie.core.storage.checkpoint import Checkpoint, CheckpointWriter
 from coterie.core.storage.run_folder import RunFolder
 from coterie.core.training.components import Components
@@ -135,13 +135,27 @@ class Lifetime(Components):
         self.closing.callback(self.metrics_writer.close, self.state.step)
         await self.closing.aclose()
 
-    async def sync(self, before: Mapping[str, int] | None = None) -> None:
-        """Give the engine the weights of all policies; with `before`, of those whose version differs."""
+    async def sync(self, before: Mapping[str, int] | None = None) -> set[str]:
+        """Give the engine the weights of all policies; with `before`, of those whose version differs.
+
+        Returns:
+            the policies whose weights it got.
+
+        Raises:
+            PluginError: an update raised a version by anything but 1.
+        """
+        given: set[str] = set()
         for policy in self.config.policies:
-            weights = check_given(self.trainer, "weights", self.trainer.weights(policy), "Weights")
+            weights = check_weights(self.trainer, "weights", self.trainer.weights(policy), policy)
+            if before is not None and weights.version - before[policy] not in (0, 1):
+                what = f"version {weights.version} of '{policy}', after version {before[policy]}"
+                fix = "an update raises a policy's version by 1, or leaves it where it changes nothing"
+                refuse(self.trainer, "weights", what, fix)
             if before is None or before[policy] != weights.version:
                 with plugin_call(self.engine, "load_weights"):
                     await self.engine.load_weights(weights)
+                given.add(policy)
+        return given
 
     @property
     def versions(self) -> dict[str, int]:

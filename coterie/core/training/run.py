@@ -106,15 +106,18 @@ class Run(StepsInPlay):
             self.trainer.set_progress(spent)
         before = self.versions
         ages = {policy: staleness(rows, before[policy]) for policy, rows in samples.items() if self.ahead}
-        for policy, tokens in ages.items():
-            if wrong := tokens.keys() - set(range(self.ahead + 1)):
-                what = f"tokens of policy '{policy}' that are {max(wrong, key=abs)} updates old"
-                refuse(self.engine, "generate", what, f"from 0 to {self.ahead}: load_weights acts at once")
+        self.check_ages(ages, before)
         with plugin_call(self.trainer, "update"):
             updated = await self.trainer.update(samples, self.state.step)
         check_table(self.trainer, "update", updated)
         rollouts.lap("update")
-        await self.sync(before)
+        changed = await self.sync(before)
+        for policy, metrics in updated.items():
+            if metrics.get("optimizer_steps") and policy not in changed:
+                what = f"the version of '{policy}' from before its update"
+                refuse(
+                    self.trainer, "weights", what, "raise the version by 1 where an update changes weights"
+                )
         rollouts.lap("sync" if self.ahead else "update")
         return {
             f"policy/{policy}/{name}": value

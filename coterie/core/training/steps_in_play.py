@@ -6,9 +6,10 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from coterie.core.concurrency.together import together
 from coterie.core.config import PolicyConfig
@@ -16,7 +17,7 @@ from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import Rollout, RolloutJob
 from coterie.core.protocols.engine import LeasesVersions
 from coterie.core.protocols.trainer import KeepsVersions
-from coterie.core.rollout.contracts import check_async, check_rollout
+from coterie.core.rollout.contracts import check_async, check_rollout, check_weights, refuse
 from coterie.core.training.lifetime import Lifetime
 from coterie.core.training.state import Pin
 from coterie.core.training.step_rollouts import StepRollouts
@@ -94,8 +95,31 @@ class StepsInPlay(Lifetime):
         if self.ahead and isinstance(self.engine, LeasesVersions):
             for policy, version in self.state.pins[step].versions.items():
                 with plugin_call(self.engine, "release"):
-                    await self.engine.release(policy, version)
+                    await check_async(self.engine, "release", self.engine.release(policy, version))
         return rollouts
+
+    def check_ages(self, ages: Mapping[str, Counter[int]], before: Mapping[str, int]) -> None:
+        """Refuse samples of the step that is due which other weights drew than may have.
+
+        Args:
+            ages: by policy, how many tokens are how many updates old.
+            before: the versions before the update.
+        """
+        pin = self.pin(self.state.step + 1)
+        for policy, tokens in ages.items():
+            version = pin.versions.get(policy)
+            allowed = set(range(self.ahead + 1)) if version is None else {before[policy] - version}
+            if wrong := tokens.keys() - allowed:
+                age = max(wrong, key=abs)
+                of = (
+                    f"that are {age} updates old"
+                    if age >= 0
+                    else "by weights that the trainer hasn't made yet"
+                )
+                what = f"tokens of policy '{policy}' {of}"
+                if version is not None:  # what the engine drew was compared with the job
+                    refuse(self.executor, "play", what, f"play each job with its versions, here {version}")
+                refuse(self.engine, "generate", what, f"at most {self.ahead}: draw with what was loaded last")
 
     def forget(self, step: int) -> None:
         """Drop the pin of a step whose row is written, and the weights that no other step is pinned to."""
@@ -124,7 +148,7 @@ class StepsInPlay(Lifetime):
         if self.ahead and isinstance(self.engine, LeasesVersions) and isinstance(self.trainer, KeepsVersions):
             for policy, version in pin.versions.items():
                 with plugin_call(self.engine, "lease"):
-                    await self.engine.lease(policy, version)
+                    await check_async(self.engine, "lease", self.engine.lease(policy, version))
                 with plugin_call(self.trainer, "keep"):
                     self.trainer.keep(policy)
         return pin
@@ -137,10 +161,15 @@ class StepsInPlay(Lifetime):
         for policy, present in newest.items():
             leases = Counter(pin.versions[policy] for pin in self.state.pins.values() if pin.versions)
             for version in sorted(leases.keys() | {present}) if leases else ():
-                older = version != present
-                with trainer.weights_at(policy, version) if older else nullcontext() as weights:
+                method = "weights" if version == present else "weights_at"
+                with ExitStack() as held:
+                    with plugin_call(trainer, method):
+                        given: Any = getattr(trainer, method)
+                        kept = version != present
+                        weights = held.enter_context(given(policy, version)) if kept else given(policy)
+                    check_weights(trainer, method, weights, policy, version)
                     with plugin_call(engine, "load_weights"):
-                        await engine.load_weights(weights or trainer.weights(policy))
-                with plugin_call(engine, "lease"):
-                    for _ in range(leases[version]):
-                        await engine.lease(policy, version)
+                        await engine.load_weights(weights)
+                for _ in range(leases[version]):
+                    with plugin_call(engine, "lease"):
+                        await check_async(engine, "lease", engine.lease(policy, version))

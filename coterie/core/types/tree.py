@@ -56,7 +56,8 @@ class Call:
     continues: bool = False
     """As in `Prompt`."""
     version_runs: tuple[tuple[int, int], ...] = ()
-    """(version, tokens) in their order, where the weights changed within the call; else empty."""
+    """(version, tokens) in their order, where the weights changed within the call; else empty. They add up to
+    the call's tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from coterie.core.concurrency.active_rollouts import ActiveRollouts
 from coterie.core.errors import type_text
 from coterie.core.protocols import EngineContext
+from coterie.core.protocols.engine import LeasesVersions
 from coterie.core.types import Call, Key, Request, Sampling, Weights
 from coterie.core.types.seeding import seed64
+from coterie.testing.checks.leases import check_leases
 from coterie.testing.support.building import build, declared_policy
 from coterie.testing.support.failure import guarded, require, require_kind
 
@@ -30,6 +33,7 @@ def check_engine(
     vocabulary: Sequence[str] = ("left", "right", "up", "down"),
     limits: Sequence[int] = (1, 6),
     alone: bool = True,
+    leases: bool = True,
     seed: int = 0,
 ) -> None:
     """Open an engine, send requests in several orders, and close it.
@@ -40,6 +44,8 @@ def check_engine(
     - The same request gives the same tokens: a second time, in another order, in a smaller batch, and (unless
       `alone` is False) in a batch of its own. Log-probs agree to 1e-3.
     - At temperature 0 the seed changes nothing.
+    - An engine with `lease` draws the same with a leased version when newer weights are loaded, and with the
+      newest otherwise. With two `weights` that differ, it can't take one for the other.
     - `codec` encodes a message the same twice, and decodes what was generated.
 
     Args:
@@ -48,6 +54,7 @@ def check_engine(
         chat: the table of the chat format.
         vocabulary: words of the prompts and of the environment.
         limits: values of `max_new_tokens`.
+        leases: whether versions are leased; False for an engine that leases those of adapters alone.
         alone: whether a request is also sent in a batch of its own.
         seed: seed of the requests.
 
@@ -63,6 +70,7 @@ def check_engine(
         active_rollouts=active_rollouts,
         deterministic=True,
         vocabulary=tuple(vocabulary),
+        ahead=1 if leases and isinstance(engine, LeasesVersions) else 0,
     )
     loaded = list(weights) if weights is not None else [Weights(policy=_POLICY, version=3)]
 
@@ -76,6 +84,10 @@ def check_engine(
             await _check_open(
                 engine, active_rollouts, vocabulary, limits, loaded[-1].version, alone, seed, name
             )
+            if ctx.ahead:
+                send = partial(_send_all, engine, active_rollouts, name)
+                requests = _requests(engine, vocabulary, limits, seed, name)
+                await check_leases(engine, send, requests, loaded[-1], loaded[0], name)
         finally:
             with guarded(f"{name}.close"):
                 await engine.close()
@@ -157,6 +169,12 @@ def _requests(
                 )
             )
     return requests
+
+
+async def _send_all(
+    engine: Any, active_rollouts: ActiveRollouts, name: str, requests: Sequence[Request]
+) -> dict[Key, Call]:
+    return await _generate(engine, active_rollouts, requests, name)
 
 
 async def _generate(
