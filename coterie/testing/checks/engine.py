@@ -62,16 +62,8 @@ def check_engine(
         ConformanceError: what is wrong, where, and how to fix it.
     """
     name = require_kind(engine, "engine")
-    table = {"model": model or {"init": "none"}, "train": "none"}
     active_rollouts = ActiveRollouts()
-    ctx = EngineContext(
-        policies={_POLICY: declared_policy(engine).model_validate(table)},
-        chat=build("chat_format", chat),
-        active_rollouts=active_rollouts,
-        deterministic=True,
-        vocabulary=tuple(vocabulary),
-        ahead=1 if leases and isinstance(engine, LeasesVersions) else 0,
-    )
+    ctx = _context(engine, model, chat, active_rollouts, vocabulary, leases)
     loaded = list(weights) if weights is not None else [Weights(policy=_POLICY, version=3)]
 
     async def check() -> None:
@@ -93,6 +85,25 @@ def check_engine(
                 await engine.close()
 
     asyncio.run(check())
+
+
+def _context(
+    engine: Any,
+    model: Any,
+    chat: Any,
+    active_rollouts: ActiveRollouts,
+    vocabulary: Sequence[str],
+    leases: bool,
+) -> EngineContext:
+    table = {"model": model or {"init": "none"}, "train": "none"}
+    return EngineContext(
+        policies={_POLICY: declared_policy(engine).model_validate(table)},
+        chat=build("chat_format", chat),
+        active_rollouts=active_rollouts,
+        deterministic=True,
+        vocabulary=tuple(vocabulary),
+        ahead=1 if leases and isinstance(engine, LeasesVersions) else 0,
+    )
 
 
 async def _check_open(
