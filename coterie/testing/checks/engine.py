@@ -62,8 +62,8 @@ def check_engine(
         ConformanceError: what is wrong, where, and how to fix it.
     """
     name = require_kind(engine, "engine")
-    active_rollouts = ActiveRollouts()
-    ctx = _context(engine, model, chat, active_rollouts, vocabulary, leases)
+    ctx = _context(engine, model, chat, vocabulary, leases)
+    active_rollouts = ctx.active_rollouts
     loaded = list(weights) if weights is not None else [Weights(policy=_POLICY, version=3)]
 
     async def check() -> None:
@@ -73,13 +73,12 @@ def check_engine(
             with guarded(f"{name}.load_weights"):
                 for handle in loaded:
                     await engine.load_weights(handle)
-            await _check_open(
-                engine, active_rollouts, vocabulary, limits, loaded[-1].version, alone, seed, name
-            )
+            newest = loaded[-1].version
+            await _check_open(engine, active_rollouts, vocabulary, limits, newest, alone, seed, name)
             if ctx.ahead:
-                send = partial(_send_all, engine, active_rollouts, name)
                 requests = _requests(engine, vocabulary, limits, seed, name)
-                await check_leases(engine, send, requests, loaded[-1], loaded[0], name)
+                send = partial(_send_all, engine, active_rollouts, name)
+                await check_leases(engine, send, requests, loaded, name)
         finally:
             with guarded(f"{name}.close"):
                 await engine.close()
@@ -99,7 +98,7 @@ def _context(
     return EngineContext(
         policies={_POLICY: declared_policy(engine).model_validate(table)},
         chat=build("chat_format", chat),
-        active_rollouts=active_rollouts,
+        active_rollouts=ActiveRollouts(),
         deterministic=True,
         vocabulary=tuple(vocabulary),
         ahead=1 if leases and isinstance(engine, LeasesVersions) else 0,

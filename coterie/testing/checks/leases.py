@@ -14,18 +14,17 @@ Send = Callable[[Sequence[Request]], Awaitable[Mapping[Key, Call]]]
 
 
 async def check_leases(
-    engine: Any, send: Send, requests: Sequence[Request], last: Weights, newer: Weights, name: str
+    engine: Any, send: Send, requests: Sequence[Request], loaded: Sequence[Weights], name: str
 ) -> None:
     """Lease the loaded version twice, load a newer one, and draw with both.
 
     Args:
-        last: the weights that are loaded.
-        newer: loaded beside them, under the next version.
+        loaded: the weights that were loaded, in this order; the first ones are loaded again as newer versions.
 
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
     """
-    policy, version = last.policy, last.version
+    newer, policy, version = loaded[0], loaded[-1].policy, loaded[-1].version
     old = [replace(request, version=version) for request in requests]
     before = await send(old)
     for _ in range(2):  # two steps are pinned to it
