@@ -86,14 +86,7 @@ def check_engine(
     asyncio.run(check())
 
 
-def _context(
-    engine: Any,
-    model: Any,
-    chat: Any,
-    active_rollouts: ActiveRollouts,
-    vocabulary: Sequence[str],
-    leases: bool,
-) -> EngineContext:
+def _context(engine: Any, model: Any, chat: Any, vocabulary: Sequence[str], leases: bool) -> EngineContext:
     table = {"model": model or {"init": "none"}, "train": "none"}
     return EngineContext(
         policies={_POLICY: declared_policy(engine).model_validate(table)},

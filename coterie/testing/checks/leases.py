@@ -19,7 +19,7 @@ async def check_leases(
     """Lease the loaded version twice, load a newer one, and draw with both.
 
     Args:
-        loaded: the weights that were loaded, in this order; the first ones are loaded again as newer versions.
+        loaded: the weights that were loaded, in this order; the first are loaded again, as newer versions.
 
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
