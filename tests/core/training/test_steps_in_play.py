@@ -38,6 +38,7 @@ def test_tables_equal_the_oracle(tmp_path, ahead):
 RATES = [f"policies.{role}.optimizer.learning_rate=0.1" for role in ("planner", "executor")]
 
 
+@pytest.mark.resume
 @pytest.mark.parametrize(
     "ahead, overlays, rates",
     [(1, [], []), (2, ["per_role"], []), (1, ["l1", "per_role"], RATES), (2, ["l1", "per_role"], RATES)],
@@ -67,6 +68,7 @@ def drawn_versions(record):
     }
 
 
+@pytest.mark.resume
 @settings(max_examples=8, deadline=None)
 @given(ahead=st.integers(0, 4), seed=st.integers(0, 999), play=st.sampled_from(["in_flight", "pinned"]))
 def test_versions_are_within_the_bound_and_no_prompt_is_skipped(ahead, seed, play):
