@@ -172,7 +172,8 @@ def test_what_check_lists_as_open_is_open_and_nothing_else_is(name: str) -> None
     with tempfile.TemporaryDirectory(prefix="outside-") as folder:  # pytest's folders are closed to others
         outcome = attacked(mode, Path(folder))
     harmed = {program for program, harm in outcome["harm"].items() if harm}
-    assert harmed == set().union(*(SHOWN_BY[row] for row in outcome["open"])), outcome["harm"]
+    shown = set().union(*(SHOWN_BY[row] for row in outcome["open"]))
+    assert harmed == shown, (harmed ^ shown, outcome["harm"], outcome["log"])
     _it_reports_what_was_tried(mode, outcome)
     _imports_work_or_a_warning_says_why_not(outcome)
     _a_verdict_that_may_be_forged_says_so(outcome)
