@@ -1,0 +1,160 @@
+"""Quality against staleness: the quickstart's game with N steps ahead, over seeds.
+
+    python benchmarks/staleness.py [--seeds 10] [--steps 60] [--ahead 0 1 2 4] [--corrected 1 4]
+
+Each run is `coterie run quickstart` with `schedule.max_staleness=N`, pinned: each token is N updates old, the
+worst case. Some have `loss.correction` too. Runs end before the game is learned, so that a slower start
+shows. All runs of a seed begin with the same weights and meet the same tasks, so differences to N = 0 are
+taken seed by seed; 95 % intervals are over seeds (`coterie.clustered_bootstrap`).
+
+Pinned runs are functions of their seed: speed and load of the machine change nothing. Runs that the results
+file has are kept, so that the command goes on where it was stopped.
+
+Print a table, and write results/staleness.json. Exit with 1 where the interval of N = 1 without correction
+lies below 0: one step ahead costs quality.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from measuring import machine
+from rich.console import Console
+from rich.table import Table
+
+from coterie.stats import Interval, clustered_bootstrap
+
+RESULTS = Path(__file__).resolve().parent / "results" / "staleness.json"
+CORRECTION = "loss.correction={cap: 2}"
+Variant = tuple[int, bool]
+"""Steps ahead, and whether the loss corrects."""
+
+
+def run(ahead: int, corrected: bool, seed: int, steps: int, tasks: int) -> dict[str, Any]:
+    """Train once; success on the validation tasks at the end, and means over the rows."""
+    settings = [
+        f"seed={seed}",
+        f"schedule.steps={steps}",
+        f"schedule.max_staleness={ahead}",
+        f"schedule.evaluate_every={steps}",
+        f"schedule.evaluate_tasks={tasks}",
+        "schedule.checkpoint_every=0",
+        "schedule.record_every=0",
+        "deterministic=true",
+        *([CORRECTION] if corrected else []),
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(
+            [sys.executable, "-m", "coterie", "run", "quickstart", "--out", f"{folder}/run", *settings],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        rows = [json.loads(line) for line in Path(folder, "run", "metrics.jsonl").read_text().splitlines()]
+    assert len(rows) == steps
+    stale = [row.get("policy/shared/staleness/mean", 0.0) for row in rows[ahead:]]
+    weights = [row[key] for row in rows for key in row if key.endswith("/correction")]
+    return {
+        "ahead": ahead,
+        "corrected": corrected,
+        "seed": seed,
+        "success": rows[-1]["eval/success"],
+        "staleness": sum(stale) / len(stale),
+        "correction": sum(weights) / len(weights) if weights else None,
+    }
+
+
+def compared(runs: list[dict[str, Any]], variants: list[Variant], seeds: list[int]) -> list[dict[str, Any]]:
+    """By variant: mean success and its difference to N = 0, over the seeds that have both."""
+    found = {(each["ahead"], each["corrected"], each["seed"]): each for each in runs}
+    rows = []
+    for ahead, corrected in variants:
+        both = [seed for seed in seeds if (ahead, corrected, seed) in found and (0, False, seed) in found]
+        if not both:
+            continue
+        success = {seed: found[ahead, corrected, seed]["success"] for seed in both}
+        differences = {str(seed): [success[seed] - found[0, False, seed]["success"]] for seed in both}
+        rows.append(
+            {
+                "ahead": ahead,
+                "corrected": corrected,
+                "seeds": len(both),
+                "success": told(clustered_bootstrap({str(seed): [success[seed]] for seed in both})),
+                "difference": told(clustered_bootstrap(differences, share=False)) if ahead else None,
+            }
+        )
+    return rows
+
+
+def told(interval: Interval) -> dict[str, float]:
+    """A mean and the bounds of its interval."""
+    return {"mean": interval.mean, "low": interval.lo, "high": interval.hi}
+
+
+def table(rows: list[dict[str, Any]], steps: int, tasks: int) -> Table:
+    """What was found, a row a variant."""
+    shown = Table(title=f"success on {tasks} tasks after {steps} steps; 95 % intervals over seeds")
+    for name in ("N", "correction", "seeds", "success", "difference to N = 0"):
+        shown.add_column(name, justify="right")
+    for row in rows:
+        shown.add_row(
+            str(row["ahead"]),
+            "cap 2" if row["corrected"] else "",
+            str(row["seeds"]),
+            shown_as(row["success"]),
+            shown_as(row["difference"], "+") if row["difference"] else "",
+        )
+    return shown
+
+
+def shown_as(told: dict[str, float], sign: str = "") -> str:
+    """A mean and its interval, as text."""
+    mean, low, high = (f"{told[name]:{sign}.3f}" for name in ("mean", "low", "high"))
+    return f"{mean} [{low}, {high}]"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--tasks", type=int, default=400)
+    parser.add_argument("--ahead", type=int, nargs="+", default=[0, 1, 2, 4])
+    parser.add_argument("--corrected", type=int, nargs="*", default=[1, 4])
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    variants = [*((n, False) for n in options.ahead), *((n, True) for n in options.corrected)]
+    seeds = list(range(options.seeds))
+    settings = {"steps": options.steps, "tasks": options.tasks}
+    before = json.loads(options.out.read_text()) if options.out.exists() else {}
+    runs = before["runs"] if before.get("settings") == settings else []
+    for seed in seeds:
+        for ahead, corrected in variants:
+            if any((r["ahead"], r["corrected"], r["seed"]) == (ahead, corrected, seed) for r in runs):
+                continue
+            runs.append(run(ahead, corrected, seed, **settings))
+            result = {
+                "command": " ".join(["python", "benchmarks/staleness.py", *sys.argv[1:]]),
+                "machine": machine(),
+                "settings": settings,
+                "rows": compared(runs, variants, seeds),
+                "runs": runs,
+            }
+            options.out.parent.mkdir(parents=True, exist_ok=True)
+            options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    rows = compared(runs, variants, seeds)
+    Console(width=100).print(table(rows, **settings))
+    one = [row for row in rows if (row["ahead"], row["corrected"]) == (1, False)]
+    sys.exit(1 if any(row["difference"]["high"] < 0 for row in one) else 0)
+
+
+if __name__ == "__main__":
+    main()
