@@ -14,6 +14,7 @@ from coterie.api.counts import Counts
 from coterie.api.prompt_checks import notes_of, prompt_doubts
 from coterie.backends.models.policy import of_tensors
 from coterie.backends.models.precision import auto_dtype, with_dtype
+from coterie.cli.disk import Disk, disk
 from coterie.cli.memory_ahead import add_versions
 from coterie.cli.memory_layout import Layout, inside, layout_of
 from coterie.cli.memory_served import served
@@ -58,6 +59,7 @@ class Footprint:
     layout: Layout = field(default_factory=Layout)
     host: int = 0
     """Bytes that are offloaded to the host's memory."""
+    disk: Disk = field(default_factory=Disk)
     one_device: bool = False
     """Whether trainer and engine share one GPU, however many there are."""
     notes: list[str] = field(default_factory=list)
@@ -200,6 +202,8 @@ class _Estimator:
         trains = self._trains()
         if not trains:
             parts |= {name: dict.fromkeys(memory.PARTS, 0) for name in parts}
+        if trains:
+            self.estimate.disk = disk(self.run, self.configs, self.sizes, parts)
         self.estimate.cache = self._serve()
         kept = add_versions(self.run, self.configs, self.sizes, parts) if trains else 0
         self.estimate.one_device &= trains

@@ -24,17 +24,21 @@ def add_versions(
     Returns:
         Bytes of the copies that the trainer keeps on the host.
     """
-    from coterie.backends.models.memory import FP32, WIDTH
-
     ahead, kept = run.config.schedule.max_staleness, 0
     for name in parts if run.pinned else ():
-        size, config = sizes[name], configs[name]
-        trained = {
-            "full": WIDTH[config.dtype] * size.parameters,
-            "lora": FP32 * size.adapters.get(name, 0),
-            "none": 0,
-        }[config.train]
+        trained = trained_bytes(name, configs[name], sizes[name])
         kept += (ahead + 1) * trained if ahead else 0
         if run.config.engine["type"] == "hf":
             parts[name]["engine"] += ahead * trained
     return kept
+
+
+def trained_bytes(name: str, config: TorchPolicy, size: ModelSize) -> int:
+    """Bytes of what a policy trains, in the precision in which it is used: a version of its weights."""
+    from coterie.backends.models.memory import FP32, WIDTH
+
+    return {
+        "full": WIDTH[config.dtype] * size.parameters,
+        "lora": FP32 * size.adapters.get(name, 0),
+        "none": 0,
+    }[config.train]

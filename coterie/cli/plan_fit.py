@@ -9,6 +9,7 @@ import click
 
 if TYPE_CHECKING:
     from coterie.api.counts import Counts
+    from coterie.cli.disk import Disk
     from coterie.cli.memory import Footprint
 
 GB = 10**9
@@ -129,6 +130,15 @@ def _show_fit(peak: int, memory: Footprint, capacity: Capacity, given: bool) -> 
                 f"note: the trainer '{layout.trainer_type}' and the engine '{layout.engine_type}' share one "
                 "GPU, however many there are"
             )
+
+
+def show_disk(disk: Disk) -> None:
+    """Print what checkpoints take; nothing where they have no tensors."""
+    if not disk.checkpoint:
+        return
+    older = f" ({size(disk.versions)} of it earlier weights for steps ahead)" if disk.versions else ""
+    most = f", at most {disk.checkpoints} at once" if disk.checkpoints > 1 else ""
+    click.echo(f"disk: {size(disk.bytes)}: a checkpoint takes {size(disk.checkpoint)}{older}{most}")
 
 
 def count_of(gpus: int) -> str:

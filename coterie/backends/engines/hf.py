@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import threading
 from collections import Counter
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import ByteSize, Field
 
+from coterie.backends.engines import beside
 from coterie.backends.engines.batches import Bound, KvCost, generate, kv_limit, memory_of
 from coterie.backends.engines.request_batching import RequestBatcher
 from coterie.backends.engines.requests import StopTokens, checked_limit
@@ -259,25 +259,13 @@ class HFEngine(Plugin):
         self._device = merged.model.get_input_embeddings().weight.device
         ctx, batcher = self._opened
         batcher.deterministic = is_deterministic(ctx.deterministic, self._device)
-        if ctx.ahead and self._device.type == "cpu":
-            self._warn_of_threads()
+        if ctx.ahead and (text := beside.on_device(self._device)):
+            self._warn_once(text)
         if self._device.type == "cuda" and "vllm" not in self._warned:
             self._warned.add("vllm")
             log.info(
                 "engine hf starts every kernel of every token by itself, which a GPU spends waiting: "
                 "`engine: vllm` is the engine for a GPU; `hf` is for CPUs, and to check another's numbers"
-            )
-
-    def _warn_of_threads(self) -> None:
-        """Warn where generation and updates would compute with more threads than there are cores."""
-        import torch
-
-        threads, cores = torch.get_num_threads(), os.cpu_count() or 1
-        if 2 * threads > cores:
-            self._warn_once(
-                "schedule.max_staleness: the engine generates while the trainer updates, each with "
-                f"{threads} threads, on {cores} cores: threads that wait in turn make both several times "
-                f"slower. Set OMP_NUM_THREADS={max(cores // 2, 1)} in the shell that starts the run"
             )
 
     def _module(self, weights: Weights) -> tuple[Any, Any]:

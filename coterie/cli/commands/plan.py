@@ -11,7 +11,7 @@ from coterie.cli.comlrl import FromCommand, from_option, translated
 from coterie.cli.interrupt import interruptible
 from coterie.cli.options import json_option, layer_options, overrides, plugin_option
 from coterie.cli.output import print_json, rendered
-from coterie.cli.plan_fit import GB, LARGE, Capacity, fit, loads, share_of, show_verdict, size
+from coterie.cli.plan_fit import GB, LARGE, Capacity, fit, loads, share_of, show_disk, show_verdict, size
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -135,6 +135,7 @@ def report(run: Run, counts: Counts, memory: Footprint, capacity: Capacity) -> d
             "host": memory.host,
             "device": memory.device,
         },
+        "disk": memory.disk.told(),
         "fit": fit(memory, capacity),
         "saturates_first": {"what": first.part, "share": first.share},
         "notes": notes(run, counts, memory),
@@ -221,6 +222,7 @@ def show(run: Run, counts: Counts, memory: Footprint, capacity: Capacity, *, giv
     if memory.policies:
         click.echo(rendered(_memory_table(memory)))
     show_verdict(counts, memory, capacity, given=given)
+    show_disk(memory.disk)
     for note in notes(run, counts, memory):
         click.echo(f"note: {note}")
 

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Awaitable, Iterable
 from typing import Any, TypeVar
 
+from coterie.backends.engines import beside
 from coterie.backends.engines.vllm import launch
 from coterie.backends.engines.vllm.conversions import (
     lora_request,
@@ -82,9 +83,12 @@ class OwnProcessServer:
     async def open(self) -> None:
         import torch
 
+        first = self.placement is None
         self.placement = place(
             self.spec.settings, self.spec.replica, torch.cuda.device_count(), trainer_gpus()
         )
+        if first and self.placement.shared and self.spec.beside_updates:
+            log.warning("engine vllm: %s", beside.on_gpus(self.placement.gpus))
         backend = _FILE if self.placement.transfer == "file" else self.placement.transfer
         starting = asyncio.ensure_future(asyncio.to_thread(launch.launch, self.spec, self.placement, backend))
         try:
