@@ -22,6 +22,8 @@ import os
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +39,26 @@ Variant = tuple[int, bool]
 """Steps ahead, and whether the loss corrects."""
 
 
-def run(ahead: int, corrected: bool, seed: int, steps: int, tasks: int) -> dict[str, Any]:
-    """Train once; success on the validation tasks at the end, and means over the rows."""
-    settings = [
+def coterie(folder: Path, *settings: str) -> list[dict[str, Any]]:
+    """Run the quickstart's recipe in a process of its own; the rows of its metrics."""
+    subprocess.run(
+        [sys.executable, "-m", "coterie", "run", "quickstart", "--out", str(folder), *settings],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    metrics = folder / "metrics.jsonl"
+    return [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
+
+
+def run(variant: Variant, folder: Path, base: Path, seed: int, steps: int, tasks: int) -> dict[str, Any]:
+    """Train once from warm-started weights; success on the validation tasks at the end, and means of rows."""
+    ahead, corrected = variant
+    rows = coterie(
+        folder,
         f"seed={seed}",
+        f"policies.shared.from={base}@latest",
         f"schedule.steps={steps}",
         f"schedule.max_staleness={ahead}",
         f"schedule.evaluate_every={steps}",
@@ -49,15 +67,7 @@ def run(ahead: int, corrected: bool, seed: int, steps: int, tasks: int) -> dict[
         "schedule.record_every=0",
         "deterministic=true",
         *([CORRECTION] if corrected else []),
-    ]
-    with tempfile.TemporaryDirectory() as folder:
-        subprocess.run(
-            [sys.executable, "-m", "coterie", "run", "quickstart", "--out", f"{folder}/run", *settings],
-            check=True,
-            stdout=subprocess.DEVNULL,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        rows = [json.loads(line) for line in Path(folder, "run", "metrics.jsonl").read_text().splitlines()]
+    )
     assert len(rows) == steps
     stale = [row.get("policy/shared/staleness/mean", 0.0) for row in rows[ahead:]]
     weights = [row[key] for row in rows for key in row if key.endswith("/correction")]
@@ -114,6 +124,19 @@ def table(rows: list[dict[str, Any]], steps: int, tasks: int) -> Table:
     return shown
 
 
+def save(out: Path, settings: dict[str, int], runs: list[dict[str, Any]], rows: list[dict[str, Any]]) -> None:
+    """Write the results so far."""
+    result = {
+        "command": " ".join(["python", "benchmarks/staleness.py", *sys.argv[1:]]),
+        "machine": machine(),
+        "settings": settings,
+        "rows": rows,
+        "runs": runs,
+    }
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
 def shown_as(told: dict[str, float], sign: str = "") -> str:
     """A mean and its interval, as text."""
     mean, low, high = (f"{told[name]:{sign}.3f}" for name in ("mean", "low", "high"))
@@ -129,6 +152,7 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=400)
     parser.add_argument("--ahead", type=int, nargs="+", default=[0, 1, 2, 4])
     parser.add_argument("--corrected", type=int, nargs="*", default=[1, 4])
+    parser.add_argument("--processes", type=int, default=2, help="runs at a time")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     variants = [*((n, False) for n in options.ahead), *((n, True) for n in options.corrected)]
@@ -137,19 +161,17 @@ def main() -> None:
     before = json.loads(options.out.read_text()) if options.out.exists() else {}
     runs = before["runs"] if before.get("settings") == settings else []
     for seed in seeds:
-        for ahead, corrected in variants:
-            if any((r["ahead"], r["corrected"], r["seed"]) == (ahead, corrected, seed) for r in runs):
-                continue
-            runs.append(run(ahead, corrected, seed, **settings))
-            result = {
-                "command": " ".join(["python", "benchmarks/staleness.py", *sys.argv[1:]]),
-                "machine": machine(),
-                "settings": settings,
-                "rows": compared(runs, variants, seeds),
-                "runs": runs,
-            }
-            options.out.parent.mkdir(parents=True, exist_ok=True)
-            options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        done = {(each["ahead"], each["corrected"]) for each in runs if each["seed"] == seed}
+        left = [variant for variant in variants if variant not in done]
+        if not left:
+            continue
+        with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(options.processes) as pool:
+            base = Path(name) / "base"
+            coterie(base, f"seed={seed}", "schedule.steps=0")  # warm-started weights, once a seed
+            folders = [Path(name) / f"run-{number}" for number in range(len(left))]
+            for found in pool.map(partial(run, base=base, seed=seed, **settings), left, folders):
+                runs.append(found)
+                save(options.out, settings, runs, compared(runs, variants, seeds))
     rows = compared(runs, variants, seeds)
     Console(width=100).print(table(rows, **settings))
     one = [row for row in rows if (row["ahead"], row["corrected"]) == (1, False)]
