@@ -17,17 +17,18 @@ def add_versions(
     sizes: Mapping[str, ModelSize],
     parts: Mapping[str, dict[str, int]],
 ) -> int:
-    """Add the engine's older versions to the parts of each policy.
+    """Add the engine's older versions to the parts of each policy, and `copies`: the trainer's, on the host.
 
     vLLM's versions lie in what it reserves anyway.
 
     Returns:
-        Bytes of the copies that the trainer keeps on the host.
+        Bytes of all copies.
     """
     ahead, kept = run.config.schedule.max_staleness, 0
     for name in parts if run.pinned else ():
         trained = trained_bytes(name, configs[name], sizes[name])
-        kept += (ahead + 1) * trained if ahead else 0
+        parts[name]["copies"] = (ahead + 1) * trained if ahead else 0
+        kept += parts[name]["copies"]
         if run.config.engine["type"] == "hf":
             parts[name]["engine"] += ahead * trained
     return kept

@@ -337,6 +337,9 @@ def test_steps_ahead_hold_versions_and_generate_during_updates():
     assert flying["policies"]["shared"]["memory"]["engine"] == before
     phases = [plan["memory"]["phases"] for plan in (plain, ahead, flying)]
     copies, cache = 3 * weights, plain["memory"]["cache"]
+    assert ahead["policies"]["shared"]["memory"]["copies"] == copies
+    assert "trainer's copies" in coterie("plan", *smoke, "schedule.max_staleness=2").stdout
+    assert "trainer's copies" not in coterie("plan", *smoke).stdout
     assert phases[1]["generation"] - phases[0]["generation"] == 2 * weights + copies
     assert phases[1]["update"] - phases[0]["update"] == 2 * weights + copies + cache
     assert phases[2]["update"] - phases[0]["update"] == cache

@@ -30,6 +30,7 @@ LABELS = {
     "moments": "optimiser moments",
     "gradients": "gradients",
     "activations": "activations (about)",
+    "copies": "trainer's copies",
     "engine": "engine's copy",
     "kv": "KV cache",
 }
@@ -276,7 +277,7 @@ def _memory_table(memory: Footprint) -> Table:
     table.add_row("trained", *("-" if share is None else share_of(share) for share in shares), "")
     table.add_section()
     for part, label in LABELS.items():
-        values = [memory.policies[name][part] for name in names]
+        values = [memory.policies[name].get(part, 0) for name in names]
         if any(values):
             total = memory.cache if part == "kv" else max(values) if part in PASSING else sum(values)
             table.add_row(label, *(size(value) if value else "-" for value in values), size(total))
