@@ -73,6 +73,7 @@ test-wheels: setup  ## a plugin package as a wheel in a fresh venv (a minute, ne
 
 test-long: setup scale-venv build/scale/.installed  ## the tests that take minutes, and the quickstart with every engine
 	$(BIN)/python -m pytest -m "long and not scale" --timeout 1800
+	$(BIN)/python benchmarks/staleness.py --out build/staleness.json
 	$(SCALE_PYTHON) -m pytest -n1 -m "long and scale" --timeout 7200 tests/scale
 
 lint: setup  ## ruff, mypy and the import contracts
