@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
-from coterie.core.config import RunConfig
+from coterie.core.config import PolicyConfig, RunConfig
 from coterie.core.errors import ConfigError
 from coterie.core.protocols import Engine, Loss, Trainer
 from coterie.core.protocols.engine import LeasesVersions
@@ -21,6 +22,14 @@ class ChoosesDevice(Protocol):
 
     def is_deterministic(self, wanted: Any) -> bool:
         """Whether results must repeat there, by the setting `deterministic`."""
+
+
+@runtime_checkable
+class LeasesSome(Protocol):
+    """An engine that leases versions of some policies, and keeps one version of others."""
+
+    def check_versions(self, policies: Mapping[str, PolicyConfig], ahead: int) -> None:
+        """Raise ConfigError for a policy of which it can't hold `ahead` + 1 versions; it isn't open yet."""
 
 
 def check_staleness(config: RunConfig, loss: Loss) -> None:
@@ -61,7 +70,11 @@ def plays_pinned(config: RunConfig, trainer: Trainer) -> bool:
 
 
 def check_versions(config: RunConfig, engine: Engine, trainer: Trainer, pinned: bool) -> None:
-    """Refuse pinned steps ahead where the engine or the trainer has one version of the weights only."""
+    """Refuse pinned steps ahead where the engine or the trainer has one version of the weights only.
+
+    Raises:
+        ConfigError: of all policies, or of the one that is named.
+    """
     if not (config.schedule.max_staleness and pinned):
         return
     for kind, plugin, protocol in (("engine", engine, LeasesVersions), ("trainer", trainer, KeepsVersions)):
@@ -74,3 +87,5 @@ def check_versions(config: RunConfig, engine: Engine, trainer: Trainer, pinned: 
                 why=f"it has no {'lease and release' if kind == 'engine' else 'keep, drop and weights_at'}",
                 fix=f"{NONE}, set schedule.play=in_flight, or choose another {kind}",
             )
+    if isinstance(engine, LeasesSome):
+        engine.check_versions(config.policies, config.schedule.max_staleness)

@@ -346,6 +346,27 @@ def test_steps_ahead_hold_versions_and_generate_during_updates():
 
 
 @pytest.mark.torch
+@pytest.mark.parametrize("local", [False, True])
+def test_pinned_steps_ahead_of_whole_models_in_vllm_are_refused(local):
+    """Without vLLM: its settings are enough."""
+    pytest.importorskip("torch")
+    pinned = ("plan_path", "--scale", "smoke", "schedule.max_staleness=3", "schedule.play=pinned")
+    vllm = "engine={type: mixed, local: {type: vllm}, remote: {type: openai, base_url: http://nowhere}}"
+    engine = vllm if local else "engine.type=vllm"
+    refused = coterie("plan", *pinned, engine)
+    assert refused.exit_code == 2 and "Traceback" not in refused.output, refused.output
+    assert "one version of policy 'shared', and pinned steps ahead need 4" in refused.output
+    assert "schedule.max_staleness" in refused.output and "schedule.play=in_flight" in refused.output
+    for more in (
+        ("--with", "l1"),
+        ("schedule.play=in_flight",),
+        ("schedule.max_staleness=0", "schedule.play=auto"),
+    ):
+        allowed = coterie("plan", *pinned, "engine.type=vllm", *more)
+        assert "one version" not in allowed.output and allowed.exit_code == 0, allowed.output
+
+
+@pytest.mark.torch
 def test_steps_ahead_of_adapters_hold_adapters():
     pytest.importorskip("torch")
     smoke = ("plan_path", "--scale", "smoke", LARGER, "--with", "l1")

@@ -27,6 +27,7 @@ from coterie.backends.engines.vllm.settings import VLLMConfig, VLLMPolicy  # noq
 from coterie.core.errors import ConfigError, SystemFault, UserError, WriteError  # noqa: E402
 from coterie.core.types import Weights  # noqa: E402
 from coterie.testing import check_engine  # noqa: E402
+from tests.scale.kept_kv import check_kept_keys  # noqa: E402
 from tests.scale.vllm_models import (  # noqa: E402
     CONTEXT,
     LONG,
@@ -251,6 +252,10 @@ def test_an_adapter_is_replaced_while_a_request_is_in_flight(runner, playing):
     _fill(parameters, kept)
     assert playing.gap([slow], [call]) < TOLERANCE
     _fill(parameters, new)
+
+
+def test_a_sync_in_flight_keeps_keys_and_values_or_computes_them_again(runner, playing):
+    check_kept_keys(runner, playing, "untied")
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])

@@ -21,6 +21,7 @@ pytest.importorskip("vllm", reason="runs in the venv of `make test-scale`")
 from coterie.backends.engines.vllm import transfer  # noqa: E402
 from coterie.backends.engines.vllm.transfer import TensorFiles  # noqa: E402
 from coterie.core.errors import WriteError  # noqa: E402
+from tests.scale.kept_kv import check_kept_keys  # noqa: E402
 from tests.scale.vllm_models import LONG, LORA, TOLERANCE, Playing, adapted, mixed, module, request  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -130,6 +131,10 @@ def test_a_sync_while_requests_are_in_flight_is_seen_in_their_versions(runner, t
     assert before in {call.version for call in spanning}
     assert two.engine.spanning > 0
     assert two.gap(fast, new) < TOLERANCE and {call.version for call in new} == {before + 1}
+
+
+def test_a_sync_in_flight_keeps_keys_and_values_or_computes_them_again(runner, two):
+    check_kept_keys(runner, two, "tied")
 
 
 def test_a_cancelled_request_is_aborted(runner, playing):

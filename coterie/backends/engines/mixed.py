@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +11,7 @@ from pydantic import Field
 
 from coterie.backends.engines.openai.settings import RemotePolicy, check_remote
 from coterie.backends.models.policy import ModelFields, TensorPolicy
-from coterie.core.config import RunConfig
+from coterie.core.config import PolicyConfig, RunConfig
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import Composed, Plugin, PluginConfig
 from coterie.core.protocols.engine import LeasesVersions
@@ -79,14 +80,16 @@ class MixedEngine(Plugin):
             if hasattr(engine, "use_run_folder"):
                 engine.use_run_folder(folder)
 
+    def check_versions(self, policies: Mapping[str, PolicyConfig], ahead: int) -> None:
+        """Have the engine of the policies with weights refuse those of which it can't hold versions."""
+        check = getattr(self.config.local, "check_versions", None)
+        if check is not None:
+            check(_played(policies, remote=False), ahead)
+
     async def open(self, ctx: EngineContext) -> None:
         """Open each engine with its policies."""
         for engine, remote in ((self.config.local, False), (self.config.remote, True)):
-            policies = {
-                name: policy
-                for name, policy in ctx.policies.items()
-                if getattr(policy, "remote", False) is remote
-            }
+            policies = _played(ctx.policies, remote=remote)
             if policies:
                 await engine.open(replace(ctx, policies=policies))
             self._engine_of |= dict.fromkeys(policies, engine)
@@ -121,3 +124,8 @@ class MixedEngine(Plugin):
     @property
     def _engines(self) -> tuple[Engine, Engine]:
         return self.config.local, self.config.remote
+
+
+def _played(policies: Mapping[str, PolicyConfig], *, remote: bool) -> dict[str, PolicyConfig]:
+    """The policies of one of the two engines."""
+    return {name: policy for name, policy in policies.items() if getattr(policy, "remote", False) is remote}

@@ -15,7 +15,13 @@ from coterie.backends.models.loading import (
     made_config,
     require_torch,
 )
-from coterie.backends.models.policy import LoraSettings, ModelInit, TorchPolicy, local_folder
+from coterie.backends.models.policy import (
+    LoraSettings,
+    ModelInit,
+    TensorFields,
+    TorchPolicy,
+    local_folder,
+)
 from coterie.backends.models.precision import with_dtype
 from coterie.backends.models.sources import bounded_context
 from coterie.core.errors import ConfigError, MissingExtra, UserError
@@ -125,7 +131,7 @@ def blueprint(configs: Mapping[str, TorchPolicy], *, vocabulary: tuple[str, ...]
     return Blueprint(modules=modules, tokenizer=tokenizer, size=size, dtype=config.dtype, contexts=contexts)
 
 
-def least_size(config: TorchPolicy, vocabulary: tuple[str, ...]) -> ModelSize | None:
+def least_size(config: TensorFields, vocabulary: tuple[str, ...]) -> ModelSize | None:
     """The size of a policy's model without adapters, or a little less; None: the model can't be read here.
 
     Weights and tokenizer are not read, so of a tokenizer that is somewhere else the embeddings are left out.

@@ -17,6 +17,7 @@ peft = pytest.importorskip("peft")
 
 from coterie.backends.engines.vllm.adapters import AdapterVersions  # noqa: E402
 from coterie.backends.engines.vllm.arguments import engine_arguments  # noqa: E402
+from coterie.backends.engines.vllm.conversions import prompt  # noqa: E402
 from coterie.backends.engines.vllm.engine import VLLMEngine  # noqa: E402
 from coterie.backends.engines.vllm.server import Adapter  # noqa: E402
 from coterie.backends.engines.vllm.settings import VLLMConfig  # noqa: E402
@@ -269,6 +270,43 @@ def test_a_merged_adapter_is_refused_where_versions_are_pinned(faked, ahead, pin
         await engine.close()
 
     asyncio.run(go())
+
+
+def test_the_memory_of_versions_is_told_where_it_is_known(faked):
+    """A folder's model or one that is made on the spot is counted; a hub isn't asked."""
+    large = {**MODEL, "hidden_size": 4096, "mlp_size": 12288, "layers": 32, "heads": 32, "head_dim": 128}
+    large["kv_heads"] = 8
+    for model, dtype, told in (
+        (large, "bfloat16", "(3 x 11.5 GiB or more)"),
+        (large, "float32", "(3 x 23.0 GiB or more)"),
+        (large, "auto", "(3 x 11.5 GiB or more)"),
+        (MODEL, "float32", "the whole model; vLLM"),
+        ("nobody/nothing", "float32", "the whole model; vLLM"),
+    ):
+        policies = {"whole": TorchPolicy(model=model, dtype=dtype)}
+        with pytest.raises(ConfigError) as caught:
+            VLLMEngine(VLLMConfig()).check_versions(policies, 2)
+        assert told in caught.value.why, (model, dtype)
+    VLLMEngine(VLLMConfig()).check_versions(TEAM, 2)
+
+
+def test_kept_keys_without_an_effect_are_told(faked, caplog):
+    async def go(ahead, pinned, kv):
+        caplog.clear()
+        _, engine, _ = await started(ahead, pinned=pinned, kv=kv)
+        await engine.close()
+        return "engine.kv=keep has no effect" in caplog.text
+
+    cases = ((0, True, "keep"), (1, False, "keep"), (1, True, "recompute"), (1, True, "keep"))
+    with caplog.at_level(logging.WARNING, logger="coterie"):
+        assert [asyncio.run(go(*case)) for case in cases] == [False, False, False, True]
+
+
+def test_prompts_of_two_syncs_share_no_block():
+    """vLLM hashes the salt with the first block, and each block with the one before."""
+    assert prompt((3, 4), None) == {"prompt_token_ids": [3, 4]}
+    assert prompt((3, 4), 0) == {"prompt_token_ids": [3, 4], "cache_salt": "0"}  # "" would be none
+    assert prompt((3, 4), 1)["cache_salt"] != prompt((3, 4), 0)["cache_salt"]
 
 
 def test_a_vllm_that_waits_for_updates_is_told(faked, caplog):

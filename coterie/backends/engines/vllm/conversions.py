@@ -29,6 +29,22 @@ def sampling_params(params: Params) -> Any:
     )
 
 
+def prompt(ids: tuple[int, ...], salt: int | None) -> dict[str, Any]:
+    """vLLM's `TokensPrompt`.
+
+    Args:
+        salt: the number of syncs before the request, where old keys and values may be in the prefix cache
+            (`engine.kv: keep`): it enters the hash of a prompt's first block, and so of all its blocks, which
+            no prompt of another number finds then. A version may come twice; this number doesn't. None:
+            every sync empties the cache.
+
+    A request that vLLM preempts, or starts after the sync that it was sent before, may find the blocks of
+    requests with its number: those of the weights that it was sent to, which is what `keep` is.
+    """
+    tokens: dict[str, Any] = {"prompt_token_ids": list(ids)}
+    return tokens if salt is None else {**tokens, "cache_salt": str(salt)}
+
+
 def lora_request(adapter: Adapter | None) -> Any:
     """vLLM's `LoRARequest`; None: the base alone."""
     from vllm.lora.request import LoRARequest

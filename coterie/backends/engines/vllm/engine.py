@@ -6,6 +6,7 @@ import asyncio
 import copy
 import logging
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from coterie.backends.engines.requests import StopTokens, checked_limit
@@ -18,6 +19,7 @@ from coterie.backends.engines.vllm.settings import VLLMConfig, VLLMPolicy, check
 from coterie.backends.engines.vllm.steps_ahead import (
     adapter_versions,
     check_ahead,
+    check_pinned,
     keeps_versions,
     one_version,
 )
@@ -69,6 +71,14 @@ class VLLMEngine(Plugin):
         self.spanning = 0
         """Calls so far whose tokens several versions of the weights drew."""
 
+    def check_versions(self, policies: Mapping[str, Any], ahead: int) -> None:
+        """Refuse pinned steps ahead with a policy of which vLLM holds one version.
+
+        Raises:
+            ConfigError: all weights of a policy are trained.
+        """
+        check_pinned(declared(policies, VLLMPolicy), ahead)
+
     async def open(self, ctx: EngineContext) -> None:
         """Check the settings. vLLM starts with the first `load_weights`.
 
@@ -111,7 +121,7 @@ class VLLMEngine(Plugin):
         if served.adapted:
             served.base.adapters.lease(policy, version)
         elif served.trained:
-            raise one_version(policy, self._opened, "its weights are trained in place")
+            raise one_version(policy, self._opened.ahead, "its weights are trained in place")
 
     async def release(self, policy: str, version: int) -> None:
         served = self._served.get(policy)
@@ -241,7 +251,8 @@ class VLLMEngine(Plugin):
         merge = weights.adapter is not None and reason is not None
         if merge:
             if keeps_versions(self._opened):
-                raise one_version(policy, self._opened, f"its adapter is merged into the model ({reason})")
+                why = f"its adapter is merged into the model ({reason})"
+                raise one_version(policy, self._opened.ahead, why)
             self._warn_once(f"policy {policy}: its adapter is merged, and it has a vLLM of its own: {reason}")
         base = await self._base(weights, merged, merge)
         if weights.adapter is not None and not merge:

@@ -23,7 +23,7 @@ from coterie.backends.engines.vllm.arguments import (
     engine_arguments,
     replace_variables,
 )
-from coterie.backends.engines.vllm.conversions import lora_request, output, sampling_params
+from coterie.backends.engines.vllm.conversions import lora_request, output, prompt, sampling_params
 from coterie.backends.engines.vllm.server import Adapter, Output, Params, ServerLost, ServerSpec
 from coterie.backends.engines.vllm.transfer import TensorFiles
 from coterie.backends.models.compute_threads import compute
@@ -71,6 +71,7 @@ class InProcessServer:
         self._driver: asyncio.Task[None] | None = None
         self._files: TensorFiles | None = None
         self.version = -1
+        self._syncs = 0
         self._sleeps = False
 
     @property
@@ -183,7 +184,7 @@ class InProcessServer:
     def _add(self, request: _Arrival) -> None:
         self._engine.add_request(
             request.id,
-            {"prompt_token_ids": list(request.prompt_ids)},
+            prompt(request.prompt_ids, self._syncs if self.spec.settings.kv == "keep" else None),
             sampling_params(request.params),
             lora_request=lora_request(request.adapter),
         )
@@ -293,6 +294,7 @@ class InProcessServer:
         engine.collective_rpc("finish_weight_update")
         engine.set_weight_version(str(version))
         self.version = version
+        self._syncs += 1
         self._reset_prefix_cache()
         for adapter in list(self._adapters.values()):  # vLLM forgets them when the base changes
             if Path(adapter.path).is_dir():  # else it is about to be removed
@@ -308,8 +310,12 @@ class InProcessServer:
             yield {"path": str(path)}
 
     def _reset_prefix_cache(self) -> None:
-        """Forget the keys and values of the old weights; running requests compute theirs again."""
-        self._engine.reset_prefix_cache(reset_running_requests=True)
+        """Forget the keys and values of the old weights; running requests compute theirs again.
+
+        With `kv: keep` they go on with them, and `prompt` hides them from later requests.
+        """
+        if self.spec.settings.kv == "recompute" or not self._engine.has_unfinished_requests():
+            self._engine.reset_prefix_cache(reset_running_requests=True)
 
 
 def _end_groups() -> None:

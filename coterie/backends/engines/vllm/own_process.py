@@ -13,6 +13,7 @@ from coterie.backends.engines.vllm import launch
 from coterie.backends.engines.vllm.conversions import (
     lora_request,
     output,
+    prompt,
     sampling_params,
     version_number,
 )
@@ -193,7 +194,7 @@ class OwnProcessServer:
         llm, sampling, known = self._llm, sampling_params(params), len(self._versions) - 1
         try:
             async for result in llm.generate(
-                {"prompt_token_ids": list(prompt_ids)},
+                prompt(prompt_ids, known if self.spec.settings.kv == "keep" else None),
                 sampling,
                 uuid.uuid4().hex,
                 lora_request=lora_request(adapter),
@@ -235,8 +236,10 @@ class OwnProcessServer:
         reached = version_number(await self._call(llm.get_weight_version()))
         if reached != version:
             raise RuntimeError(f"vLLM has version {reached} after the sync to {version}")
-        # vLLM keeps the keys and values of the old weights, and would continue prompts with them.
-        if not await self._call(llm.reset_prefix_cache(reset_running_requests=held)):
+        # vLLM keeps the keys and values of the old weights, and would continue prompts with them. It can't
+        # forget those of running requests without computing them again; `prompt` hides them from others.
+        kept = held and self.spec.settings.kv == "keep"
+        if not kept and not await self._call(llm.reset_prefix_cache(reset_running_requests=held)):
             raise RuntimeError("vLLM did not reset its prefix cache")
         self._versions.append(version)
         for adapter in list(self._adapters.values()):  # vLLM forgets them when the base changes

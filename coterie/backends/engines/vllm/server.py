@@ -121,9 +121,10 @@ class Server(Protocol):
         """Forget an adapter; no request in flight uses it. Nothing happens where it isn't loaded."""
 
     async def sync(self, named_tensors: Iterable[tuple[str, Any]], version: int) -> None:
-        """Replace all base weights, and reset the prefix cache.
+        """Replace all base weights; no later request reads keys and values of the old ones.
 
-        Requests in flight go on with the new weights; their outputs have several spans.
+        Requests in flight go on with the new weights; their outputs have several spans. Their keys and values
+        are computed again, or with `kv: keep` stay those of the old weights.
 
         Args:
             named_tensors: every tensor by its name in a checkpoint, once (no second name of a tied tensor);

@@ -17,6 +17,7 @@ RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 
 _Process = Literal["auto", "inside", "own"]
 _Transfer = Literal["auto", "memory", "file", "nccl", "ipc"]
+_KV = Literal["recompute", "keep"]
 
 
 class VLLMConfig(PluginConfig):
@@ -63,6 +64,12 @@ class VLLMConfig(PluginConfig):
     )
     prefix_cache: Annotated[bool, MayChange()] = Field(
         True, description="Keep the KV cache of prompts, for later prompts that begin alike."
+    )
+    kv: Annotated[_KV, MayChange()] = Field(
+        "recompute",
+        description="Keys and values of requests that run while all weights are replaced "
+        "(`schedule.play: in_flight`). `recompute`: they are computed again with the new weights; `keep`: "
+        "requests go on with those of the old weights, and no later request reads them.",
     )
     transfer: Annotated[_Transfer, MayChange()] = Field(
         "auto",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coterie.backends.engines.vllm import servers
@@ -32,9 +33,9 @@ def check_ahead(ctx: EngineContext, policies: Mapping[str, VLLMPolicy], settings
             fix="set engine.sleep=false (or leave it out), or schedule.max_staleness=0",
         )
     if ctx.pinned:
-        for name, policy in policies.items():
-            if policy.train == "full":
-                raise one_version(name, ctx, "all of its weights are trained")
+        check_pinned(policies, ctx.ahead)
+        if settings.kv == "keep":
+            log.warning("engine.kv=keep has no effect: one version of the weights draws all of a pinned step")
     if servers.inside(settings):
         log.warning(
             "engine vllm: inside the run's process it shares the trainer's thread, and generates nothing "
@@ -42,22 +43,47 @@ def check_ahead(ctx: EngineContext, policies: Mapping[str, VLLMPolicy], settings
         )
 
 
+def check_pinned(policies: Mapping[str, VLLMPolicy], ahead: int) -> None:
+    """Refuse pinned steps ahead where vLLM holds one version of a policy.
+
+    Raises:
+        ConfigError: all weights of a policy are trained.
+    """
+    for name, policy in policies.items():
+        if policy.train == "full":
+            raise one_version(name, ahead, "all of its weights are trained", _gib(policy))
+
+
+def _gib(policy: VLLMPolicy) -> float:
+    """The least of a model's weights in GiB; 0: its size isn't known without asking a hub."""
+    from coterie.backends.models.memory import WIDTH
+    from coterie.backends.models.sizes import least_size
+
+    if isinstance(policy.model, str) and not Path(policy.model).is_dir():
+        return 0.0
+    size = least_size(policy, ())
+    return 0.0 if size is None else size.parameters * WIDTH.get(policy.dtype, min(WIDTH.values())) / 2**30
+
+
 def keeps_versions(ctx: EngineContext) -> bool:
     """Whether steps lease older versions beside the newest."""
     return ctx.pinned and ctx.ahead > 0
 
 
-def one_version(policy: str, ctx: EngineContext, why: str) -> ConfigError:
+def one_version(policy: str, ahead: int, why: str, gib: float = 0.0) -> ConfigError:
     """The error of a policy with one set of weights in vLLM, where several versions must be held.
 
     Args:
         why: it has one set.
+        gib: of the model's weights, at least; 0: unknown.
     """
+    versions = ahead + 1
+    memory = f" ({versions} x {gib:.1f} GiB or more)" if gib >= 0.1 else ""
     return ConfigError(
-        f"vLLM holds one version of policy '{policy}', and pinned steps ahead need {ctx.ahead + 1}",
+        f"vLLM holds one version of policy '{policy}', and pinned steps ahead need {versions}",
         path="schedule.max_staleness",
-        why=f"{why}, so that {ctx.ahead + 1} versions are {ctx.ahead + 1} times the whole model; vLLM keeps "
-        "versions of LoRA adapters only",
+        why=f"{why}, so that {versions} versions are {versions} times the whole model{memory}; vLLM "
+        "keeps versions of LoRA adapters only",
         fix=f"set schedule.play=in_flight, schedule.max_staleness=0, policies.{policy}.train=lora (with "
         "low-rank parts alone), or engine.type=hf",
     )
