@@ -1,24 +1,24 @@
-"""Steps ahead with vLLM in processes of its own: how much of the possible gain `schedule.max_staleness` brings.
+"""Steps ahead with vLLM in processes of its own: the share of the possible gain of `schedule.max_staleness`.
 
     make scale-venv
     python benchmarks/asynchronous_vllm.py [--steps 6] [--repeats 2]      # with the Python of that venv
 
-A Llama of 135 M weights and 49,152 tokens, all of them trained, random at first. vLLM's processes have core 1,
-the run's process core 0, in every run. All weights are played `in_flight`: vLLM has one set of them.
+A Llama of 135 M weights and 49,152 tokens, random at first, all of them trained. vLLM's processes have core
+1, the run's process core 0, in every run. All weights are played `in_flight`: vLLM has one set of them.
 
-Lengths are constant but for chance: one turn, `max_new_tokens` tokens (a random model draws the end of a text
-once in 49,152 tokens), prompts of equally many words. A token costs the trainer about three times what it costs
-vLLM in a prompt, and vLLM draws less efficiently than it reads, so the prompts' length sets update against
-play. A first run measures both at two lengths, and the prompts get the length at which they cross.
+Lengths are constant but for chance: one turn of `--new-tokens` tokens (a random model draws the end of a
+text once in 49,152 tokens), and prompts of equally many words. A prompt costs the trainer more than vLLM,
+and few sequences at a time cost vLLM more than the trainer. So a first run measures play and update with
+prompts of two lengths, and the prompts get the length at which both take equally long.
 
-Then runs with N = 0, 1, 2 steps ahead take turns, each in a process of its own. The share of the possible gain is
+Then runs with N = 0, 1, 2 steps ahead take turns, each in a process of its own. The share of the gain is
 
     (T_sync - T_async) / (T_sync - max(g, u))
 
-of the seconds T of a step, where g and u are the seconds of play and of update (with its sync) in a step of the
-synchronous run. T is the mean over the measured steps of a run, a multiple of every 1 + N; the run is
-interrupted after them, with later steps in play, so that the last ones have no engine for themselves. It may
-pass 1, since vLLM draws for two steps at once in larger batches.
+of the seconds T of a step, where g and u are the seconds of play and of update (with its sync) in a step of
+the synchronous run. T is the mean over the measured steps of a run, a multiple of every 1 + N; the run is
+interrupted after them, with later steps in play, so that the last ones have no core for themselves. A
+share may pass 1, since vLLM draws for several steps at once in larger batches.
 
 Print a table, and write results/asynchronous_vllm.json. Exit with 1 where a share is below its target, a sync
 takes more than 5 % of a step, or g and u differ by more than 20 %.
@@ -38,6 +38,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout, w
 
 from asynchronous import AHEAD, Writer, gain
 from measuring import Count, machine
+from random_llama import WORDS, make_model
 from rich.console import Console
 from rich.table import Table
 
@@ -60,15 +62,16 @@ from coterie.recipes import load
 RESULTS = Path(__file__).resolve().parent / "results" / "asynchronous_vllm.json"
 TRAINER, ENGINE = 0, 1
 """The cores."""
-WARM = 4
-"""Steps at the beginning of a run that are not measured: a burst of steps, and the one after it."""
+WARM = 2
+"""Steps at the beginning of a run that are not measured, and N more: those that are handed out at once."""
 TARGETS = {1: 0.7, 2: 0.85}
 SYNC = 0.05
 APART = 0.2
 """Most that g and u may differ, as a share of the larger."""
-WORDS = 49_152
 LENGTHS = (16, 144)
 """Of the prompts of the first run."""
+MOST = 1024
+"""Words of a prompt: a half of the context."""
 
 
 class Words(Count):
@@ -96,39 +99,6 @@ class Reader(Writer):
 
     def parse(self, text: str, observation: Any) -> float:
         return sum(map(ord, text)) % 97 / 97
-
-
-def make_model(folder: Path) -> None:
-    """Write a Llama of random weights, and a tokenizer of as many words as it has tokens."""
-    import torch
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
-    from tokenizers.pre_tokenizers import WhitespaceSplit
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-
-    special = ("<pad>", "<eos>", "<unk>")
-    names = [*special, *(f"w{index}" for index in range(WORDS - len(special)))]
-    words = Tokenizer(WordLevel({name: index for index, name in enumerate(names)}, unk_token="<unk>"))
-    words.pre_tokenizer = WhitespaceSplit()
-    PreTrainedTokenizerFast(
-        tokenizer_object=words, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>"
-    ).save_pretrained(folder)
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=WORDS,
-        hidden_size=576,
-        intermediate_size=1536,
-        num_hidden_layers=30,
-        num_attention_heads=9,
-        num_key_value_heads=3,
-        head_dim=64,
-        max_position_embeddings=2048,
-        tie_word_embeddings=True,
-        pad_token_id=0,
-        bos_token_id=None,
-        eos_token_id=1,
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
 
 
 def make(options: argparse.Namespace, ahead: int, words: int, steps: int) -> Run:
@@ -227,34 +197,31 @@ async def clocked(options: argparse.Namespace, ahead: int, words: int, clock: Cl
 def lengths(options: argparse.Namespace) -> dict[str, Any]:
     """Seconds of play and update by length of the prompts, and the length at which they are equal."""
     short, long = LENGTHS
-    order = [short, long, long, short, short, long]  # the first of each is not counted
+    order = [short, short, long, short, long]  # the first is not counted
     Words.length = order[0]
     clock = Clock(len(order), order)
     asyncio.run(clocked(options, 0, short, clock, len(order)))
-    seen = {
-        words: {
-            part: min(
-                row[name] for row, each in list(zip(clock.rows, order, strict=True))[2:] if each == words
-            )
-            for part, name in (("play", "time/rollouts"), ("update", "time/update"))
-        }
-        for words in LENGTHS
+    seen = {words: [row for row, its in zip(clock.rows[1:], order[1:], strict=True) if its == words]
+            for words in LENGTHS}  # fmt: skip
+    seconds = {
+        words: {part: min(row[f"time/{part}"] for row in rows) for part in ("rollouts", "update")}
+        for words, rows in seen.items()
     }
-    ahead = {words: each["play"] - each["update"] for words, each in seen.items()}
-    slope = (ahead[long] - ahead[short]) / (long - short)
-    words = max(4, round(short - ahead[short] / slope)) if slope < 0 else short
-    return {"seconds_by_words": seen, "words": min(words, 512)}
+    before, after = (each["rollouts"] - each["update"] for each in seconds.values())
+    words = short - before * (long - short) / (after - before) if after < before else short
+    return {"seconds_by_words": seconds, "words": round(min(max(words, 4), MOST))}
 
 
 def measure(options: argparse.Namespace, ahead: int, words: int) -> dict[str, Any]:
     """One run: seconds of the measured steps, and medians of what they did."""
-    clock = Clock(WARM + options.steps)
-    asyncio.run(clocked(options, ahead, words, clock, WARM + options.steps))
-    ends, rows = clock.ends[WARM - 1 :], clock.rows[WARM:]
-    each = [after - before for before, after in zip(ends, ends[1:], strict=False)]
+    warm = WARM + ahead
+    clock = Clock(warm + options.steps)
+    asyncio.run(clocked(options, ahead, words, clock, warm + options.steps))
+    ends, rows = clock.ends[warm - 1 :], clock.rows[warm:]
+    each = [after - before for before, after in pairwise(ends)]
     computed = [
         (after - before) / (ends[-1] - ends[0])
-        for before, after in zip(clock.busy[WARM - 1], clock.busy[-1], strict=True)
+        for before, after in zip(clock.busy[warm - 1], clock.busy[-1], strict=True)
     ]
 
     def median(name: str) -> float | None:
@@ -345,13 +312,13 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--steps", type=int, default=6, help=f"measured, after {WARM}; a multiple of 6")
+    parser.add_argument("--steps", type=int, default=6, help=f"measured, after {WARM} + N; a multiple of 6")
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--words", type=int, help="of a prompt; default: measured, so that g = u")
-    parser.add_argument("--tasks", type=int, default=4)
-    parser.add_argument("--branches", type=int, default=4)
-    parser.add_argument("--new-tokens", type=int, default=64)
-    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--tasks", type=int, default=2)
+    parser.add_argument("--branches", type=int, default=2)
+    parser.add_argument("--new-tokens", type=int, default=224)
+    parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--engine", default="{}", help="further settings of the engine, as JSON")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--model", type=Path, help=argparse.SUPPRESS)
