@@ -37,6 +37,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -151,7 +152,8 @@ def place(run: Run) -> list[int]:
     pids = [pid for base in engine._bases.values() for each in base.replicas.servers for pid in each.pids]
     for pid, core in ((os.getpid(), TRAINER), *((pid, ENGINE) for pid in pids)):
         for thread in Path(f"/proc/{pid}/task").iterdir():
-            os.sched_setaffinity(int(thread.name), {core})
+            with suppress(ProcessLookupError):  # it ended
+                os.sched_setaffinity(int(thread.name), {core})
     return pids
 
 
@@ -317,7 +319,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--words", type=int, help="of a prompt; default: measured, so that g = u")
     parser.add_argument("--tasks", type=int, default=2)
     parser.add_argument("--branches", type=int, default=2)
-    parser.add_argument("--new-tokens", type=int, default=224)
+    parser.add_argument("--new-tokens", type=int, default=256)
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--engine", default="{}", help="further settings of the engine, as JSON")
     parser.add_argument("--out", type=Path, default=RESULTS)
