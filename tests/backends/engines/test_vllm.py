@@ -9,6 +9,7 @@ import importlib.util
 import logging
 import os
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -256,6 +257,78 @@ def test_tensors_are_written_in_chunks_one_file_at_a_time():
     assert all(torch.equal(read[name], tensor) for name, tensor in tensors.items())
     files.close()
     assert not paths[0].parent.exists()
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_a_file_is_there_while_it_is_read_though_the_next_is_written_meanwhile(count):
+    files, paths = transfer.TensorFiles(chunk=4, at_once=2), []
+
+    async def read():
+        tensors = ((f"t{index}", torch.zeros(1)) for index in range(count))
+        async with transfer.made_ahead(files.written(tensors)) as each:
+            async for path in each:
+                await asyncio.sleep(0.05)  # the next is written, if there is one
+                assert path.exists() and sum(old.exists() for old in paths) <= 1
+                paths.append(path)
+
+    asyncio.run(read())
+    assert len(set(paths)) == count and not list(paths[0].parent.glob("*.safetensors"))
+    files.close()
+
+
+def test_an_item_is_made_while_the_one_before_is_used_and_the_first_at_the_entry():
+    made, used = [], []
+
+    def items():
+        for number in range(3):
+            made.append(number)
+            yield number
+
+    async def use():
+        async with transfer.made_ahead(items()) as each:
+            assert made == [0]
+            async for item in each:
+                while len(made) < min(item + 2, 3):  # the next is made though this one is in use
+                    await asyncio.sleep(0.001)
+                used.append(item)
+
+    asyncio.run(asyncio.wait_for(use(), 10))
+    assert used == [0, 1, 2]
+
+
+@pytest.mark.parametrize("end", ["use fails", "use is cancelled", "an item fails", "the first fails"])
+def test_a_generator_that_runs_in_a_thread_is_closed_when_the_thread_is_done(end):
+    going, gone_on, closed = threading.Event(), threading.Event(), []
+
+    def items():
+        try:
+            if end == "the first fails":
+                raise OSError("full")
+            yield 0
+            going.set()
+            gone_on.wait(10)
+            if end == "an item fails":
+                raise OSError("full")
+            yield 1
+        finally:
+            closed.append(gone_on.is_set())
+
+    async def use():
+        async with transfer.made_ahead(items()) as each:
+            async for _ in each:
+                while not going.is_set():
+                    await asyncio.sleep(0.001)
+                asyncio.get_running_loop().call_later(0.05, gone_on.set)
+                if end == "use fails":
+                    raise ValueError("lost")
+                if end == "use is cancelled":
+                    asyncio.current_task().cancel()
+                    await asyncio.sleep(0)
+
+    kinds = {"use fails": ValueError, "use is cancelled": asyncio.CancelledError}
+    with pytest.raises(kinds.get(end, OSError)):
+        asyncio.run(use())
+    assert closed == [end != "the first fails"]
 
 
 # ------------------------------------------------------------------------------------------------- settings

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from coterie.backends.engines import beside
@@ -19,7 +21,7 @@ from coterie.backends.engines.vllm.conversions import (
 )
 from coterie.backends.engines.vllm.placement import place
 from coterie.backends.engines.vllm.server import Adapter, Output, Params, ServerLost, ServerSpec
-from coterie.backends.engines.vllm.transfer import TensorFiles
+from coterie.backends.engines.vllm.transfer import TensorFiles, made_ahead
 from coterie.backends.models.device_memory import trainer_gpus
 from coterie.backends.models.patience import NoAnswer, Patience
 from coterie.core.errors import SystemFault, UserError
@@ -31,6 +33,8 @@ _DEAD_SECONDS = 0.1
 """How often a call looks whether the server died: vLLM leaves its callers waiting."""
 _FILE = "coterie_file"
 """The backend of `worker.FileTransfer`."""
+_FILE_BYTES = 2**27
+"""Most bytes of one of its files: small beside a model, so that vLLM reads one while the next is written."""
 
 
 class OwnProcessServer:
@@ -143,7 +147,6 @@ class OwnProcessServer:
 
     async def sync(self, named_tensors: Iterable[tuple[str, Any]], version: int) -> None:
         self._check_alive()
-        self._open.clear()
         self._half_way = False
         patience = Patience(f"the sync of '{self.spec.name}'", self.spec.settings.start_seconds)
         try:
@@ -223,15 +226,24 @@ class OwnProcessServer:
     # -------------------------------------------------------------------------------------------- weights
 
     async def _sync(self, named_tensors: Iterable[tuple[str, Any]], version: int) -> None:
-        llm, held = self._llm, bool(self._tasks)
+        if self.placement.transfer != "file":
+            await self._replace(partial(self._send, named_tensors), version)
+            return
+        if self._files is None:
+            self._files = TensorFiles(_FILE_BYTES, at_once=2)
+        # The first file is written while requests go on.
+        async with made_ahead(self._files.written(named_tensors)) as paths:
+            await self._replace(partial(self._send_files, paths), version)
+
+    async def _replace(self, send: Callable[[], Awaitable[None]], version: int) -> None:
+        """Hold requests in flight, let `send` replace the weights, and go on with them."""
+        llm = self._llm
+        self._open.clear()
+        held = bool(self._tasks)
         if held:
             await self._call(llm.pause_generation(mode="keep", clear_cache=False))
-        try:
-            await self._send(named_tensors)
-        except UserError:
-            if held and not self._half_way:
-                await self._call(llm.resume_generation())
-            raise
+        self._half_way = True
+        await send()
         await self._call(llm.update_weight_version(str(version)))
         reached = version_number(await self._call(llm.get_weight_version()))
         if reached != version:
@@ -248,32 +260,20 @@ class OwnProcessServer:
             await self._call(llm.resume_generation())
 
     async def _send(self, named_tensors: Iterable[tuple[str, Any]]) -> None:
-        if self.placement.transfer == "file":
-            await self._send_files(named_tensors)
-            return
         if self._sender is None:
             from coterie.backends.engines.vllm.sender import Sender
 
             width = self.spec.settings.tensor_parallel
             self._sender = Sender(self.placement.transfer, self._llm, self._call, width)
-        self._half_way = True
         await self._sender.send(named_tensors)
 
-    async def _send_files(self, named_tensors: Iterable[tuple[str, Any]]) -> None:
+    async def _send_files(self, paths: AsyncIterator[Path]) -> None:
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 
-        if self._files is None:
-            self._files = TensorFiles()
-        paths = self._files.written(named_tensors)
-        try:
-            while (path := await asyncio.to_thread(next, paths, None)) is not None:
-                if not self._half_way:
-                    self._half_way = True
-                    await self._call(self._llm.start_weight_update())
-                request = WeightTransferUpdateRequest(update_info={"path": str(path)})
-                await self._call(self._llm.update_weights(request))
-        finally:
-            paths.close()  # removes a file that was being read
+        await self._call(self._llm.start_weight_update())
+        async for path in paths:
+            request = WeightTransferUpdateRequest(update_info={"path": str(path)})
+            await self._call(self._llm.update_weights(request))
         await self._call(self._llm.finish_weight_update())
 
     # --------------------------------------------------------------------------------------------- the end

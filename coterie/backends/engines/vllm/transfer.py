@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -105,35 +109,69 @@ def remove_abandoned(place: Path) -> None:
 
 
 class TensorFiles:
-    """Tensors in safetensors files of at most `chunk` bytes, one at a time."""
+    """Tensors in safetensors files of at most `chunk` bytes, `at_once` of them at a time."""
 
-    def __init__(self, chunk: int = CHUNK) -> None:
-        self._folders, self._chunk, self._count = Folders(), chunk, 0
+    def __init__(self, chunk: int = CHUNK, at_once: int = 1) -> None:
+        self._folders, self._chunk, self._at_once, self._count = Folders(), chunk, at_once, 0
 
-    def written(self, named_tensors: Iterable[tuple[str, Any]]) -> Generator[Path, None, None]:
-        """Files with all tensors; each is removed when the next one is asked for.
+    def written(self, named_tensors: Iterable[tuple[str, Any]]) -> Generator[Path | None, None, None]:
+        """Files with all tensors; each is removed before the `at_once`-th after it is written.
+
+        With several at once the last item is None: the next one is asked for while a file is read.
 
         Raises:
             WriteError: there is no room for a file.
         """
         from safetensors.torch import save_file
 
-        for part in chunks(named_tensors, self._chunk):
-            tensors = {name: tensor.detach().contiguous().cpu() for name, tensor in part}
-            size = sum(tensor.nbytes for tensor in tensors.values()) + 2**16
-            self._count += 1
-
-            def write(path: Path, tensors: dict[str, Any] = tensors) -> None:
-                save_file(tensors, path)
-
-            path = self._folders.write(f"{self._count}.safetensors", size, write)
-            try:
-                yield path
-            finally:
+        there = deque[Path]()
+        try:
+            for part in chunks(named_tensors, self._chunk):
+                tensors = {name: tensor.detach().contiguous().cpu() for name, tensor in part}
+                size = sum(tensor.nbytes for tensor in tensors.values()) + 2**16
+                self._count += 1
+                if len(there) == self._at_once:
+                    remove(there.popleft())
+                write = partial(save_file, tensors)
+                there.append(self._folders.write(f"{self._count}.safetensors", size, write))
+                yield there[-1]
+            if self._at_once > 1:
+                yield None
+        finally:
+            for path in there:
                 remove(path)
 
     def close(self) -> None:
         self._folders.close()
+
+
+@asynccontextmanager
+async def made_ahead(items: Generator[T | None, None, None]) -> AsyncIterator[AsyncIterator[T]]:
+    """What a blocking generator yields up to its end, or to None.
+
+    The first item is made at the entry, each later one in a thread while the one before is used. The
+    generator is closed at the exit.
+    """
+
+    def step() -> asyncio.Task[T | None]:
+        return asyncio.create_task(asyncio.to_thread(next, items, None))
+
+    making = step()
+
+    async def each() -> AsyncIterator[T]:
+        nonlocal making
+        while (item := await asyncio.shield(making)) is not None:
+            making = step()
+            yield item
+
+    try:
+        await asyncio.shield(making)
+        yield each()
+    finally:
+        await asyncio.wait({making})  # a generator can't be closed while a thread runs it
+        if not making.cancelled():
+            making.exception()  # it was raised already, or what ended the use of the items was first
+        items.close()
 
 
 def chunks(named_tensors: Iterable[tuple[str, Any]], most: int) -> Iterator[list[tuple[str, Any]]]:
