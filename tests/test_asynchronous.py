@@ -13,6 +13,8 @@ import pytest
 import coterie
 from coterie.api.checkpoints import CheckpointStore
 from coterie.backends.engines.tabular import TabularEngine
+from coterie.backends.engines.vllm.engine import VLLMEngine
+from coterie.backends.engines.vllm.settings import VLLMConfig
 from coterie.core.errors import UserError
 from tests.core.training.steps_ahead import asynchronous, oracle
 from tests.core.training.test_curriculum import curriculum, table
@@ -77,6 +79,25 @@ def test_an_evaluation_of_such_a_run_plays_nothing_ahead(tmp_path, monkeypatch):
     assert [ctx.ahead for ctx in opened] == [0]
     digest = json.loads((tmp_path / "run" / "checkpoints" / "step-000002" / "manifest.json").read_text())
     assert evaluated.config_digest == digest["meta"]["config_digest"]
+
+
+@pytest.mark.torch
+def test_an_evaluation_may_have_an_engine_with_one_version(tmp_path, monkeypatch):
+    """vLLM holds one version of a whole model, and an evaluation plays no other."""
+    pytest.importorskip("torch")
+    pinned = [*TINY, "schedule.max_staleness=2", "schedule.play=pinned", "schedule.steps=2"]
+    coterie.train("plan_path", scale="smoke", overrides=pinned, out=tmp_path / "run")
+    opened = []
+
+    async def noted(self, ctx):
+        opened.append(ctx.ahead)
+        raise UserError("this test needs no vLLM")
+
+    monkeypatch.setattr(VLLMConfig, "check_packages", lambda: None)
+    monkeypatch.setattr(VLLMEngine, "open", noted)
+    with pytest.raises(UserError, match="this test needs no vLLM"):
+        coterie.evaluate(tmp_path / "run", tasks=2, overrides=["engine.type=vllm"])
+    assert opened == [0]
 
 
 def test_a_resume_with_another_bound_is_refused(tmp_path):

@@ -117,11 +117,13 @@ def _composed(
             played = find_checkpoint(source, "best" if checkpoint is None else checkpoint)
         record = recall(source)
         known = (record or RunRecord({}, {}, {})).at(played.step)
-    run = compose_recorded(_resolved(source, overrides, scale, overlays), record, [split])
+    resolved = _resolved(source, overrides, scale, overlays)
+    # Nothing trains meanwhile: whatever engine plays needs one version of the weights.
+    schedule = resolved.config.schedule.model_copy(update={"max_staleness": 0, "play": "auto"})
+    config = resolved.config.model_copy(update={"schedule": schedule})
+    run = compose_recorded(replace(resolved, config=config), record, [split])
     facts = {"checkpoint": None if played is None else played.step, **_facts(run, known)}
-    schedule = run.config.schedule.model_copy(update={"max_staleness": 0})  # nothing trains meanwhile
-    resolved = replace(run.resolved, config=run.config.model_copy(update={"schedule": schedule}))
-    return replace(run, resolved=resolved, facts=facts), None if played is None else played.path
+    return replace(run, facts=facts), None if played is None else played.path
 
 
 def _named(source: Any, checkpoint: Which | None) -> tuple[Any, Which | None]:

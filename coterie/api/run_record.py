@@ -166,7 +166,9 @@ def compose_recorded(resolved: Resolved, record: RunRecord | None, splits: Colle
             )
     if not pinned:
         return run
-    return compose(replace(resolved, config=validate(RunConfig, table)))
+    # The schedule is the caller's, which an evaluation changes.
+    config = validate(RunConfig, table).model_copy(update={"schedule": resolved.config.schedule})
+    return compose(replace(resolved, config=config))
 
 
 def changed_versions(before: RunRecord, after: RunRecord) -> dict[str, list[str]]:
