@@ -54,6 +54,12 @@ def test_the_end_says_what_it_cancels(tmp_path, capsys, returned, how, play):
         assert len((out / "discarded" / "cancelled.jsonl").read_text().splitlines()) == 1
 
 
+def test_steps_that_were_handed_out_just_now_have_drawn_nothing(tmp_path):
+    """Their coroutines haven't begun; Python's warning of that would fail this test."""
+    settings = [*PLAIN, "schedule.max_staleness=3", "schedule.tokens=100", "schedule.play=pinned"]
+    assert coterie.train(MATRIX, overrides=settings, out=tmp_path / "run").cancelled == Cancelled(3, 0)
+
+
 @pytest.mark.parametrize("ahead", [0, 2])
 def test_a_run_that_ends_with_its_last_step_cancels_nothing(tmp_path, capsys, ahead):
     settings = [*PLAIN, "schedule.steps=3", f"schedule.max_staleness={ahead}"]
