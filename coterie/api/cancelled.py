@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from coterie.api.discarded import FOLDER
 from coterie.core.storage.atomic import written
 from coterie.core.storage.jsonl import MetricsLog
-from coterie.core.storage.run_folder import RunFolder
 from coterie.core.training.run import Run
 
 FILE = "cancelled.jsonl"
@@ -29,10 +29,17 @@ class Cancelled:
     """Of the calls that had come back from the engine, those of chat models that it plays included."""
 
     @classmethod
-    def of(cls, run: Run) -> Cancelled:
-        """What the end of a run has cancelled."""
+    def kept(cls, run: Run) -> Cancelled:
+        """What the end of a run has cancelled; where it was anything, its folder has a row of it then.
+
+        Raises:
+            WriteError: e.g. the disk is full.
+        """
         drawn = [count for step, count in run.engine_client.drawn.items() if step > run.state.step]
-        return cls(len(drawn), sum(drawn))
+        cancelled = cls(len(drawn), sum(drawn))
+        if cancelled and run.folder is not None:
+            cancelled._keep(run.folder.path / FOLDER, run.state.step)
+        return cancelled
 
     def __bool__(self) -> bool:
         return self.steps > 0
@@ -42,20 +49,10 @@ class Cancelled:
         steps = f"{self.steps} {'step in play was' if self.steps == 1 else 'steps in play were'} cancelled"
         return f"{steps}: {self.tokens:,} tokens that had been drawn for them are not trained"
 
-    def keep(self, run: RunFolder, step: int) -> None:
-        """Add a row to the run's folder.
-
-        Args:
-            step: the last one that was trained.
-
-        Raises:
-            WriteError: e.g. the disk is full.
-        """
-        if not self:
-            return
-        with written(run.path / FOLDER):
-            (run.path / FOLDER).mkdir(exist_ok=True)
-        rows = MetricsLog(run.path / FOLDER / FILE)
+    def _keep(self, folder: Path, step: int) -> None:
+        with written(folder):
+            folder.mkdir(exist_ok=True)
+        rows = MetricsLog(folder / FILE)
         try:
             rows.append(step, {"time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **asdict(self)})
         finally:

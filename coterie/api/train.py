@@ -200,8 +200,7 @@ async def _train(run: Run, store: CheckpointStore, resumed: Resumption | None) -
         begin = time.perf_counter()
         row = await train_loop(run)
         run.checkpoint(run.state.step)  # where it stopped, for whatever reason
-        cancelled = Cancelled.of(run)
-        cancelled.keep(run.folder, run.state.step)
+        cancelled = Cancelled.kept(run)
         _warn_of_unscored(run)
         return TrainResult(
             run.folder.path,

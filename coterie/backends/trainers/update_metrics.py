@@ -82,7 +82,7 @@ class Meter:
         if not self._aged or not values:
             return
         ages = self._version - drawn_by(rows)
-        for age in sorted({*ages.tolist()}):
+        for age in np.unique(ages).tolist():
             at = torch.from_numpy(np.flatnonzero(ages == age))
             self.seen({f"{name}{BY_AGE}{age}": value[at.to(value.device)] for name, value in values.items()})
 

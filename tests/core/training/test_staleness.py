@@ -88,6 +88,23 @@ def test_a_resume_knows_the_optimiser_steps_before_it(tmp_path):
     assert state.optimizer_steps == {}, "an earlier version wrote the checkpoint"
 
 
+@pytest.mark.torch
+def test_a_run_of_tensors_tells_mismatch_and_clips_by_age():
+    pytest.importorskip("transformers")
+    settings = ["schedule.steps=3", "schedule.tasks_per_step=2", "schedule.evaluate_every=0",
+                "loss.entropy=0.3", "trainer.epochs=2"]  # fmt: skip
+    record = asynchronous("plan_path", 2, 1, *settings, scale="smoke")
+    for number, row in enumerate(record.rows):
+        for policy in {name.split("/")[1] for name in row if name.startswith("policy/")}:
+            told = {name for name in row if name.startswith(f"policy/{policy}/") and "/staleness/" in name}
+            of = {name.removeprefix(f"policy/{policy}/") for name in told}
+            by_age = {f"{name}/staleness/{number}" for name in ("mismatch", "clip_fraction") if number}
+            assert {name for name in of if not name.startswith("staleness/")} == by_age
+            taken = sum(earlier[f"policy/{policy}/optimizer_steps"] for earlier in record.rows[:number])
+            assert row[f"policy/{policy}/staleness/optimizer_steps"] == taken
+            assert taken == 0 or taken > number, "an update makes several"
+
+
 class Silent(TabularTrainer):
     """Says every other time how many steps it took."""
 
