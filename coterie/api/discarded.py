@@ -5,7 +5,8 @@
                                                      /eval/          the evaluations of later steps
                                                      /checkpoints/   damaged ones of later steps, and marks
 
-Every resume that takes something has a folder of its own there. Nothing reads them.
+Every resume that takes something has a folder of its own there, beside `cancelled.jsonl`
+(`api/cancelled.py`). Nothing reads them.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from threading import Event
 from typing import Any
 
 from coterie import logs
+from coterie.api.cancelled import Cancelled
 from coterie.api.checkpoints import CheckpointStore
 from coterie.api.cost import warn_of_tasks
 from coterie.api.discarded import Discarded
@@ -53,6 +54,8 @@ class TrainResult:
     """Tokens generated in training, over all calls."""
     signals: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Signs that nothing was learned, by name as in the metrics `signal/<name>`: first and last step."""
+    cancelled: Cancelled = field(default_factory=Cancelled)
+    """The steps that were played ahead when the call ended."""
 
 
 def train(
@@ -197,6 +200,7 @@ async def _train(run: Run, store: CheckpointStore, resumed: Resumption | None) -
         begin = time.perf_counter()
         row = await train_loop(run)
         run.checkpoint(run.state.step)  # where it stopped, for whatever reason
+        cancelled = Cancelled.kept(run)
         _warn_of_unscored(run)
         return TrainResult(
             run.folder.path,
@@ -207,6 +211,7 @@ async def _train(run: Run, store: CheckpointStore, resumed: Resumption | None) -
             time.perf_counter() - begin,
             run.state.tokens,
             signals.signs,
+            cancelled,
         )
     finally:
         await run.close()

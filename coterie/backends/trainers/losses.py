@@ -12,7 +12,7 @@ from torch import Tensor
 from coterie.backends.trainers.forward import Scorer
 from coterie.backends.trainers.policies import Policy
 from coterie.backends.trainers.settings import ValueSettings
-from coterie.backends.trainers.surrogates import check_finite, surrogate_of
+from coterie.backends.trainers.surrogates import AGED, check_finite, surrogate_of
 from coterie.backends.trainers.token_batches import flat, token_batch
 from coterie.backends.trainers.update_metrics import Meter
 from coterie.backends.trainers.value_head import value_loss
@@ -81,6 +81,7 @@ def loss_of(
         loss = loss + _value_loss(settings, rows, scores.values, weights, meter)
     meter.seen({"entropy": scores.entropy, **surrogate.metrics})
     meter.compared(rows, tokens)
+    meter.by_age(rows, {name: surrogate.metrics[name] for name in AGED & surrogate.metrics.keys()})
     return loss, tokens, surrogate
 
 

@@ -17,6 +17,10 @@ TRAINER_METRICS = frozenset(
      "value_clipped", "value_loss")
 )  # fmt: skip
 """Metrics of an update that the trainers report; no loss may use their names."""
+AGED = frozenset(("clip_fraction",))
+"""Metrics of losses that trainers report by the age of the tokens too."""
+BY_AGE = "/staleness/"
+"""Between the name of a metric and an age, in updates; no loss may have it in a name."""
 
 
 def surrogate_of(loss: Loss, xp: Any, tokens: TokenBatch) -> Surrogate:
@@ -35,7 +39,7 @@ def surrogate_of(loss: Loss, xp: Any, tokens: TokenBatch) -> Surrogate:
             loss, f"the metrics {surrogate.metrics!r:.200}", "return a mapping of arrays by name; {}: none"
         )
     for name in surrogate.metrics:
-        if not isinstance(name, str) or name in TRAINER_METRICS:
+        if not isinstance(name, str) or name in TRAINER_METRICS or BY_AGE in f"/{name}":
             fix = f"it is a metric of the trainer's: begin its name with '{origin_of(loss).name}_'"
             _refuse(loss, f"the metric {name!r}", fix)
     shape = np.shape(tokens.logprobs)

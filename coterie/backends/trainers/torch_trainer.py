@@ -156,11 +156,11 @@ class TorchTrainer(KeptVersions, Plugin):
             and of the loss's own metrics, and the last `learning_rate`.
 
             `mismatch`, `mismatch_max` (|log current - log behaviour| in nats, mean and largest) and
-            `mismatch_kl` (its k3 estimate) compare the engine's numbers with the trainer's in the first
-            optimiser step, whose weights are the ones that sampled. Samples of other versions are left out of
-            the three metrics and counted as `stale_samples`.
-            With value targets: `value` and `value_loss` (token means, the latter before its coefficient),
-            `value_clipped` (a share of the tokens) and `explained_variance` (by the samples' own values).
+            `mismatch_kl` (its k3 estimate) compare engine and trainer in the first optimiser step, whose
+            weights are those that sampled. Samples of other versions are left out, and counted as
+            `stale_samples`: of tokens that are k updates old, `mismatch/staleness/<k>` is that mean, and
+            `clip_fraction/staleness/<k>` the share that the loss clipped. With value targets: `value`,
+            `value_loss` (before its coefficient), `value_clipped` (shares) and `explained_variance`.
 
         Raises:
             ValueError: samples are of another policy or of an untrained one, or some lack annotations.

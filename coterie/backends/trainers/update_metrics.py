@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from coterie.backends.trainers.optim import StepInfo
+from coterie.backends.trainers.surrogates import BY_AGE
 from coterie.backends.trainers.value_head import explained_variance
 from coterie.core.protocols import TokenBatch
 from coterie.core.types import Metrics, Sample
@@ -19,6 +20,13 @@ _WIDEST = 20.0
 
 Share = tuple[dict[str, float], dict[str, int], float | None]
 """One rank's sums and counts by metric, and its largest mismatch."""
+
+
+def drawn_by(rows: Sequence[Sample]) -> np.ndarray:
+    """The version that drew each sampled token, row after row: shape (N,)."""
+    runs = [run for row in rows for run in row.version_runs or ((row.version, int(row.loss_mask.sum())),)]
+    versions, tokens = zip(*runs, strict=True)
+    return np.repeat(np.array(versions), tokens)
 
 
 class Meter:
@@ -39,6 +47,7 @@ class Meter:
         stale = sum(sample.version != version for sample in samples)
         if stale:
             self._counted["stale_samples"] = float(stale)
+        self._aged = any(sample.version < version for sample in samples)
         explained = explained_variance(samples)
         if explained is not None:
             self._counted["explained_variance"] = explained
@@ -65,17 +74,32 @@ class Meter:
             self._sums[name] = self._sums[name] + total if name in self._sums else total
             self._counts[name] = self._counts.get(name, 0) + len(value)
 
+    def by_age(self, rows: Sequence[Sample], values: Mapping[str, Tensor]) -> None:
+        """Add per-token quantities of a micro-batch, tokens of each age apart: `<name>/staleness/<updates>`.
+
+        Nothing is added where all of the update's tokens are of the present version.
+        """
+        if not self._aged or not values:
+            return
+        ages = self._version - drawn_by(rows)
+        for age in np.unique(ages).tolist():
+            at = torch.from_numpy(np.flatnonzero(ages == age))
+            self.seen({f"{name}{BY_AGE}{age}": value[at.to(value.device)] for name, value in values.items()})
+
     def compared(self, rows: Sequence[Sample], tokens: TokenBatch) -> None:
         """Add the difference between engine and trainer, from a micro-batch of the first optimiser step.
 
         The weights of that step are the ones that sampled, so its log-probs should equal the behaviour
         log-probs, and no other forward is needed. Tokens of other versions are left out, since their
-        difference is staleness. (A LoRA adapter's dropout counts as a mismatch.)
+        difference is staleness: `by_age` has them. (A LoRA adapter's dropout counts as a mismatch.)
         """
-        fresh = np.array([row.version == self._version for row in rows])
-        if self._losses or not fresh.any():
+        if self._losses:
             return
         difference = (tokens.logprobs.detach() - tokens.behaviour).double()
+        self.by_age(rows, {"mismatch": difference.abs()})
+        fresh = np.array([row.version == self._version for row in rows])
+        if not fresh.any():
+            return
         if not fresh.all():
             trained_by_this_version = np.repeat(fresh, [int(row.loss_mask.sum()) for row in rows])
             difference = difference[torch.from_numpy(trained_by_this_version).to(difference.device)]

@@ -164,6 +164,8 @@ def report(result: TrainResult) -> None:
     click.echo(f"{result.folder}  {'  '.join(parts)}")
     if result.signals:
         click.echo(summary(result.signals, result.step), err=True)
+    if result.cancelled:
+        click.echo(result.cancelled.text(), err=True)
     if result.finished:
         for name in coaches(read_yaml(result.folder / "config.yaml")):
             report_coach(result.folder, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Awaitable, Coroutine, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ T = TypeVar("T")
 
 _COUNTED: ContextVar[bool] = ContextVar("counted", default=False)
 """Whether this coroutine belongs to an active rollout, which waits for it."""
+STEP: ContextVar[int] = ContextVar("step", default=0)
+"""The step in play that this coroutine belongs to; 0: none."""
 
 
 @dataclass(slots=True)
@@ -55,6 +58,8 @@ class LocalEngineClient:
     active_rollouts: ActiveRollouts = field(default_factory=ActiveRollouts)
     """For `EngineContext.active_rollouts`."""
     idle_time: IdleTime = field(default_factory=IdleTime)
+    drawn: Counter[int] = field(default_factory=Counter)
+    """Tokens of the calls that came back, by step in play."""
 
     def codec(self, policy: str) -> Codec:
         with plugin_call(self.engine, "codec"):
@@ -64,7 +69,9 @@ class LocalEngineClient:
         self.idle_time.begin()
         try:
             with plugin_call(self.engine, "generate"):
-                return check_call(self.engine, request, await self.engine.generate(request))
+                call = check_call(self.engine, request, await self.engine.generate(request))
+            self.drawn[STEP.get()] += len(call.token_ids)
+            return call
         finally:
             self.idle_time.end()
 

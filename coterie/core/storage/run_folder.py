@@ -7,7 +7,7 @@
      /checkpoints/                 (`core/storage/checkpoint.py`)
      /eval/                        evaluations
      /logs/                        output of processes and libraries (`coterie/logs.py`)
-     /discarded/                   what resumes took out (`api/discarded.py`)
+     /discarded/                   what resumes took out and ends cancelled (`api/discarded.py`)
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from threading import Event
@@ -107,6 +106,8 @@ class Run(StepsInPlay):
         before = self.versions
         ages = {policy: staleness(rows, before[policy]) for policy, rows in samples.items() if self.ahead}
         self.check_ages(ages, before)
+        taken = self.state.optimizer_steps
+        stale = {policy: staleness_metrics(of, taken.get(policy, ())) for policy, of in ages.items()}
         with plugin_call(self.trainer, "update"):
             updated = await self.trainer.update(samples, self.state.step)
         check_table(self.trainer, "update", updated)
@@ -115,14 +116,16 @@ class Run(StepsInPlay):
         for policy, metrics in updated.items():
             if metrics.get("optimizer_steps") and policy not in changed:
                 what = f"the version of '{policy}' from before its update"
-                refuse(
-                    self.trainer, "weights", what, "raise the version by 1 where an update changes weights"
-                )
+                fix = "raise the version by 1 where an update changes weights"
+                refuse(self.trainer, "weights", what, fix)
+        for policy in changed:
+            steps = updated.get(policy, {}).get("optimizer_steps")
+            taken[policy] = [] if steps is None else [float(steps), *taken.get(policy, ())][: self.ahead]
         rollouts.lap("sync" if self.ahead else "update")
         return {
             f"policy/{policy}/{name}": value
             for policy, metrics in updated.items()
-            for name, value in {**metrics, **staleness_metrics(ages.get(policy, Counter()))}.items()
+            for name, value in {**metrics, **stale.get(policy, {})}.items()
         }
 
     def record(self, step: int, batch: Batch, state: Any, credit: Credit) -> None:
@@ -149,8 +152,9 @@ class Run(StepsInPlay):
         counted = rollouts.counted
         check_metric_names(self.sampler, "count", counted.keys() - {"prompts/truncated"})  # ours
         seconds = max(time.perf_counter() - rollouts.started, 1e-9)
-        laps = {**rollouts.laps, "record": seconds - sum(rollouts.laps.values())}
-        laps |= {"play": rollouts.took} if self.ahead else {}
+        record = seconds - sum(rollouts.laps.values())
+        laps = {**rollouts.laps, "record": record, "long_tail": rollouts.long_tail}
+        laps |= {"play": rollouts.ended[-1]} if self.ahead else {}
         shares = {name[:-7] + "share": v / seconds for name, v in counted.items() if name[-8:] == "/seconds"}
         row |= {**counted, **shares, **{f"time/{part}": value for part, value in laps.items()}}
         return {**row, "time/step": seconds, "time/tokens_per_second": generated / seconds}

@@ -135,14 +135,21 @@ def staleness(samples: Sequence[Sample], version: int) -> Counter[int]:
     return tokens
 
 
-def staleness_metrics(tokens: Counter[int]) -> Metrics:
-    """`staleness/mean`, `staleness/max`, and `staleness/share/<k>` of k updates; {} without tokens."""
+def staleness_metrics(tokens: Counter[int], steps: Sequence[float]) -> Metrics:
+    """`staleness/mean|max|share/<k>` in updates, and `staleness/optimizer_steps`; {} without tokens.
+
+    Args:
+        steps: of the updates before, the newest first; fewer than the tokens are old: they aren't known.
+    """
     total = tokens.total()
     if not total:
         return {}
-    shares = {f"staleness/share/{age}": count / total for age, count in sorted(tokens.items())}
+    metrics = {f"staleness/share/{age}": count / total for age, count in sorted(tokens.items())}
+    if len(steps) >= max(tokens):
+        taken = sum(sum(steps[:age]) * count for age, count in tokens.items())
+        metrics["staleness/optimizer_steps"] = taken / total
     mean = sum(age * count for age, count in tokens.items()) / total
-    return {"staleness/mean": mean, "staleness/max": float(max(tokens)), **shares}
+    return {"staleness/mean": mean, "staleness/max": float(max(tokens)), **metrics}
 
 
 def merge_annotations(

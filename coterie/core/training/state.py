@@ -59,6 +59,8 @@ class RunState:
     """None where the run has no curriculum."""
     pins: dict[int, Pin] = field(default_factory=dict)
     """By step: those in play. A checkpoint keeps them, and a resume plays their jobs again."""
+    optimizer_steps: dict[str, list[float]] = field(default_factory=dict)
+    """By policy: those of its latest updates, the newest first, as many updates as a token may be old."""
 
     def as_meta(self) -> dict[str, Any]:
         """The state as JSON, for a checkpoint's meta, whose own `step` is this one's."""
@@ -70,6 +72,7 @@ class RunState:
             "seconds": self.seconds,
             "curriculum": None if self.curriculum is None else self.curriculum.as_meta(),
             **({"in_play": {step: asdict(pin) for step, pin in self.pins.items()}} if self.pins else {}),
+            **({"optimizer_steps": self.optimizer_steps} if any(self.optimizer_steps.values()) else {}),
         }
 
     def restore(self, step: int, meta: Mapping[str, Any]) -> None:
@@ -85,3 +88,4 @@ class RunState:
                 int(kept["level"]), int(kept["episodes"]), deque(kept["latest"])
             )
         self.pins = {int(step): Pin(**pin) for step, pin in meta.get("in_play", {}).items()}
+        self.optimizer_steps = dict(meta.get("optimizer_steps", {}))

@@ -26,16 +26,22 @@ class StepRollouts:
     """The rollouts of one step, and the time that its parts took."""
 
     rollouts: Sequence[Rollout]
+    ended: Sequence[float]
+    """Seconds from the step's handing out to each tree, in the order in which they were played."""
     started: float
     """`time.perf_counter` when the step began."""
     laps: dict[str, float] = field(default_factory=dict)
     """Seconds by part of the step."""
-    took: float = 0.0
-    """Seconds from the step's handing out to its last tree, which are no part of it where it was in play."""
 
     @property
     def trees(self) -> list[Tree]:
         return [rollout.tree for rollout in self.rollouts]
+
+    @property
+    def long_tail(self) -> float:
+        """The share of the play in which only the slowest tenth of the trees (at least one) still played."""
+        most = [0.0, *self.ended][-1 - max(1, len(self.ended) // 10)]
+        return 1.0 - most / max(self.ended[-1], 1e-9)
 
     @property
     def counted(self) -> Counter[str]:

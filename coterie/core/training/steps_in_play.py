@@ -18,6 +18,7 @@ from coterie.core.protocols import Rollout, RolloutJob
 from coterie.core.protocols.engine import LeasesVersions
 from coterie.core.protocols.trainer import KeepsVersions
 from coterie.core.rollout.contracts import check_async, check_rollout, check_weights, refuse
+from coterie.core.rollout.engine_client import STEP
 from coterie.core.training.lifetime import Lifetime
 from coterie.core.training.state import Pin
 from coterie.core.training.step_rollouts import StepRollouts
@@ -33,8 +34,8 @@ class StepsInPlay(Lifetime):
     *pinned* step are of one version besides.
     """
 
-    in_play: dict[int, asyncio.Task[tuple[list[Rollout], float]]] = field(default_factory=dict)
-    """By step, from 1, handed out and not yet due: its rollouts, and the seconds that they took."""
+    in_play: dict[int, asyncio.Task[tuple[list[Rollout], list[float]]]] = field(default_factory=dict)
+    """By step, from 1, handed out and not yet due: what `_played` returns."""
 
     async def open(
         self, restore: Path | None = None, *, extra_policies: Mapping[str, PolicyConfig] | None = None
@@ -64,18 +65,22 @@ class StepsInPlay(Lifetime):
     async def play(self, jobs: Sequence[RolloutJob]) -> StepRollouts:
         """The rollouts of the jobs, in their order, once all trees are played."""
         started = time.perf_counter()
-        rollouts = StepRollouts(await together(map(self._play, jobs)), started)
+        rollouts = StepRollouts(*await self._played(jobs), started)
         rollouts.lap("rollouts")
         return rollouts
 
-    async def _play(self, job: RolloutJob) -> Rollout:
-        with plugin_call(self.executor, "play"):
-            played = await check_async(self.executor, "play", self.executor.play(job))
-        return check_rollout(self.executor, job, played)
+    async def _played(self, jobs: Sequence[RolloutJob], step: int = 0) -> tuple[list[Rollout], list[float]]:
+        """The rollouts of a step in play, and `StepRollouts.ended`."""
+        STEP.set(step)
+        began, ended = time.perf_counter(), list[float]()
 
-    async def _played(self, jobs: Sequence[RolloutJob]) -> tuple[list[Rollout], float]:
-        began = time.perf_counter()
-        return await together(map(self._play, jobs)), time.perf_counter() - began
+        async def play(job: RolloutJob) -> Rollout:
+            with plugin_call(self.executor, "play"):
+                played = await check_async(self.executor, "play", self.executor.play(job))
+            ended.append(time.perf_counter() - began)
+            return check_rollout(self.executor, job, played)
+
+        return await together(map(play, jobs)), ended
 
     async def hand_out(self) -> None:
         """Hand out the jobs of every step that may be in play now."""
@@ -84,13 +89,13 @@ class StepsInPlay(Lifetime):
             if step not in self.state.pins:
                 self.state.pins[step] = await self._leased(self.pin(step))
             if step not in self.in_play and not self.end.reached(step - 1, self.state.tokens):
-                self.in_play[step] = asyncio.ensure_future(self._played(self.jobs(step)))
+                self.in_play[step] = asyncio.ensure_future(self._played(self.jobs(step), step))
+                self.engine_client.drawn[step] = 0
 
     async def due(self, step: int) -> StepRollouts:
         """The rollouts of a step that was handed out, once all its trees are played; its leases end."""
         started = time.perf_counter()
-        played, took = await self.in_play.pop(step)
-        rollouts = StepRollouts(played, started, took=took)
+        rollouts = StepRollouts(*await self.in_play.pop(step), started)
         rollouts.lap("rollouts")
         if self.ahead and isinstance(self.engine, LeasesVersions):
             for policy, version in self.state.pins[step].versions.items():
@@ -111,12 +116,9 @@ class StepsInPlay(Lifetime):
             allowed = set(range(self.ahead + 1)) if version is None else {before[policy] - version}
             if wrong := tokens.keys() - allowed:
                 age = max(wrong, key=abs)
-                of = (
-                    f"that are {age} updates old"
-                    if age >= 0
-                    else "by weights that the trainer hasn't made yet"
-                )
-                what = f"tokens of policy '{policy}' {of}"
+                early = "by weights that the trainer hasn't made yet"
+                old = f"that are {age} updates old" if age >= 0 else early
+                what = f"tokens of policy '{policy}' {old}"
                 if version is not None:  # what the engine drew was compared with the job
                     refuse(self.executor, "play", what, f"play each job with its versions, here {version}")
                 refuse(self.engine, "generate", what, f"at most {self.ahead}: draw with what was loaded last")
@@ -124,6 +126,7 @@ class StepsInPlay(Lifetime):
     def forget(self, step: int) -> None:
         """Drop the pin of a step whose row is written, and the weights that no other step is pinned to."""
         pin = self.state.pins.pop(step, None)
+        self.engine_client.drawn.pop(step, None)
         if self.ahead and pin is not None and isinstance(self.trainer, KeepsVersions):
             kept = {item for other in self.state.pins.values() for item in other.versions.items()}
             for policy, version in pin.versions.items() - kept:

@@ -127,6 +127,22 @@ def test_two_ranks_give_the_gradients_and_metrics_of_one(name: str, pair: Any) -
     close_together(one, two)
 
 
+def test_two_ranks_count_by_age_as_one_does(pair: Any) -> None:
+    found = []
+    for made in pair:
+        version, given = made._policies["q"].version, []
+        for row in rows("q", 8):
+            tokens = int(row.loss_mask.sum())
+            runs = ((version - 2, 1), (version - 1, 1), (version, tokens - 2)) if tokens > 2 else ()
+            given.append(replace(row, version=version - 2, version_runs=runs))
+        metrics = update(made, {"q": given}, 7)["q"]
+        found.append({name: value for name, value in metrics.items() if "/staleness/" in name})
+    assert set(found[0]) == {
+        f"{name}/staleness/{k}" for name in ("mismatch", "clip_fraction") for k in range(3)
+    }
+    assert found[1] == pytest.approx(found[0], rel=1e-9, abs=1e-12)
+
+
 def test_a_rank_without_samples_adds_nothing(pair: Any) -> None:
     one, two = pair
     single = with_targets(with_reference(samples("r", groups=1, siblings=1)))

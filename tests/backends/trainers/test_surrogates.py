@@ -61,6 +61,8 @@ def returning(**changed: Any) -> Any:
         (returning(metrics=lambda xp, value: [value]), "a mapping of arrays"),
         (returning(metrics=lambda xp, value: {"samples": value}), "'samples'.*'plainest_'"),
         (returning(metrics=lambda xp, value: {"loss": value}), "'loss'.*metric of the trainer's"),
+        (returning(metrics=lambda xp, value: {"my/staleness/1": value}), "metric of the trainer's"),
+        (returning(metrics=lambda xp, value: {"staleness/mean": value}), "metric of the trainer's"),
         (returning(metrics=lambda xp, value: {"entropy": value}), "'entropy'.*metric of the trainer's"),
         (
             returning(value=lambda xp, value: value * float("nan")),

@@ -1,10 +1,12 @@
 # ruff: noqa: E402 (torch is asked for first)
-"""The mismatch between engine and trainer: in the first optimiser step, for samples of its weights only."""
+"""The mismatch between engine and trainer: in the first optimiser step, for samples of its weights only; and
+what is counted by the age of tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +14,12 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from coterie.backends.trainers import torch_trainer
+from coterie.backends.trainers import losses, torch_trainer
 from coterie.core.types import Sample
+from coterie.plugins.losses.cispo import CISPO
+from coterie.plugins.losses.gspo import GSPO
+from coterie.plugins.losses.ppo_clip import PPOClip
+from coterie.plugins.losses.reinforce import Reinforce
 from tests.backends.trainers.tiny import (
     annotate,
     in_float64,
@@ -89,6 +95,81 @@ def test_staleness_is_not_mismatch() -> None:
     trainer = opened({"p": policy()})
     assert set(update(trainer, {"p": rows})["p"]) >= NAMES
     assert not NAMES & set(update(trainer, {"p": rows}, 1)["p"])  # the weights have moved on since
+
+
+def aged(rows: Sequence[Sample], version: int) -> tuple[list[Sample], np.ndarray]:
+    """Samples of one version, of the one before and of several; and how old each token is."""
+    given, ages = [], []
+    for number, row in enumerate(rows):
+        count = int(row.loss_mask.sum())
+        runs = [(version, count)] if number % 3 == 0 else [(version - 1, count)]
+        if number % 3 == 2 and count > 2:
+            runs = [(version - 2, 1), (version - 1, count - 2), (version, 1)]
+        several = {"version_runs": tuple(runs)} if len(runs) > 1 else {}
+        given.append(replace(row, version=runs[0][0], **several))
+        ages += [version - drawn for drawn, tokens in runs for _ in range(tokens)]
+    return given, np.array(ages)
+
+
+def test_tokens_of_each_age_have_a_mismatch_and_a_clip_fraction_of_their_own(monkeypatch: Any) -> None:
+    """Version runs, two minibatches and two epochs: the mismatch is of the first minibatch, clips of all."""
+    trainer = opened({"p": policy()}, minibatch_size=8, epochs=2)
+    for step in range(2):
+        update(trainer, {"p": samples(seed=5 + step)}, step)
+    rows, ages = aged(samples(groups=4), version=2)
+    assert set(ages.tolist()) == {0, 1, 2}
+    seen: list[tuple[list[Sample], Any, Any]] = []
+    original = losses.loss_of
+
+    def noted(objective: Any, settings: Any, owner: Any, scorer: Any, given: Any, *rest: Any) -> Any:
+        loss, tokens, surrogate = original(objective, settings, owner, scorer, given, *rest)
+        seen.append((given, tokens, surrogate))
+        return loss, tokens, surrogate
+
+    monkeypatch.setattr(losses, "loss_of", noted)
+    metrics = update(trainer, {"p": rows}, 2)["p"]
+    assert metrics["optimizer_steps"] == len(seen) == 4
+    bounds = np.cumsum([0, *(int(row.loss_mask.sum()) for row in rows)])
+    age = {row.key: ages[begin:end] for row, begin, end in zip(rows, bounds, bounds[1:], strict=False)}
+    gaps: dict[int, list[float]] = {0: [], 1: [], 2: []}
+    clips: dict[int, list[float]] = {0: [], 1: [], 2: []}
+    for number, (given, tokens, surrogate) in enumerate(seen):
+        of = np.concatenate([age[row.key] for row in given]).tolist()
+        differences = (tokens.logprobs.detach() - tokens.behaviour).abs().tolist()
+        for k, gap, clip in zip(of, differences, surrogate.metrics["clip_fraction"].tolist(), strict=True):
+            clips[k].append(clip)
+            if number == 0:
+                gaps[k].append(gap)
+    for k in range(3):
+        assert metrics[f"mismatch/staleness/{k}"] == pytest.approx(float(np.mean(gaps[k])))
+        assert metrics[f"clip_fraction/staleness/{k}"] == pytest.approx(float(np.mean(clips[k])))
+    assert len({metrics[f"clip_fraction/staleness/{k}"] for k in range(3)}) > 1
+    whole = sum(metrics[f"clip_fraction/staleness/{k}"] * (ages == k).mean() for k in range(3))
+    assert whole == pytest.approx(metrics["clip_fraction"])
+
+
+@pytest.mark.parametrize("how", [{"micro_tokens": 60}, {"packing": False}])
+def test_micro_batches_do_not_change_what_is_counted_by_age(how: dict) -> None:
+    found = []
+    for settings in ({}, how):
+        trainer = opened({"p": policy()}, minibatch_size=8, epochs=2, **settings)
+        trainer._policies["p"].version = 2
+        rows, _ = aged(samples(groups=4), version=2)
+        metrics = update(trainer, {"p": rows})["p"]
+        found.append({name: value for name, value in metrics.items() if "/staleness/" in name})
+    assert len(found[0]) == 6 and found[1] == pytest.approx(found[0])
+
+
+def test_only_old_tokens_are_counted_by_age_and_only_of_losses_that_clip() -> None:
+    rows, _ = aged(samples(groups=2), version=2)
+    fresh = update(opened({"p": policy()}, epochs=2), {"p": samples()})["p"]
+    assert not any("/staleness/" in name for name in fresh)
+    for kind, clips in ((PPOClip, 3), (GSPO, 3), (CISPO, 3), (Reinforce, 0)):
+        trainer = opened({"p": policy()}, kind(kind.Config()))
+        trainer._policies["p"].version = 2
+        metrics = update(trainer, {"p": rows})["p"]
+        assert sum(name.startswith("clip_fraction/staleness/") for name in metrics) == clips
+        assert sum(name.startswith("mismatch/staleness/") for name in metrics) == 3
 
 
 def test_log_probs_worlds_apart_stay_finite() -> None:
