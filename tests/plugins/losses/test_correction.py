@@ -82,8 +82,8 @@ def test_values_are_a_plain_loops_and_gradients_finite_differences(kind, correct
     for number in range(tokens.sequences):
         mine = np.flatnonzero(tokens.sequence == number)
         assert surrogate.value[mine].sum() == pytest.approx(functions[mine[0]](0.0), rel=1e-9, abs=1e-9)
-    slopes = [(function(tiny) - function(-tiny)) / (2 * tiny) for function in functions]
-    np.testing.assert_allclose(surrogate.grad, slopes, rtol=1e-6, atol=1e-7)
+    differences = [(function(tiny) - function(-tiny)) / (2 * tiny) for function in functions]
+    np.testing.assert_allclose(surrogate.grad, differences, rtol=1e-6, atol=1e-7)
     if kind is not Reinforce:
         assert 0 < surrogate.metrics["clip_fraction"].mean() < 1
     capped = surrogate.metrics["correction_capped"].mean()
