@@ -311,7 +311,7 @@ def test_a_full_disk_ends_a_sync_with_the_reason_and_vllm_goes_on(
     restarts = replicas(two).restarts
     for server in servers(two):
         server._files.close()
-        server._files = TensorFiles()
+        server._files = TensorFiles(at_once=2)
     with caplog.at_level(logging.WARNING, "coterie"), pytest.raises(WriteError) as caught:
         runner.run(two.update("tied", size=0.05))
     assert all(str(place) in caught.value.why for place in tiny_disks)
@@ -328,7 +328,7 @@ def test_a_full_disk_ends_a_sync_with_the_reason_and_vllm_goes_on(
     assert {call.version for call in calls} == {two.versions["tied"]}
     for server in servers(two):
         server._files.close()
-        server._files = TensorFiles()
+        server._files = TensorFiles(at_once=2)
 
 
 # --------------------------------------------------------------------------------------------------- transfer
