@@ -140,7 +140,7 @@ IN_FLIGHT = {
 def planned(folder: Path) -> list[list[tuple[str, int]]]:
     """By step, the (task, epoch) of its trees, in their order."""
     steps = []
-    for path in sorted((folder / "rollouts").iterdir()):
+    for path in sorted((folder / "rollouts").glob("step-*.gz")):
         trees = [(row["task_id"], row["epoch"]) for row in coterie.read_rollouts(path) if "task_id" in row]
         steps.append(list(dict.fromkeys(trees)))
     return steps
@@ -177,14 +177,14 @@ def stopped_and_finished(tmp_path, in_flight, seed: int, sent: signal.Signals) -
     assert planned(folder) == plan
     trained = [tree for step in plan for tree in step]
     assert len(trained) == len(set(trained))
-    for row, path in zip(made, sorted((folder / "rollouts").iterdir()), strict=True):
+    for row, path in zip(made, sorted((folder / "rollouts").glob("step-*.gz")), strict=True):
         ages = {name: value for name, value in row.items() if name.endswith("/staleness/max")}
         assert ages and all(0 <= age <= ahead for age in ages.values())
         drawn = {
             row["step"] - 1 - version for version in drawn_versions(path)
         }  # every update changes weights
         assert max(drawn) == max(ages.values()) and min(drawn) >= 0
-    assert not list(folder.rglob("*.tmp"))
+    assert sent == signal.SIGKILL or not list(folder.rglob(".tmp-*")), "half a file"
 
 
 @pytest.mark.xdist_group("asynchronous")
@@ -235,4 +235,4 @@ def test_what_is_in_play_at_the_end_is_not_counted(tmp_path):
     assert plain.step == 9 and ended.step == 4 and ended.tokens == tokens[3]
     assert [row["step"] for row in rows(tmp_path / "ended")] == [1, 2, 3, 4]
     assert len(list((tmp_path / "ended" / "rollouts").iterdir())) == 4
-    assert not list(Path(tmp_path / "ended").rglob("*.tmp"))
+    assert not list(Path(tmp_path / "ended").rglob(".tmp-*"))
