@@ -16,6 +16,7 @@ from coterie.backends.engines.tabular import TabularEngine
 from coterie.core.errors import UserError
 from tests.core.training.steps_ahead import asynchronous, oracle
 from tests.core.training.test_curriculum import curriculum, table
+from tests.core.training.test_in_flight import table as rounds
 from tests.test_resume import MATRIX, command, rows, run, same
 
 pytestmark = pytest.mark.resume
@@ -44,6 +45,19 @@ def test_n_steps_are_k_steps_and_resume(tmp_path, game, ahead):
     assert {pin["versions"][policy] for pin in meta["in_play"].values() for policy in pin["versions"]} == set(
         range(6 - ahead, 6)
     )
+
+
+def test_several_steps_of_one_older_version_are_resumed(tmp_path):
+    """A version of a policy that few steps train is leased by each step that is pinned to it."""
+    source = {**rounds("tabular", 0), "engine": "tabular"}
+    settings = ["schedule.max_staleness=3", "schedule.play=pinned"]
+    coterie.train(source, overrides=[*settings, "schedule.steps=12"], out=tmp_path / "whole")
+    coterie.train(source, overrides=[*settings, "schedule.steps=8"], out=tmp_path / "part")
+    meta = CheckpointStore(tmp_path / "part" / "checkpoints", keep=9).latest().meta
+    assert [pin["versions"]["seldom"] for pin in meta["in_play"].values()] == [2, 2, 2]
+    assert {pin["versions"]["frozen"] for pin in meta["in_play"].values()} == {0}
+    coterie.train(resume=tmp_path / "part", overrides=["schedule.steps=12"])
+    same(tmp_path / "whole", tmp_path / "part")
 
 
 def test_a_run_in_flight_goes_on_with_the_steps_that_were_in_play(tmp_path):
