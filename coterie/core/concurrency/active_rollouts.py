@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from inspect import CORO_CREATED, getcoroutinestate, iscoroutine
 from typing import TypeVar
 
 from coterie.core.concurrency.together import together
@@ -105,6 +106,10 @@ class ActiveRollouts:
             return await together(map(self._active, work))
         finally:
             self._add(self._live, 1)
+            for each in work:  # a task that was cancelled before it began has run nothing
+                if iscoroutine(each) and getcoroutinestate(each) == CORO_CREATED:
+                    each.close()
+                    self._add(self._live, -1)
 
     async def _active(self, awaitable: Awaitable[T]) -> T:
         try:

@@ -111,12 +111,8 @@ class StepsInPlay(Lifetime):
             allowed = set(range(self.ahead + 1)) if version is None else {before[policy] - version}
             if wrong := tokens.keys() - allowed:
                 age = max(wrong, key=abs)
-                of = (
-                    f"that are {age} updates old"
-                    if age >= 0
-                    else "by weights that the trainer hasn't made yet"
-                )
-                what = f"tokens of policy '{policy}' {of}"
+                early = "by weights that the trainer hasn't made yet"
+                what = f"tokens of policy '{policy}' {early if age < 0 else f'that are {age} updates old'}"
                 if version is not None:  # what the engine drew was compared with the job
                     refuse(self.executor, "play", what, f"play each job with its versions, here {version}")
                 refuse(self.engine, "generate", what, f"at most {self.ahead}: draw with what was loaded last")
