@@ -1,4 +1,4 @@
-"""Active rollouts that are cancelled."""
+"""Active rollouts by cohort, and those that are cancelled."""
 
 from __future__ import annotations
 
@@ -7,12 +7,33 @@ from inspect import CORO_CLOSED, getcoroutinestate
 
 import pytest
 
-from coterie.core.concurrency.active_rollouts import ActiveRollouts
+from coterie.core.concurrency.active_rollouts import COHORT, ActiveRollouts, in_cohort
 from coterie.core.rollout.engine_client import not_counted
 
 
 async def unreached() -> None:
     raise AssertionError("it was cancelled before it began")
+
+
+def test_a_cohort_waits_for_its_own_rollouts_alone():
+    """The batch of one step must not wait for the environments of another."""
+    active, heard = ActiveRollouts(), []
+    active.listen(lambda: heard.append(COHORT.get()))
+    for cohort in ("1", "2"):
+        with in_cohort(cohort):
+            active.start(2)
+    with in_cohort("1"):
+        active.wait()
+        assert not heard and not active.all_wait("1")
+        active.wait()
+    assert COHORT.get() == "" and heard == ["1"]
+    assert active.all_wait("1") and not active.all_wait("2")
+    active.resume(2, "1")
+    assert (active.live, active.waiting) == (4, 0)
+    with in_cohort("2"):
+        active.wait()
+        active.stop()  # the other one ended: nobody else of its cohort can ask
+    assert heard == ["1", "2"]
 
 
 def test_branches_that_are_cancelled_before_they_begin_leave_nothing():
