@@ -29,7 +29,7 @@ def test_a_cohort_waits_for_its_own_rollouts_alone():
     assert COHORT.get() == "" and heard == ["1"]
     assert active.all_wait("1") and not active.all_wait("2")
     active.resume(2, "1")
-    assert (active.live, active.waiting) == (4, 0)
+    assert (active.live, active.waiting) == (4, 0) and not active.all_wait("1")
     with in_cohort("2"):
         active.wait()
         active.stop()  # the other one ended: nobody else of its cohort can ask
