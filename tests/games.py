@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,6 +21,8 @@ class Matrix(Plugin):
     class Config(PluginConfig):
         table: list[list[float]] = [[1.0, 0.0], [0.0, 0.6]]
         tasks: int = 4
+        pause: float = 0.0
+        """Most seconds that a step waits; how long it does is not seeded."""
 
     roles = ("row", "column")
     components = {"pay": "increment"}
@@ -37,6 +41,8 @@ class Matrix(Plugin):
         return role
 
     async def step(self, state: Any, actions: Mapping[str, Action], ctx: Any) -> Step:
+        if self.config.pause:
+            await asyncio.sleep(self.config.pause * random.random())
         row, column = ("ab".find(actions[role].text) for role in self.roles)
         pay = self.config.table[row][column] if row >= 0 and column >= 0 else 0.0
         return Step(state=(row, column, pay), scores={(TEAM, "pay"): pay})

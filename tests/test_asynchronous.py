@@ -18,6 +18,7 @@ from coterie.backends.engines.vllm.settings import VLLMConfig
 from coterie.core.errors import UserError
 from tests.core.training.steps_ahead import asynchronous, oracle
 from tests.core.training.test_curriculum import curriculum, table
+from tests.core.training.test_in_flight import table as rounds
 from tests.test_resume import MATRIX, command, rows, run, same
 
 pytestmark = pytest.mark.resume
@@ -46,6 +47,19 @@ def test_n_steps_are_k_steps_and_resume(tmp_path, game, ahead):
     assert {pin["versions"][policy] for pin in meta["in_play"].values() for policy in pin["versions"]} == set(
         range(6 - ahead, 6)
     )
+
+
+def test_several_steps_of_one_older_version_are_resumed(tmp_path):
+    """A version of a policy that few steps train is leased by each step that is pinned to it."""
+    source = {**rounds("tabular", 0), "engine": "tabular"}
+    settings = ["schedule.max_staleness=3", "schedule.play=pinned"]
+    coterie.train(source, overrides=[*settings, "schedule.steps=12"], out=tmp_path / "whole")
+    coterie.train(source, overrides=[*settings, "schedule.steps=8"], out=tmp_path / "part")
+    meta = CheckpointStore(tmp_path / "part" / "checkpoints", keep=9).latest().meta
+    assert [pin["versions"]["seldom"] for pin in meta["in_play"].values()] == [2, 2, 2]
+    assert {pin["versions"]["frozen"] for pin in meta["in_play"].values()} == {0}
+    coterie.train(resume=tmp_path / "part", overrides=["schedule.steps=12"])
+    same(tmp_path / "whole", tmp_path / "part")
 
 
 def test_a_run_in_flight_goes_on_with_the_steps_that_were_in_play(tmp_path):
@@ -117,33 +131,110 @@ def uninterrupted(tmp_path_factory):
     return folder, settings, time.perf_counter() - began
 
 
-def stopped_and_resumed(tmp_path, uninterrupted, seed: int, sent: signal.Signals) -> None:
-    whole, settings, seconds = uninterrupted
-    folder, draws = tmp_path / "run", random.Random(seed)
-    process = command("run", "plan_path", "--scale", "smoke", *settings, "--out", str(folder))
+def stopped_and_resumed(folder: Path, arguments: list[str], most: float, seed: int, sent: int) -> None:
+    """Stop a run at a random moment, at most so many seconds after its folder is there, and resume it."""
+    process = command("run", *arguments, "--out", str(folder))
     while not (folder / "config.yaml").exists():
         assert process.poll() is None, process.communicate()[1]
         time.sleep(0.01)
-    time.sleep(draws.uniform(0.0, max(0.5, seconds / 3)))
+    time.sleep(random.Random(seed).uniform(0.0, most))
     process.send_signal(sent)
     _, said = process.communicate(timeout=120)
     assert "never retrieved" not in said and "Traceback" not in said, said
     run(folder, "run", "--resume", str(folder))
-    same(whole, folder)
+
+
+def stopped_and_the_same(tmp_path, uninterrupted, seed: int, sent: signal.Signals) -> None:
+    whole, settings, seconds = uninterrupted
+    arguments = ["plan_path", "--scale", "smoke", *settings]
+    stopped_and_resumed(tmp_path / "run", arguments, max(0.5, seconds / 3), seed, sent)
+    same(whole, tmp_path / "run")
 
 
 @pytest.mark.xdist_group("asynchronous")
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT], ids=["killed", "interrupted"])
 def test_a_run_that_was_stopped_resumes_to_the_same_end(tmp_path, uninterrupted, seed, sent):
-    stopped_and_resumed(tmp_path, uninterrupted, seed, sent)
+    stopped_and_the_same(tmp_path, uninterrupted, seed, sent)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(100, 120))
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT], ids=["killed", "interrupted"])
 def test_twenty_runs_that_were_stopped_resume_to_the_same_end(tmp_path, uninterrupted, seed, sent):
-    stopped_and_resumed(tmp_path, uninterrupted, seed, sent)
+    stopped_and_the_same(tmp_path, uninterrupted, seed, sent)
+
+
+IN_FLIGHT = {
+    "tabular": (3, 20, [MATRIX, "schedule.checkpoint_every=1", "env.pause=0.01"]),
+    "torch": (2, 8, ["plan_path", "--scale", "smoke", *TINY]),
+}
+"""By game: N, the steps, and what `coterie run` is told."""
+
+
+def planned(folder: Path) -> list[list[tuple[str, int]]]:
+    """By step, the (task, epoch) of its trees, in their order."""
+    steps = []
+    for path in sorted((folder / "rollouts").glob("step-*.gz")):
+        trees = [(row["task_id"], row["epoch"]) for row in coterie.read_rollouts(path) if "task_id" in row]
+        steps.append(list(dict.fromkeys(trees)))
+    return steps
+
+
+def drawn_versions(path: Path) -> set[int]:
+    """The versions that drew the tokens of a step."""
+    branches = [row for row in coterie.read_rollouts(path) if row["kind"] == "branch"]
+    runs = [run for row in branches for call in row["calls"] for run in call.get("version_runs", ())]
+    return {row["version"] for row in branches} | {version for version, _ in runs}
+
+
+@pytest.fixture(scope="module")
+def in_flight(request, tmp_path_factory):
+    """(arguments of a run in flight, N, the plan of a run without steps ahead, seconds in its folder)."""
+    ahead, steps, arguments = IN_FLIGHT[request.param]
+    arguments = [*arguments, f"schedule.steps={steps}"]
+    folder = tmp_path_factory.mktemp("plain") / "run"
+    run(folder, "run", *arguments, "--out", str(folder))
+    seconds = (folder / "metrics.jsonl").stat().st_mtime - (folder / "config.yaml").stat().st_mtime
+    plan = planned(folder)
+    assert len(plan) == steps
+    return [*arguments, f"schedule.max_staleness={ahead}", "schedule.play=in_flight"], ahead, plan, seconds
+
+
+def stopped_and_finished(tmp_path, in_flight, seed: int, sent: signal.Signals) -> None:
+    """In flight there is no same end: but all steps are made, each task of the plan is trained once and in
+    its order, and no token is too old."""
+    arguments, ahead, plan, seconds = in_flight
+    folder = tmp_path / "run"
+    stopped_and_resumed(folder, arguments, seconds / 2, seed, sent)
+    made = rows(folder)
+    assert [row["step"] for row in made] == list(range(1, len(plan) + 1))
+    assert planned(folder) == plan
+    trained = [tree for step in plan for tree in step]
+    assert len(trained) == len(set(trained))
+    for row, path in zip(made, sorted((folder / "rollouts").glob("step-*.gz")), strict=True):
+        ages = {name: value for name, value in row.items() if name.endswith("/staleness/max")}
+        assert ages and all(0 <= age <= ahead for age in ages.values())
+        drawn = {
+            row["step"] - 1 - version for version in drawn_versions(path)
+        }  # every update changes weights
+        assert max(drawn) == max(ages.values()) and min(drawn) >= 0
+    assert sent == signal.SIGKILL or not list(folder.rglob(".tmp-*")), "half a file"
+
+
+@pytest.mark.xdist_group("asynchronous")
+@pytest.mark.parametrize("in_flight", ["tabular"], indirect=True)
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT], ids=["killed", "interrupted"])
+def test_a_run_in_flight_that_was_stopped_trains_each_task_once(tmp_path, in_flight, sent):
+    stopped_and_finished(tmp_path, in_flight, 1, sent)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("in_flight", IN_FLIGHT, indirect=True)
+@pytest.mark.parametrize("seed", range(100, 113))
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGINT], ids=["killed", "interrupted"])
+def test_fifty_runs_in_flight_that_were_stopped_train_each_task_once(tmp_path, in_flight, seed, sent):
+    stopped_and_finished(tmp_path, in_flight, seed, sent)
 
 
 @pytest.mark.parametrize("ahead", [1, 3])
@@ -179,4 +270,4 @@ def test_what_is_in_play_at_the_end_is_not_counted(tmp_path):
     assert plain.step == 9 and ended.step == 4 and ended.tokens == tokens[3]
     assert [row["step"] for row in rows(tmp_path / "ended")] == [1, 2, 3, 4]
     assert len(list((tmp_path / "ended" / "rollouts").iterdir())) == 4
-    assert not list(Path(tmp_path / "ended").rglob("*.tmp"))
+    assert not list(Path(tmp_path / "ended").rglob(".tmp-*"))

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from inspect import iscoroutine
+from inspect import CORO_CREATED, getcoroutinestate, iscoroutine
 from typing import TypeVar
 
 from coterie.core.concurrency.together import together
@@ -106,8 +106,10 @@ class ActiveRollouts:
             return await together(map(self._active, work))
         finally:
             self._add(self._live, 1)
-            for each in filter(iscoroutine, work):  # Python warns of one that was cancelled before it began
-                each.close()
+            for each in work:  # a task that was cancelled before it began has run nothing
+                if iscoroutine(each) and getcoroutinestate(each) == CORO_CREATED:
+                    each.close()
+                    self._add(self._live, -1)
 
     async def _active(self, awaitable: Awaitable[T]) -> T:
         try:

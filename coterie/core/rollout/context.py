@@ -160,7 +160,7 @@ class JobContext:
 
     def later(self, work: Coroutine[Any, Any, None]) -> None:
         """Score in the background; the rollout's scores are complete when it is done."""
-        self.background.append(asyncio.ensure_future(not_counted(work)))
+        self.background.append(not_counted(work))
 
     async def gather(self, work: Sequence[Awaitable[T]]) -> list[T]:
         """Run concurrent branches or children as active rollouts."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Coroutine, Sequence
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -90,7 +91,8 @@ class LocalEngineClient:
         return await self.active_rollouts.gather(work)
 
 
-async def not_counted(work: Coroutine[Any, Any, T]) -> T:
-    """Run, as a task, what a rollout starts and does not wait for, such as scoring in the background."""
-    _COUNTED.set(False)
-    return await work
+def not_counted(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """Start what a rollout does not wait for, such as scoring in the background."""
+    context = copy_context()
+    context.run(_COUNTED.set, False)
+    return asyncio.get_running_loop().create_task(work, context=context)

@@ -117,8 +117,7 @@ class StepsInPlay(Lifetime):
             if wrong := tokens.keys() - allowed:
                 age = max(wrong, key=abs)
                 early = "by weights that the trainer hasn't made yet"
-                old = f"that are {age} updates old" if age >= 0 else early
-                what = f"tokens of policy '{policy}' {old}"
+                what = f"tokens of policy '{policy}' {early if age < 0 else f'that are {age} updates old'}"
                 if version is not None:  # what the engine drew was compared with the job
                     refuse(self.executor, "play", what, f"play each job with its versions, here {version}")
                 refuse(self.engine, "generate", what, f"at most {self.ahead}: draw with what was loaded last")

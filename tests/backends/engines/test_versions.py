@@ -51,6 +51,29 @@ def test_what_is_not_used_again_is_not_kept():
         assert len(versions.values()) <= 3
 
 
+def test_a_version_that_is_loaded_again_takes_its_own_place():
+    """Also where it is leased: whoever leased it plays what was loaded last, and what was there is freed."""
+    gone: list[tuple[str, str]] = []
+    versions: Versions[str] = Versions(lambda policy, held: gone.append((policy, held)))
+    versions.put("p", 3, "first")
+    versions.lease("p", 3)
+    versions.put("p", 3, "again")
+    assert gone == [("p", "first")] and versions.at("p", 3) == "again"
+    versions.put("p", 4, "next")
+    versions.release("p", 3)
+    assert gone == [("p", "first"), ("p", "again")] and versions.values() == ["next"]
+
+
+def test_nothing_is_leased_of_what_was_cleared():
+    versions: Versions[str] = Versions()
+    versions.put("p", 3, "first")
+    versions.lease("p", 3)
+    versions.clear()
+    assert versions.values() == [] and "p" not in versions
+    versions.put("p", 3, "after")
+    assert not versions.leased("p")
+
+
 def test_a_policy_without_weights():
     versions: Versions[int] = Versions()
     assert "p" not in versions and versions.newest("p") is None and not versions.leased("p")

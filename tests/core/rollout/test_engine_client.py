@@ -35,7 +35,7 @@ def test_an_awaitable_within_a_rollout_is_a_part_of_it():
 def test_what_a_rollout_starts_in_the_background_is_a_rollout_of_its_own():
     async def work(client, live):
         async def rollout():
-            task = asyncio.ensure_future(not_counted(client.active(live())))
+            task = not_counted(client.active(live()))
             await asyncio.sleep(0)
             await live()
             return task

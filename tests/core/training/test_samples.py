@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from coterie.backends.models.minibatches import minibatches, span_ids, token_coefficients
-from coterie.core.training.samples import action_samples, samples_of
+from coterie.core.training.samples import action_samples, samples_of, staleness
 from coterie.core.types import (
     Action,
     Call,
@@ -79,6 +79,22 @@ def test_a_samples_version_is_that_of_its_oldest_call():
     assert row.version == 3
     first, second = samples(Action(calls=(calls[0], call([9], [3], version=4)), text="x"))
     assert (first.version, second.version) == (3, 4)
+
+
+def test_version_runs_are_those_of_all_calls_of_a_sample():
+    """Neighbours of one version are one run; a run may lie within a call or go on in the next one."""
+    first = dataclasses.replace(call([7, 8], [1, 2, 3], version=3), version_runs=((3, 1), (4, 2)))
+    (row,) = samples(Action(calls=(first, call([7, 8, 1, 2, 3, 50], [4], True, version=4)), text="x"))
+    assert row.version_runs == ((3, 1), (4, 3))
+    alike = dataclasses.replace(call([7, 8, 1, 2, 3, 50], [4, 5], True), version_runs=((3, 1), (5, 1)))
+    (row,) = samples(Action(calls=(first, alike), text="x"))
+    assert row.version_runs == ((3, 1), (4, 2), (3, 1), (5, 1)), "both calls began with version 3"
+    (row,) = samples(Action(calls=(call([7, 8], [1]), call([7, 8, 1, 50], [4], True)), text="x"))
+    assert row.version_runs == ()
+    unlike = call([7, 8], [1], version=3), call([7, 8, 1, 50], [4, 5], True, version=6)
+    (row,) = samples(Action(calls=unlike, text="x"))
+    assert row.version_runs == ((3, 1), (6, 2))
+    assert staleness([row], 6) == {3: 1, 0: 2} and staleness([row], 4) == {1: 1, -2: 2}
 
 
 def test_a_broken_prefix_starts_a_new_sample():

@@ -208,6 +208,12 @@ def test_a_row_says_who_waited_only_where_steps_are_ahead():
     assert not any("staleness" in name for name in names[0][1])
 
 
+def test_what_is_due_first_is_first_in_order():
+    """The engine takes the first cohort of those that wait, by its name."""
+    run = made(MATRIX, Record(), "schedule.max_staleness=2")
+    assert run.cohort(9) < run.cohort(9, " evaluation") < run.cohort(10) < run.cohort(100)
+
+
 def refusal(*overrides, **tables):
     with pytest.raises(ConfigError) as refused:
         compose(load(MATRIX, overrides=["schedule.max_staleness=2", *overrides]))
