@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from coterie.cli.memory_ahead import trained_bytes
@@ -29,14 +29,9 @@ class Disk:
     def bytes(self) -> int:
         return self.checkpoint * self.checkpoints
 
-    def told(self) -> dict[str, int]:
+    def as_dict(self) -> dict[str, int]:
         """As plain data."""
-        return {
-            "checkpoint": self.checkpoint,
-            "versions": self.versions,
-            "checkpoints": self.checkpoints,
-            "bytes": self.bytes,
-        }
+        return {**asdict(self), "bytes": self.bytes}
 
 
 def disk(
@@ -52,22 +47,22 @@ def disk(
     """
     from coterie.backends.models.policy import ModelInit
 
-    found, schedule = Disk(), run.config.schedule
+    total, schedule = Disk(), run.config.schedule
     for name, part in parts.items():
         config = configs[name]
         version = trained_bytes(name, config, sizes[name])
         if config.train == "full":
-            found.checkpoint += part["weights"] + part["masters"] + part["moments"]
+            total.checkpoint += part["weights"] + part["masters"] + part["moments"]
         else:
-            found.checkpoint += part["adapter"] + part["moments"]
+            total.checkpoint += part["adapter"] + part["moments"]
         if run.pinned:
-            found.versions += schedule.max_staleness * version
+            total.versions += schedule.max_staleness * version
         made = isinstance(config.model, ModelInit) or config.warm_start is not None
         if made:  # frozen initial weights can't be read again from anywhere
-            found.checkpoint += part["reference"] + (part["weights"] if config.train != "full" else 0)
-    found.checkpoint += found.versions
-    found.checkpoints = _at_once(schedule, bool(run.evaluate_every))
-    return found
+            total.checkpoint += part["reference"] + (part["weights"] if config.train != "full" else 0)
+    total.checkpoint += total.versions
+    total.checkpoints = _at_once(schedule, bool(run.evaluate_every))
+    return total
 
 
 def _at_once(schedule: Any, evaluates: bool) -> int:

@@ -136,7 +136,7 @@ def report(run: Run, counts: Counts, memory: Footprint, capacity: Capacity) -> d
             "host": memory.host,
             "device": memory.device,
         },
-        "disk": memory.disk.told(),
+        "disk": memory.disk.as_dict(),
         "fit": fit(memory, capacity),
         "saturates_first": {"what": first.part, "share": first.share},
         "notes": notes(run, counts, memory),

@@ -146,8 +146,7 @@ def staleness_metrics(tokens: Counter[int], steps: Sequence[float]) -> Metrics:
         return {}
     metrics = {f"staleness/share/{age}": count / total for age, count in sorted(tokens.items())}
     if len(steps) >= max(tokens):
-        taken = sum(sum(steps[:age]) * count for age, count in tokens.items())
-        metrics["staleness/optimizer_steps"] = taken / total
+        metrics["staleness/optimizer_steps"] = sum(sum(steps[:age]) * n for age, n in tokens.items()) / total
     mean = sum(age * count for age, count in tokens.items()) / total
     return {"staleness/mean": mean, "staleness/max": float(max(tokens)), **metrics}
 

@@ -84,8 +84,7 @@ class StepsInPlay(Lifetime):
 
     async def hand_out(self) -> None:
         """Hand out the jobs of every step that may be in play now."""
-        done = self.state.step
-        for step in range(done + 1, done + self.ahead + 2):
+        for step in range(self.state.step + 1, self.state.step + self.ahead + 2):
             if step not in self.state.pins:
                 self.state.pins[step] = await self._leased(self.pin(step))
             if step not in self.in_play and not self.end.reached(step - 1, self.state.tokens):
