@@ -241,6 +241,7 @@ def places(engine: str, record: Record) -> list[Any]:
 def check_ages(record: Record, book: Book, ahead: int) -> set[int]:
     """Each token's age is within the bound, and each row says what was counted; all ages."""
     updates: Counter[str] = Counter()
+    steps: dict[str, list[float]] = {"often": [], "seldom": []}  # of the optimiser, by update
     seen: set[int] = set()
     for (_, trees, credit), row in zip(record.trees, record.rows, strict=True):
         ages: dict[str, Counter[int]] = {}
@@ -261,9 +262,13 @@ def check_ages(record: Record, book: Book, ahead: int) -> set[int]:
             expected[f"{name}/max"] = max(counted)
             expected[f"{name}/mean"] = sum(age * n for age, n in counted.items()) / total
             expected |= {f"{name}/share/{age}": n / total for age, n in counted.items()}
+            between = sum(n * sum(steps[policy][len(steps[policy]) - age :]) for age, n in counted.items())
+            expected[f"{name}/optimizer_steps"] = between / total
         said = {name: value for name, value in row.items() if "/staleness/" in name}
         assert said == pytest.approx(expected if ahead else {})
         updates.update(ages.keys())
+        for policy in ages:
+            steps[policy].append(row[f"policy/{policy}/optimizer_steps"])
     assert seen <= set(range(ahead + 1))
     assert updates == book.updates and set(updates) == {"often", "seldom"}
     assert updates["seldom"] < updates["often"] < STEPS, "steps that train one policy and not the other"
