@@ -10,8 +10,8 @@ taken seed by seed; 95 % intervals are over seeds (`coterie.clustered_bootstrap`
 Pinned runs are functions of their seed: speed and load of the machine change nothing. Runs that the results
 file has are kept, so that the command goes on where it was stopped.
 
-Print a table, and write results/staleness.json. Exit with 1 where the interval of N = 1 without correction
-lies below 0: one step ahead costs quality.
+Print a table, and write results/staleness.json. With another `--out`, exit with 1 where a variant's mean
+difference is below the interval of the committed results: something made steps ahead worse.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ def coterie(folder: Path, *settings: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
 
 
-def run(variant: Variant, folder: Path, base: Path, seed: int, steps: int, tasks: int) -> dict[str, Any]:
+def run(
+    variant: Variant, folder: Path, base: Path, seed: int, steps: int, tasks: int, every: int
+) -> dict[str, Any]:
     """Train once from warm-started weights; success on the validation tasks at the end, and means of rows."""
     ahead, corrected = variant
     rows = coterie(
@@ -61,7 +63,7 @@ def run(variant: Variant, folder: Path, base: Path, seed: int, steps: int, tasks
         f"policies.shared.from={base}@latest",
         f"schedule.steps={steps}",
         f"schedule.max_staleness={ahead}",
-        f"schedule.evaluate_every={steps}",
+        f"schedule.evaluate_every={every}",
         f"schedule.evaluate_tasks={tasks}",
         "schedule.checkpoint_every=0",
         "schedule.record_every=0",
@@ -76,6 +78,9 @@ def run(variant: Variant, folder: Path, base: Path, seed: int, steps: int, tasks
         "corrected": corrected,
         "seed": seed,
         "success": rows[-1]["eval/success"],
+        "curve": {
+            str(step): row["eval/success"] for step, row in enumerate(rows, 1) if "eval/success" in row
+        },
         "staleness": sum(stale) / len(stale),
         "correction": sum(weights) / len(weights) if weights else None,
     }
@@ -137,6 +142,18 @@ def save(out: Path, settings: dict[str, int], runs: list[dict[str, Any]], rows: 
     out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
+def worse(rows: list[dict[str, Any]], committed: list[dict[str, Any]]) -> list[str]:
+    """The variants whose mean difference is below the committed interval; they are printed."""
+    before = {(row["ahead"], row["corrected"]): row["difference"] for row in committed}
+    found = []
+    for row in rows:
+        known = before.get((row["ahead"], row["corrected"]))
+        if known and row["difference"]["mean"] < known["low"]:
+            found.append(f"N = {row['ahead']}: {shown_as(row['difference'])}, before {shown_as(known)}")
+    print("".join(f"worse: {line}\n" for line in found), end="")
+    return found
+
+
 def shown_as(told: dict[str, float], sign: str = "") -> str:
     """A mean and its interval, as text."""
     mean, low, high = (f"{told[name]:{sign}.3f}" for name in ("mean", "low", "high"))
@@ -150,6 +167,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--tasks", type=int, default=400)
+    parser.add_argument("--every", type=int, help="steps between evaluations; default: all")
     parser.add_argument("--ahead", type=int, nargs="+", default=[0, 1, 2, 4])
     parser.add_argument("--corrected", type=int, nargs="*", default=[1, 4])
     parser.add_argument("--processes", type=int, default=2, help="runs at a time")
@@ -157,7 +175,7 @@ def main() -> None:
     options = parser.parse_args()
     variants = [*((n, False) for n in options.ahead), *((n, True) for n in options.corrected)]
     seeds = list(range(options.seeds))
-    settings = {"steps": options.steps, "tasks": options.tasks}
+    settings = {"steps": options.steps, "tasks": options.tasks, "every": options.every or options.steps}
     before = json.loads(options.out.read_text()) if options.out.exists() else {}
     runs = before["runs"] if before.get("settings") == settings else []
     for seed in seeds:
@@ -173,9 +191,8 @@ def main() -> None:
                 runs.append(found)
                 save(options.out, settings, runs, compared(runs, variants, seeds))
     rows = compared(runs, variants, seeds)
-    Console(width=100).print(table(rows, **settings))
-    one = [row for row in rows if (row["ahead"], row["corrected"]) == (1, False)]
-    sys.exit(1 if any(row["difference"]["high"] < 0 for row in one) else 0)
+    Console(width=100).print(table(rows, options.steps, options.tasks))
+    sys.exit(1 if options.out != RESULTS and worse(rows, json.loads(RESULTS.read_text())["rows"]) else 0)
 
 
 if __name__ == "__main__":
