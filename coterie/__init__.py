@@ -81,7 +81,6 @@ if TYPE_CHECKING:
         Plugin as Plugin,
         PluginConfig as PluginConfig,
     )
-    from coterie.core.plugins.hookspecs import Register as Register
     from coterie.core.plugins.origin import plugin_call as plugin_call
     from coterie.core.protocols import (
         ActionView as ActionView,
@@ -230,6 +229,7 @@ if TYPE_CHECKING:
         Split as Split,
         split_of as split_of,
     )
+    from coterie.discovery.hookspecs import Register as Register
     from coterie.plugins.algos.blocks.estimator import (
         GroupConfig as GroupConfig,
         GroupEstimator as GroupEstimator,
@@ -312,7 +312,7 @@ _PUBLIC = {
     "coterie.api.rollouts": "read_rollouts",
     "coterie.recipes": "load",
     "coterie.core.plugins": "Composed MayChange Plugin PluginConfig",
-    "coterie.core.plugins.hookspecs": "Register",
+    "coterie.discovery.hookspecs": "Register",
     "coterie.core.plugins.origin": "plugin_call",
     "coterie.core.config": "PolicyConfig RunConfig",
     "coterie.core.errors": """

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from coterie import hookimpl
-from coterie.core.plugins.hookspecs import Register
+from coterie.discovery.hookspecs import Register
 
 
 @hookimpl

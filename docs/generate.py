@@ -55,7 +55,7 @@ def helps() -> Iterator[tuple[str, str]]:
 
 def hooks_table() -> str:
     """Every hook, with its signature and its docstring."""
-    from coterie.core.plugins import hookspecs
+    from coterie.discovery import hookspecs
 
     rows = ["| hook | what it is for |", "|---|---|"]
     for name, value in vars(hookspecs).items():
@@ -147,7 +147,10 @@ def overlays_table() -> str:
 
 SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Runs from Python", ("coterie.api", "coterie.recipes")),
-    ("What every plugin uses", ("coterie.core.plugins", "coterie.core.config", "coterie.compose")),
+    (
+        "What every plugin uses",
+        ("coterie.core.plugins", "coterie.discovery", "coterie.core.config", "coterie.compose"),
+    ),
     ("Errors", ("coterie.core.errors",)),
     ("Values", ("coterie.core.types",)),
     ("Kinds: their Protocols, and what their methods receive and return", ("coterie.core.protocols",)),

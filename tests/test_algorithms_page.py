@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from coterie.compose import prepare
-from coterie.core.plugins import plugins
 from coterie.core.protocols import Batch
 from coterie.core.types import Key, RewardWeights
+from coterie.discovery import plugins
 from coterie.plugins.algos.blocks.estimator import RULES, GroupEstimator
 from coterie.plugins.algos.blocks.groups import turn_weights
 from coterie.recipes import load

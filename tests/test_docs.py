@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import coterie.testing
-from coterie.core.plugins import GROUP
+from coterie.discovery import GROUP
 from coterie.studies import Study
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.core.plugins import plugins
+from coterie.discovery import plugins
 from coterie.recipes import load
 from tests.cli.support import coterie
 

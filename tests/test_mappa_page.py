@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from coterie.compose import compose
-from coterie.core.plugins import plugins
 from coterie.core.types.splits import SPLITS
+from coterie.discovery import plugins
 from coterie.plugins.envs.math.records import FORMS
 from coterie.recipes import load, recipes
 from tests.cli.support import coterie, parsed

@@ -112,7 +112,7 @@ def test_every_file_of_the_list_takes_part_in_a_step_of_the_quickstart(tmp_path)
 
 def of_components() -> set[str]:
     """Files of the quickstart's components: an algorithm that only names its pieces has no function."""
-    from coterie.core.plugins import plugins
+    from coterie.discovery import plugins
     from coterie.recipes import load
 
     config = load("quickstart").config

@@ -10,7 +10,7 @@ import pytest
 
 import coterie
 from coterie.api.plugin_files import load_plugin_file
-from coterie.core.plugins import plugins
+from coterie.discovery import plugins
 from coterie.recipes import load, recipes
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -13,7 +13,7 @@ import pytest
 from reference_jobs import ALGORITHMS, ROOT, tabular
 from reference_runs import Difference, changed, counts, differences, fingerprint, read_run, renamed, unshared
 
-from coterie.core.plugins import plugins
+from coterie.discovery import plugins
 from tests.cli.support import coterie
 
 GOLDEN = json.loads((ROOT / "tests" / "golden" / "tabular_runs.json").read_text(encoding="utf-8"))

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from coterie.backends.remote.vendors import VENDORS, vendor_of
-from coterie.core.plugins import plugins
+from coterie.discovery import plugins
 from coterie.plugins.transitions.expert_edits import COUNTED, NO_EDIT, ExpertEditsConfig
 from coterie.plugins.transitions.level_passed import LevelPassed
 from coterie.plugins.transitions.levels import FAILED, PASSED

@@ -11,8 +11,8 @@ from weakref import WeakKeyDictionary
 
 from coterie.compose.contents import module_file
 from coterie.core.errors import PluginError
-from coterie.core.plugins import Plugins, Report
-from coterie.core.plugins.registry import renamed
+from coterie.discovery import Plugins, Report
+from coterie.discovery.registry import renamed
 
 log = logging.getLogger("coterie")
 

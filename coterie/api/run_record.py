@@ -21,15 +21,17 @@ from typing import Any
 from coterie.api.plugin_files import load_remembered, loaded_files, make_importable
 from coterie.compose import compose
 from coterie.compose.contents import contents
+from coterie.compose.policies import run_config
 from coterie.compose.settings import Settings, settings_of
-from coterie.core.config import Resolved, RunConfig, flatten, to_yaml, validate
+from coterie.core.config import Resolved, flatten, to_yaml
 from coterie.core.errors import ConfigError
-from coterie.core.plugins import Table, plugins
+from coterie.core.plugins import Table
 from coterie.core.storage.atomic import write_atomic
 from coterie.core.storage.checkpoint import file_sha256
 from coterie.core.storage.run_folder import RunFolder
 from coterie.core.training.run import Run
 from coterie.core.types.splits import Split
+from coterie.discovery import plugins
 from coterie.recipes import load, read_yaml
 
 log = logging.getLogger("coterie")
@@ -167,7 +169,7 @@ def compose_recorded(resolved: Resolved, record: RunRecord | None, splits: Colle
     if not pinned:
         return run
     # The schedule is the caller's, which an evaluation changes.
-    config = validate(RunConfig, table).model_copy(update={"schedule": resolved.config.schedule})
+    config = run_config(table).model_copy(update={"schedule": resolved.config.schedule})
     return compose(replace(resolved, config=config))
 
 

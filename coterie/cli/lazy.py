@@ -75,7 +75,7 @@ def _command_named(group: LazyGroup, ctx: click.Context) -> Iterator[None]:
     except Exception as error:
         name = ctx.invoked_subcommand
         if name and name not in group.table and not isinstance(error, UserError):  # its message is complete
-            from coterie.core.plugins import plugins
+            from coterie.discovery import plugins
 
             error.add_note(f"in {plugins().registry.find('command', name).label}")
         raise
@@ -85,7 +85,7 @@ def plugin_commands() -> dict[str, str]:
     """Third-party commands: name -> distribution. A name that another has is `distribution:name`."""
     if not _third_party():
         return {}  # the usual case, in which --help imports no plugin manager, pydantic or numpy
-    from coterie.core.plugins import plugins
+    from coterie.discovery import plugins
 
     registry = plugins().registry
     return {
@@ -107,13 +107,13 @@ def _absent() -> str:
     """The plugins that are broken or left out: one of them may have a command that is unknown."""
     if not _third_party():
         return ""
-    from coterie.core.plugins import plugins
+    from coterie.discovery import plugins
 
     return "; ".join(plugins().registry.absent)
 
 
 def _load(name: str) -> click.Command:
-    from coterie.core.plugins import plugins
+    from coterie.discovery import plugins
 
     entry = plugins().registry.find("command", name)
     command = entry.load()

@@ -42,7 +42,7 @@ def source_and_overrides(arguments: Sequence[str]) -> tuple[str | None, tuple[st
 def _load_plugins(ctx: click.Context, parameter: click.Parameter, files: Sequence[Path]) -> None:
     if files and not ctx.resilient_parsing:
         from coterie.api.plugin_files import load_plugin_file
-        from coterie.core.plugins import plugins
+        from coterie.discovery import plugins
 
         for file in files:
             load_plugin_file(plugins(), file)

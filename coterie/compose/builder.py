@@ -17,10 +17,11 @@ from coterie.compose.kinds import PROTOCOL, RENAMED_MEMBERS, check_attributes, i
 from coterie.compose.settings import REFERRED, type_missing
 from coterie.core.config import TABLES, RunConfig, validate
 from coterie.core.errors import ConfigError, PluginError, did_you_mean, type_text
-from coterie.core.plugins import Table, as_table, composed_fields, plugins
+from coterie.core.plugins import Table, as_table, composed_fields
 from coterie.core.plugins.origin import Origin, plugin_call, record_origin
 from coterie.core.protocols import Environment
 from coterie.core.protocols.tool import Closes, Opens
+from coterie.discovery import plugins
 
 log = logging.getLogger("coterie")
 

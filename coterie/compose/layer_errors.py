@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from coterie.core.errors import ConfigError, UserError
-from coterie.core.plugins import FILES, plugins
+from coterie.core.plugins import FILES
+from coterie.discovery import plugins
 
 
 @contextmanager

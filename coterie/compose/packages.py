@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Protocol, runtime_checkable
 
 from coterie.core.config import RunConfig
-from coterie.core.plugins import plugins
 from coterie.core.plugins.base import as_table, composed_fields
+from coterie.discovery import plugins
 
 
 @runtime_checkable

@@ -32,6 +32,7 @@ from coterie.core.training.run import Run
 from coterie.core.training.state import CurriculumState, RunState
 from coterie.core.types import RewardWeights, Sampling, Task
 from coterie.core.types.splits import Split
+from coterie.discovery import plugins
 
 log = logging.getLogger("coterie")
 
@@ -152,6 +153,7 @@ def _prepare(resolved: Resolved, splits: Collection[Split]) -> Prepared:
             pinned=pinned,
             trackers=trackers,
             curriculum=parts.curriculum,
+            notify=plugins().notify,
             state=RunState(curriculum=CurriculumState() if parts.curriculum is not None else None),
             evaluate_every=stated_interval(config.schedule),
             **components,

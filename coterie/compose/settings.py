@@ -11,15 +11,12 @@ from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
 from coterie.compose.named_files import FUNCTION, WEIGHTS, NamedFile, named_in
+from coterie.compose.policies import policy_schema
 from coterie.compose.tables import TEAM_KEYS, RewardConfig, RoleConfig
-from coterie.core.config import (
-    MAPS,
-    TABLES,
-    RunConfig,
-    policy_schema,
-)
+from coterie.core.config import MAPS, TABLES, RunConfig
 from coterie.core.errors import ConfigError
-from coterie.core.plugins import MayChange, Table, as_table, composed_fields, plugins
+from coterie.core.plugins import MayChange, Table, as_table, composed_fields
+from coterie.discovery import plugins
 
 REFERRED = {"chat_model": "chat_models"}
 """By kind: the table of the top level whose components a field for the kind may name."""

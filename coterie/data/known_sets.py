@@ -8,9 +8,9 @@ from typing import Any
 
 from coterie.compose.builder import ComponentBuilder
 from coterie.core.errors import PluginError
-from coterie.core.plugins import plugins
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.types.splits import SPLITS, Record, Split
+from coterie.discovery import plugins
 
 
 def known_sets() -> list[str]:

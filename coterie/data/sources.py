@@ -12,12 +12,12 @@ from coterie.compose.curriculum import KEY as CURRICULUM, taken
 from coterie.compose.members import DrawsTasks, RecordsTasks
 from coterie.core.config import validate
 from coterie.core.errors import ConfigError, MissingExtra, UserError
-from coterie.core.plugins import plugins
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import TaskSource
 from coterie.core.types import Task
 from coterie.core.types.splits import SPLITS, Record, Row, Split
 from coterie.data.task_files import MANIFEST, write_jsonl
+from coterie.discovery import plugins
 from coterie.recipes import load
 
 ENDINGS = {

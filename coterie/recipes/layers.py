@@ -27,9 +27,11 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from coterie.compose.layer_errors import layer_named
-from coterie.core.config import DEFAULT_TYPES, Resolved, RunConfig, flatten, json_like, validate
+from coterie.compose.policies import run_config
+from coterie.core.config import DEFAULT_TYPES, Resolved, RunConfig, flatten, json_like
 from coterie.core.errors import ConfigError, CoterieError, PluginError, did_you_mean, type_text
-from coterie.core.plugins import Entry, Table, plugins
+from coterie.core.plugins import Table
+from coterie.discovery import Entry, plugins
 from coterie.recipes.located import located, plain, written
 from coterie.recipes.merging import EVERY_SCALE, Layers
 from coterie.recipes.overlays import current, names
@@ -106,7 +108,7 @@ def resolve(merged: Layers, *, overrides: Sequence[str] = (), scale: str | None 
         merged.add(parse_override(override), f"override {key}" if "*" in key else "override", report=True)
     _warn_of_dropped(merged)
     with layer_named(merged.origins):
-        config: RunConfig = validate(RunConfig, plain(merged.table))
+        config = run_config(plain(merged.table))
     table = config.model_dump(mode="json")
     origins = {path: merged.origin(path) for path, _ in flatten(table)}
     return located(Resolved(name, config, table, origins), merged.table)

@@ -12,7 +12,8 @@ from coterie.compose.checks import check
 from coterie.compose.curriculum import taken
 from coterie.core.config import table_digest
 from coterie.core.errors import PluginError, UserError
-from coterie.core.plugins import FILES, Table, plugins
+from coterie.core.plugins import FILES, Table
+from coterie.discovery import plugins
 from coterie.recipes.layers import file_of, gather, locate, read_overlay, read_yaml, resolve
 from coterie.recipes.merging import Layers
 from coterie.recipes.overlays import WITH, policy_of

@@ -14,8 +14,9 @@ from typing import Any
 
 from coterie.compose.contents import by_content, module_file, replaced
 from coterie.compose.named_files import DATASET, FUNCTION, MODEL, WEIGHTS, NamedFile
+from coterie.compose.policies import run_config
 from coterie.compose.settings import settings_of
-from coterie.core.config import Resolved, RunConfig, validate
+from coterie.core.config import Resolved
 from coterie.core.errors import CoterieError
 from coterie.core.plugins import Table
 
@@ -74,7 +75,7 @@ def located(resolved: Resolved, layers: Table) -> Resolved:
         moved.append(NamedFile(file.keys, text, file.form))
         if text != file.text:
             table = replaced(table, file.keys, text)
-    config = resolved.config if table is resolved.table else validate(RunConfig, table)
+    config = resolved.config if table is resolved.table else run_config(table)
     return Resolved(resolved.name, config, table, resolved.origins, partial(by_content, tuple(moved)))
 
 

@@ -19,7 +19,8 @@ from typing import Any
 
 from coterie.core.config import MAPS
 from coterie.core.errors import ConfigError
-from coterie.core.plugins import Table, plugins
+from coterie.core.plugins import Table
+from coterie.discovery import plugins
 
 log = logging.getLogger("coterie")
 WITH = " --with "

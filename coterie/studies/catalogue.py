@@ -8,7 +8,7 @@ from pathlib import Path
 
 from coterie.core.config import validate
 from coterie.core.errors import ConfigError, PluginError, did_you_mean, type_text
-from coterie.core.plugins import plugins
+from coterie.discovery import plugins
 from coterie.recipes import file_of, locate, read_yaml
 from coterie.studies.columns import (
     BASE,

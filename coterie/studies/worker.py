@@ -30,9 +30,9 @@ from coterie.api.rows import read_metrics
 from coterie.api.train import TrainResult, train as train_run
 from coterie.compose import compose
 from coterie.core.errors import ConfigError, CoterieError, RunFolderError, UserError, WriteError
-from coterie.core.plugins import plugins
 from coterie.core.storage.atomic import locked, write_atomic
 from coterie.core.storage.jsonl import to_json
+from coterie.discovery import plugins
 from coterie.recipes import load
 
 INTERRUPTED = 130

@@ -13,7 +13,7 @@ from coterie.cli.commands.config import flow
 from coterie.cli.commands.schema import plugin_schema
 from coterie.cli.output import table
 from coterie.core.config import RunConfig
-from coterie.core.plugins import Entry, plugins
+from coterie.discovery import Entry, plugins
 from tests.cli.support import TABULAR, coterie, process
 
 

@@ -11,7 +11,7 @@ import pytest
 from coterie import __version__
 from coterie.cli.main import COMMANDS, cli
 from coterie.core.errors import ConfigError, PolicyFault, SystemFault, TooManyMissing
-from coterie.core.plugins import plugins
+from coterie.discovery import plugins
 from tests.cli.support import coterie, plugin_package, process
 
 PLUGIN = """

@@ -16,9 +16,9 @@ from coterie.compose import compose, members as compose_members
 from coterie.compose.kinds import CAPABILITIES, PROTOCOL, check_coroutines, ignored, members
 from coterie.compose.members import Demonstrates, HasVocabulary, RecordsTasks
 from coterie.core.errors import MissingExtra, PluginError
-from coterie.core.plugins import plugins
 from coterie.core.protocols.chat_format import Codec, DescribesTools, HasTokenIds
 from coterie.core.protocols.environment import Diagnoses, HasNotSummable, StepsConcurrently
+from coterie.discovery import plugins
 from coterie.plugins.algos.at_grpo import ATGRPO
 from coterie.plugins.losses.ppo_clip import PPOClip
 from coterie.recipes import load

@@ -12,7 +12,7 @@ import coterie
 from coterie import Composed, ConfigError, MayChange, Plugin, PluginConfig
 from coterie.compose.settings import settings_of
 from coterie.core.config import flatten
-from coterie.core.plugins import plugins
+from coterie.discovery import plugins
 from coterie.testing.support.runs import coterie_run
 
 

@@ -115,10 +115,10 @@ MUTATIONS = {
         "tests/recipes/test_layers.py",
     ),
     "9 a taken name replaces the other": (
-        "coterie/core/plugins/registry.py",
+        "coterie/discovery/registry.py",
         "if taken is not None:",
         "if False:",
-        "tests/core/plugins/test_manager.py",
+        "tests/discovery/test_manager.py",
     ),
     "10 levels are summed over turns": (
         "coterie/plugins/algos/blocks/returns.py",

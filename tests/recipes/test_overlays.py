@@ -11,7 +11,7 @@ from coterie.compose import compose
 from coterie.compose.checks import check
 from coterie.core.config import flatten
 from coterie.core.errors import ConfigError
-from coterie.core.plugins import Report, plugins
+from coterie.discovery import Report, plugins
 from coterie.recipes import list_overlays, load, recipes
 
 TEAM = """

@@ -9,7 +9,7 @@ import pytest
 
 from coterie.compose import compose
 from coterie.core.errors import ConfigError, PluginError
-from coterie.core.plugins import plugins
+from coterie.discovery import plugins
 from coterie.recipes import list_overlays, load, recipes
 from tests.cli.support import plugin_package, process
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.core.plugins import plugins
+from coterie.discovery import plugins
 from coterie.recipes import load, recipes
 from coterie.recipes.overlays import WITH
 

@@ -8,7 +8,7 @@ import pytest
 
 import coterie
 from coterie.core.errors import ConfigError
-from coterie.core.plugins import plugins
+from coterie.discovery import plugins
 from coterie.studies.catalogue import load_column, read_column
 from coterie.testing import ConformanceError, check_column, check_plugin
 from tests.studies.support import COLUMN, column_file

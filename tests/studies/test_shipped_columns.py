@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coterie.compose import compose
-from coterie.core.plugins import plugins
+from coterie.discovery import plugins
 from coterie.studies.catalogue import columns_of, load_column
 from coterie.studies.columns import BASE
 from coterie.studies.graph import plan, plan as plan_jobs, resolve

@@ -13,7 +13,7 @@ import pytest
 import coterie.builtin
 from coterie.backends.data.sets.forms import FORMS
 from coterie.backends.models.wordcodec import word_id
-from coterie.core.plugins import plugins
+from coterie.discovery import plugins
 from coterie.testing import (
     build,
     check_chat_format,

@@ -15,7 +15,7 @@ import coterie.testing
 from coterie import Plugin, PluginConfig, PolicyConfig, hookimpl
 from coterie.backends.trainers.tabular import TabularTrainer
 from coterie.core.errors import ConfigError, PluginError
-from coterie.core.plugins import plugins
+from coterie.discovery import plugins
 from coterie.plugins.algos.grpo import GRPO
 from coterie.testing import build, check_plugin
 from coterie.testing.support.toys import GAME, ROLE, EchoRole, NumberGame

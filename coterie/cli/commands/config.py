@@ -108,7 +108,7 @@ def components(table: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]
 def _defaults(kind: str, plugin: Any) -> dict[str, Any]:
     from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-    from coterie.core.plugins import plugins
+    from coterie.discovery import plugins
 
     try:
         model = plugins().registry.config_of(kind, str(plugin))

@@ -12,7 +12,7 @@ from coterie.cli.options import json_option, plugin_option
 from coterie.cli.output import columns, print_json
 
 if TYPE_CHECKING:
-    from coterie.core.plugins import Report
+    from coterie.discovery import Report
 
 
 @click.command(short_help="List the plugins and what is wrong with the broken ones.")
@@ -24,7 +24,7 @@ def command(as_json: bool) -> None:
     A broken plugin is reported and does not stop a command, so the exit code is 0. COTERIE_PLUGINS=a,b limits
     third-party plugins, COTERIE_STRICT_PLUGINS=1 makes a broken one an error.
     """
-    from coterie.core.plugins import plugins
+    from coterie.discovery import plugins
     from coterie.recipes.listing import broken_files
 
     reports = [_with_files(report, broken_files) for report in plugins().reports]

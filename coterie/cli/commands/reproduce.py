@@ -94,7 +94,7 @@ def command(
     if name is None or listing:
         _list(as_json)
         return
-    from coterie.core.plugins import plugins
+    from coterie.discovery import plugins
     from coterie.studies.reproduce import prepare, reproduce
 
     names = [column.strip() for column in columns.split(",") if column.strip()] if columns else None
@@ -142,7 +142,7 @@ def _report(outcome: Any, jobs: Mapping[str, Job]) -> None:
 
 
 def _list(as_json: bool) -> None:
-    from coterie.core.plugins import plugins
+    from coterie.discovery import plugins
     from coterie.studies.catalogue import load_column, load_study
 
     registry = plugins().registry

@@ -215,8 +215,8 @@ def _wrong(sandbox: Sandbox, method: str, value: Any, fix: str) -> Exception:
 def _sandbox(settings: Sequence[str]) -> Sandbox:
     from coterie.core.config import validate
     from coterie.core.errors import UserError
-    from coterie.core.plugins import plugins
     from coterie.core.plugins.origin import Origin, record_origin
+    from coterie.discovery import plugins
     from coterie.recipes import parse_override
 
     table: dict[str, Any] = {}

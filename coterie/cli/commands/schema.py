@@ -11,7 +11,8 @@ from pydantic_core import to_jsonable_python
 from coterie.cli.options import overrides, plugin_option
 from coterie.cli.output import print_json
 from coterie.core.errors import MissingExtra, PluginError
-from coterie.core.plugins import DECLARING, Entry
+from coterie.core.plugins import DECLARING
+from coterie.discovery import Entry
 
 
 @click.command(short_help="Print the JSON Schema of configurations.")
@@ -25,8 +26,10 @@ def command(source: str | None, settings: tuple[str, ...]) -> None:
     default ones. Under `components` stands, by kind and name, the schema of each plugin's settings, and under
     `policy` what a trainer or an engine declares; of a plugin that can't be imported, what is missing.
     """
-    from coterie.core.config import DEFAULT_TYPES, RunConfig, policy_schema
-    from coterie.core.plugins import KINDS, UNCONFIGURED, plugins
+    from coterie.compose.policies import policy_schema
+    from coterie.core.config import DEFAULT_TYPES, RunConfig
+    from coterie.core.plugins import KINDS, UNCONFIGURED
+    from coterie.discovery import plugins
     from coterie.recipes import load
 
     registry = plugins().registry

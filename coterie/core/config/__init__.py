@@ -22,7 +22,6 @@ from coterie.core.config.schema import (
     ScheduleConfig as ScheduleConfig,
     Strict as Strict,
     TeamConfig as TeamConfig,
-    policy_schema as policy_schema,
 )
 from coterie.core.config.validation import validate as validate
 

@@ -7,16 +7,13 @@ The settings inside a component's table are validated by its plugin's own `Confi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, create_model, model_validator
-from pydantic.fields import FieldInfo
+from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, field_validator
 
-from coterie.core.config.validation import validate
-from coterie.core.errors import ConfigError, PluginError
-from coterie.core.plugins import Component, Table, as_table, plugins
+from coterie.core.errors import ConfigError
+from coterie.core.plugins import Component, Table
 from coterie.core.types import MAX_STAGES
 
 
@@ -172,20 +169,16 @@ class RunConfig(Strict):
     trackers: dict[str, Component] = Field(default_factory=lambda: {"jsonl": {"type": "jsonl"}})
     schedule: ScheduleConfig = ScheduleConfig()
 
-    @model_validator(mode="before")
+    @field_validator("policies", mode="before")
     @classmethod
-    def _declared_policies(cls, table: Any) -> Any:
-        """Validate the policies by the schema of the chosen trainer and engine."""
-        policies = table.get("policies") if isinstance(table, Mapping) else None
-        if not isinstance(policies, Mapping):
-            return table
-        trainer, engine = (_type_of(table, kind) for kind in ("trainer", "engine"))
-        schema = policy_schema(trainer, engine)
-        why = f"neither the trainer '{trainer}' nor the engine '{engine}' declares it"
-        made = {
-            name: validate(schema, policy, f"policies.{name}", why=why) for name, policy in policies.items()
-        }
-        return {**table, "policies": made}
+    def _read_policies(cls, policies: Any) -> Any:
+        """Refuse a policy's bare table, whose fields only the chosen trainer and engine know."""
+        bare = isinstance(policies, Mapping) and [p for p in policies if isinstance(policies[p], Mapping)]
+        if bare:
+            why = "the trainer and the engine declare which fields it has, and a RunConfig knows neither"
+            what = f"the table of policy '{bare[0]}' is not read"
+            raise ConfigError(what, path=f"policies.{bare[0]}", why=why, fix="coterie.load(table).config")
+        return policies
 
 
 DEFAULT_TYPES: Table = {
@@ -216,67 +209,3 @@ TABLES: dict[str, str] = {
 
 MAPS = {"rewards": "reward", "tools": "tool", "chat_models": "chat_model", "trackers": "tracker"}
 """Kind of component, by top-level table that holds components by name."""
-
-
-def _type_of(table: Mapping[str, Any], kind: str) -> str:
-    component = as_table(table.get(kind))
-    named = component.get("type") if isinstance(component, Mapping) else None
-    return str(named or DEFAULT_TYPES[kind]["type"])  # a missing type is told when the component is made
-
-
-def policy_schema(trainer: str, engine: str) -> type[PolicyConfig]:
-    """The schema of a run's policies: every field that the trainer or the engine declares.
-
-    Raises:
-        PluginError: no such plugin, a `Policy` that is no PolicyConfig, or one field declared in two ways.
-    """
-    first, second = _declared("trainer", trainer), _declared("engine", engine)
-    if issubclass(first, second) or issubclass(second, first):  # the derived one may narrow a field
-        return first if issubclass(first, second) else second
-    fields = _own_fields(first)
-    for name, field in _own_fields(second).items():
-        if name in fields and _meaning(fields[name]) != _meaning(field):
-            raise PluginError(
-                f"trainer '{trainer}' and engine '{engine}' declare a policy's `{name}` differently",
-                path=f"policies.*.{name}",
-                why=f"{fields[name]!r} and {field!r}",
-                fix="choose another trainer or engine, or derive one `Policy` from the other",
-            )
-    return _joined(first, second)
-
-
-def _declared(kind: str, plugin: str) -> type[PolicyConfig]:
-    schema = plugins().registry.policy_of(kind, plugin, path=f"{kind}.type") or PolicyConfig
-    if not (isinstance(schema, type) and issubclass(schema, PolicyConfig)):
-        what, why = f"the `Policy` of {kind} '{plugin}' is no PolicyConfig", f"it is {schema!r}"
-        raise PluginError(what, path=f"{kind}.type", why=why, fix="class Policy(coterie.PolicyConfig)")
-    return schema
-
-
-def _own_fields(schema: type[PolicyConfig]) -> dict[str, FieldInfo]:
-    """The fields that a schema adds to PolicyConfig or declares again."""
-    common = {name: _meaning(field) for name, field in PolicyConfig.model_fields.items()}
-    return {name: field for name, field in schema.model_fields.items() if common.get(name) != _meaning(field)}
-
-
-def _meaning(field: FieldInfo) -> str:
-    """What two declarations of one field must agree in."""
-    return repr((field.annotation, field.default, field.default_factory, field.metadata))
-
-
-@cache
-def _joined(first: type[PolicyConfig], second: type[PolicyConfig]) -> type[PolicyConfig]:
-    fields = {**_own_fields(first), **_own_fields(second)}
-    both: Any = {name: (field.annotation, field) for name, field in fields.items()}
-    try:
-        joined: Any = create_model("Policy", __base__=(first, second), **both)
-    except TypeError as error:  # their bases stand in two orders
-        what = f"the `Policy` of {first.__module__} and that of {second.__module__} can't be joined"
-        raise PluginError(what, why=str(error), fix="derive one from the other") from None
-    # pickle can't import a class that was made at run time.
-    setattr(joined, "__reduce__", lambda self: (_revived, (first, second, self.model_dump())))  # noqa: B010
-    return cast(type[PolicyConfig], joined)
-
-
-def _revived(first: type[PolicyConfig], second: type[PolicyConfig], values: Table) -> PolicyConfig:
-    return _joined(first, second).model_validate(values)

@@ -1,4 +1,4 @@
-"""Plugins: their base class, discovery, the registry."""
+"""Plugins: their base class, their settings, their kinds. `coterie.discovery` finds and registers them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,3 @@ from coterie.core.plugins.kinds import (
     KINDS as KINDS,
     UNCONFIGURED as UNCONFIGURED,
 )
-from coterie.core.plugins.manager import (
-    GROUP as GROUP,
-    KIND_OF as KIND_OF,
-    Plugins as Plugins,
-    Report as Report,
-    plugins as plugins,
-)
-from coterie.core.plugins.registry import Entry as Entry, Registry as Registry, import_object as import_object

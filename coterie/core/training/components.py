@@ -46,6 +46,8 @@ class Components:
     executor: Executor
     chat: ChatFormat
     trackers: Mapping[str, Tracker]
+    notify: Callable[..., None]
+    """Calls the observers of a hook, which is named first; its arguments go by keyword."""
     curriculum: Curriculum | None = None
     """Levels whose tasks training plays instead of the environment's own."""
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from threading import Event
 from typing import Any
 
-from coterie.core.plugins import plugins
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import Batch
 from coterie.core.protocols.trainer import FollowsBudget
@@ -69,7 +68,7 @@ class Run(StepsInPlay):
         for rollout in rollouts.rollouts:
             scores.merge(check_scored(self.executor, await rollout.scored).scores)
         for tree in rollouts.trees:
-            plugins().notify("episode_ended", tree=tree, scores=scores, evaluation=evaluation)
+            self.notify("episode_ended", tree=tree, scores=scores, evaluation=evaluation)
         where = "this evaluation" if evaluation else "this step"
         bound = self.config.schedule.max_missing
         check_missing(rollouts.trees, scores, self.reward_sources, bound, where)
@@ -173,7 +172,7 @@ class Run(StepsInPlay):
             self.state.curriculum = self.curriculum.after(rollouts.trees, self.state.curriculum, level)
         self.forget(step)
         self.metrics_writer.write(step, row)
-        plugins().notify("step_ended", step=step, metrics=copy.deepcopy(row))
+        self.notify("step_ended", step=step, metrics=copy.deepcopy(row))
         if self.progress is not None:
             self.progress(step, self.end.expected(step, self.state.tokens), row)
         return row

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from coterie.core.errors import ConfigError
-from coterie.core.plugins import plugins
+from coterie.discovery import plugins
 
 
 def check_name(build: Any, role: str, environment: str) -> None:

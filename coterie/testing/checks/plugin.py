@@ -12,7 +12,8 @@ from typing import Any
 from coterie.compose.kinds import PROTOCOL, RENAMED_MEMBERS
 from coterie.core.config import PolicyConfig
 from coterie.core.errors import MissingExtra, UserError, type_text
-from coterie.core.plugins import DECLARING, FILES, GROUP, Entry, PluginConfig, Plugins, Report, plugins
+from coterie.core.plugins import DECLARING, FILES, PluginConfig
+from coterie.discovery import GROUP, Entry, Plugins, Report, plugins
 from coterie.testing.checks.column import check_column
 from coterie.testing.checks.recipe import check_layer, registered
 from coterie.testing.support.failure import (

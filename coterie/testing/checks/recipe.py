@@ -16,7 +16,8 @@ from coterie.compose.tables import TEAM_KEYS, RewardConfig
 from coterie.core.config import MAPS, TABLES, RunConfig
 from coterie.core.config.validation import explain
 from coterie.core.errors import ConfigError, MissingExtra, UserError, did_you_mean
-from coterie.core.plugins import Entry, Table, as_table, composed_fields, plugins
+from coterie.core.plugins import Table, as_table, composed_fields
+from coterie.discovery import Entry, plugins
 from coterie.recipes.layers import gather, read_overlay, resolve, resource_path
 from coterie.recipes.merging import EVERY_SCALE
 from coterie.recipes.overlays import WITH

@@ -7,7 +7,8 @@ from typing import Any
 
 from coterie.compose.builder import ComponentBuilder
 from coterie.compose.kinds import PROTOCOL
-from coterie.core.config import DEFAULT_TYPES, MAPS, TABLES, PolicyConfig, RunConfig, validate
+from coterie.compose.policies import run_config
+from coterie.core.config import DEFAULT_TYPES, MAPS, TABLES, PolicyConfig, RunConfig
 from coterie.core.errors import PluginError, did_you_mean
 from coterie.core.plugins import as_table
 from coterie.testing.support.toys import GAME, ROLE
@@ -62,8 +63,7 @@ def _config(environment: Mapping[str, Any], order: Sequence[Any], run: Mapping[s
     names = [role for stage in order for role in ([stage] if isinstance(stage, str) else stage)]
     roles = {role: {"type": ROLE, "policy": "policy"} for role in dict.fromkeys(names)}
     team = {"order": list(order), "max_turns": 3, "roles": roles}
-    return validate(
-        RunConfig,
+    return run_config(
         {
             **DEFAULT_TYPES,
             "env": dict(environment),

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from coterie.core.plugins import plugins
 from coterie.core.types import Request
+from coterie.discovery import plugins
 
 log = logging.getLogger("coterie")
 

@@ -8,7 +8,7 @@ import pytest
 
 import coterie
 from coterie.api.rows import read_metrics
-from coterie.core.training import run as training_run
+from coterie.compose import run as compose_run
 from tests.test_resume import MATRIX, rows
 
 RAISED = (OSError("no route to the server"), SystemExit(0), coterie.PluginError("no key", fix="give one"))
@@ -146,7 +146,7 @@ class Clears:
 def test_what_trackers_and_observers_do_to_a_row_reaches_nothing_else(tracked, tmp_path, monkeypatch):
     plain, _ = tracked(plain=(Rows, {}))
     (tmp_path / "run").rename(tmp_path / "plain")
-    monkeypatch.setattr(training_run, "plugins", lambda: Clears)
+    monkeypatch.setattr(compose_run, "plugins", lambda: Clears)
     changed, _ = tracked(first=(Writes, {}), last=(Rows, {}))
     assert rows(tmp_path / "run") == rows(tmp_path / "plain")
     kept = {name for name in plain.metrics if not name.startswith("time/")}

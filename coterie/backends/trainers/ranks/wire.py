@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.errors import ConfigError, UserError
-from coterie.core.plugins import plugins
 from coterie.core.plugins.origin import origin_of
+from coterie.discovery import plugins
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import coterie
 from coterie import ChatAnswer, Plugin, PluginConfig, SystemFault
 from coterie.api.rollouts import read_rollouts
 from coterie.core.errors import TooManyMissing
-from coterie.core.plugins import plugins
+from coterie.discovery import plugins
 from tests.backends.remote.server import MODEL, OpenAIServer
 
 RULES = RuleCoach(RuleCoach.Config(), SimpleNamespace())

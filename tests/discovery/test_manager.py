@@ -12,7 +12,8 @@ import pytest
 from coterie import hookimpl
 from coterie.api.plugin_files import load_plugin_file
 from coterie.core.errors import MissingExtra, PluginError
-from coterie.core.plugins import KIND_OF, KINDS, Composed, Plugins, Report, hookspecs
+from coterie.core.plugins import KINDS, Composed
+from coterie.discovery import KIND_OF, Plugins, Report, hookspecs
 
 
 class FakeEntry:

@@ -20,9 +20,9 @@ from typing import Any
 import pluggy
 
 from coterie.core.errors import PluginError, UserError, did_you_mean
-from coterie.core.plugins import hookspecs
 from coterie.core.plugins.kinds import KINDS
-from coterie.core.plugins.registry import Registry, renamed
+from coterie.discovery import hookspecs
+from coterie.discovery.registry import Registry, renamed
 
 GROUP = "coterie"
 log = logging.getLogger("coterie")
