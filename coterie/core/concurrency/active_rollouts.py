@@ -97,22 +97,32 @@ class ActiveRollouts:
                 listener()
 
     async def gather(self, work: Sequence[Awaitable[T]]) -> list[T]:
-        """Run awaitables as active rollouts; the caller is not counted until all of them are done."""
-        if len(work) == 1:
-            return [await work[0]]
-        self.start(len(work))
-        self._add(self._live, -1)  # the caller
+        """Run awaitables as active rollouts. The caller is one of them until all are done.
+
+        The last one that ends leaves its count to the caller: if the caller were counted only when it goes on,
+        all others could wait just before, and whether a batch began without it would depend on their speed.
+        """
+        if len(work) < 2:
+            return [await each for each in work]
+        self.start(len(work) - 1)
+        left = len(work)
+
+        def ended() -> None:
+            nonlocal left
+            left -= 1
+            if left:
+                self.stop()
+
+        async def active(awaitable: Awaitable[T]) -> T:
+            try:
+                return await awaitable
+            finally:
+                ended()
+
         try:
-            return await together(map(self._active, work))
+            return await together(map(active, work))
         finally:
-            self._add(self._live, 1)
             for each in work:  # a task that was cancelled before it began has run nothing
                 if iscoroutine(each) and getcoroutinestate(each) == CORO_CREATED:
                     each.close()
-                    self._add(self._live, -1)
-
-    async def _active(self, awaitable: Awaitable[T]) -> T:
-        try:
-            return await awaitable
-        finally:
-            self.stop()
+                    ended()

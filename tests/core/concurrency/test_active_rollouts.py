@@ -81,3 +81,26 @@ def test_scoring_in_the_background_that_is_cancelled_before_it_begins_leaves_not
 
     asyncio.run(go())
     assert getcoroutinestate(work) == CORO_CLOSED
+
+
+def test_a_caller_whose_branches_end_is_never_taken_for_absent():
+    """Else a batch would begin without it wherever the others were faster, and its bits depend on the batch."""
+    active, heard = ActiveRollouts(), []
+    active.listen(lambda: heard.append("all wait"))
+
+    async def branch(turns: int) -> None:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+
+    async def rollout() -> None:
+        await active.gather([branch(1), branch(5)])
+        assert active.live == 2 and not heard
+        active.wait()
+
+    async def go() -> None:
+        active.start(2)
+        active.wait()  # the other rollout waits all the while
+        await rollout()
+
+    asyncio.run(go())
+    assert heard == ["all wait"]
