@@ -158,6 +158,7 @@ def register_trainers(register: Register) -> None:
 @hookimpl
 def register_executors(register: Register) -> None:
     register("local", "coterie.backends.executors.local:LocalExecutor")
+    register("ray", "coterie.backends.executors.ray.executor:RayExecutor")
 
 
 @hookimpl

@@ -19,5 +19,6 @@ EXTRA_OF: dict[str, str] = {
     "google": "coach",
     "vllm": "vllm",
     "deepspeed": "deepspeed",
+    "ray": "ray",
 }
 """Which extra brings an optional package."""

@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol, get_args, get_origin, runtime_checkab
 from coterie.compose.builder import SHARED, ComponentBuilder
 from coterie.compose.checks import check, check_words
 from coterie.compose.layer_errors import layer_named
-from coterie.compose.members import Demonstrates
+from coterie.compose.members import Demonstrates, HostsEngine
 from coterie.compose.rollout_side import RolloutParts, make_rollout_parts, make_rollout_side
 from coterie.compose.settings import REFERRED
 from coterie.compose.staleness import check_staleness, check_versions, plays_pinned
@@ -20,7 +20,7 @@ from coterie.core.config import TABLES, Resolved, RunConfig, ScheduleConfig
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import Plugin
 from coterie.core.plugins.origin import origin_of, plugin_call
-from coterie.core.protocols import AdvantageEstimator, Environment, Length, Loss
+from coterie.core.protocols import AdvantageEstimator, Engine, Environment, Length, Loss
 from coterie.core.protocols.environment import HasNotSummable
 from coterie.core.protocols.estimator import SumsOverTurns
 from coterie.core.protocols.loss import NeedsFreshSamples
@@ -117,6 +117,10 @@ def _prepare(resolved: Resolved, splits: Collection[Split]) -> Prepared:
     }
     late = {kind: builder.prepare(kind, getattr(config, kind), kind) for kind in ("engine", "trainer")}
     _check_consumed(config, builder)
+    if config.cluster is not None and not isinstance(components["executor"], HostsEngine):
+        why = f"executor '{config.executor['type']}' plays in this process alone"
+        fix = "set executor=ray, or remove it"
+        raise ConfigError("nothing consumes this table", path="cluster", why=why, fix=fix)
     weights = side.reward_weights.weights
     if weights and all(weight == 0 for weight in weights.values()):
         raise ConfigError("every component has weight 0", path="rewards", why="then all rewards are 0")
@@ -142,12 +146,15 @@ def _prepare(resolved: Resolved, splits: Collection[Split]) -> Prepared:
         engine, trainer = late["engine"](), late["trainer"]()
         pinned = plays_pinned(config, trainer)
         check_versions(config, engine, trainer, pinned)
+        client, executor = LocalEngineClient(engine), components["executor"]
+        if isinstance(executor, HostsEngine):
+            client = executor.host_engine(engine, partial(make_engine, resolved))
         return Run(
             resolved=resolved,
             rollout_side=side,
             make_rollout_side=partial(make_rollout_side, resolved),
-            engine=engine,
-            engine_client=LocalEngineClient(engine),
+            engine=client.engine,
+            engine_client=client,
             estimator=parts.estimator,
             trainer=trainer,
             pinned=pinned,
@@ -160,6 +167,12 @@ def _prepare(resolved: Resolved, splits: Collection[Split]) -> Prepared:
         )
 
     return Prepared(config, side, make)
+
+
+def make_engine(resolved: Resolved) -> Engine:
+    """The engine of a run, in any process."""
+    engine: Engine = ComponentBuilder(resolved.config).make("engine", resolved.config.engine, "engine")
+    return engine
 
 
 def trained_splits(schedule: ScheduleConfig) -> tuple[Split, ...]:

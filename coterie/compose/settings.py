@@ -53,6 +53,11 @@ def settings_of(config: RunConfig) -> Settings:
         _fill(settings, component, kind, path)
         fields = {**RoleConfig.model_fields, **RewardConfig.model_fields}
         _fill_fields(settings, component, {key: fields[key] for key in keys}, path)
+    if config.cluster is not None:
+        executor = plugins().registry.find("executor", config.executor["type"], path="executor.type")
+        declared: Any = getattr(executor.load("executor.type"), "Cluster", None)
+        if declared is not None:
+            _fill_fields(settings, settings.table["cluster"], declared.model_fields, "cluster")
     schema = policy_schema(config.trainer["type"], config.engine["type"])
     for name, policy in settings.table["policies"].items():
         _fill_fields(settings, policy, schema.model_fields, f"policies.{name}")

@@ -99,8 +99,8 @@ class ActiveRollouts:
     async def gather(self, work: Sequence[Awaitable[T]]) -> list[T]:
         """Run awaitables as active rollouts. The caller is one of them until all are done.
 
-        The last one that ends leaves its count to the caller: if the caller were counted only when it goes on,
-        all others could wait just before, and whether a batch began without it would depend on their speed.
+        The last one that ends leaves its count to the caller. If the caller were counted only when it goes
+        on, all others could wait just before, and whether a batch began without it would depend on speed.
         """
         if len(work) < 2:
             return [await each for each in work]

@@ -168,6 +168,9 @@ class RunConfig(Strict):
     data: Component | None = None
     trackers: dict[str, Component] = Field(default_factory=lambda: {"jsonl": {"type": "jsonl"}})
     schedule: ScheduleConfig = ScheduleConfig()
+    cluster: Table | None = Field(
+        None, description="Of an executor that uses several machines; it declares the keys."
+    )
 
     @field_validator("policies", mode="before")
     @classmethod

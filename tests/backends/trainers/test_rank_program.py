@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from coterie import logs
+from coterie.backends.cluster import wire as cluster_wire
 from coterie.backends.trainers.ranks import alive as alive_module, group as group_module, wire
 from coterie.backends.trainers.ranks.alive import watch_over
 from coterie.backends.trainers.ranks.commands import RankCommands
@@ -281,7 +282,7 @@ def test_a_plugin_that_cannot_be_sent_is_named() -> None:
 
 def test_user_errors_travel_whole() -> None:
     error = UserError("what", why="why", fix="fix", path="a.b")
-    received = wire.received_error(wire.sent_error(error, 3))
+    received = cluster_wire.received_error(wire.sent_error(error, 3))
     assert str(received) == str(error) and received.__notes__ == ["on rank 3"]
 
 

@@ -84,7 +84,7 @@ def test_scoring_in_the_background_that_is_cancelled_before_it_begins_leaves_not
 
 
 def test_a_caller_whose_branches_end_is_never_taken_for_absent():
-    """Else a batch would begin without it wherever the others were faster, and its bits depend on the batch."""
+    """Else a batch would begin without it where the others were faster, and bits depend on the batch."""
     active, heard = ActiveRollouts(), []
     active.listen(lambda: heard.append("all wait"))
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
+from coterie.backends.cluster.wire import import_from, import_places, received_error
 from coterie.backends.trainers.ranks import wire
 from coterie.backends.trainers.ranks.group import ALIVE, MOST_LAG, STOP, Group, Rank, RankLost
 from coterie.core.errors import UserError
@@ -74,7 +75,7 @@ class RankCommands:
             Exception: what a rank raised.
         """
         with self._running:
-            self._send([wire.command(_IMPORT, wire.import_places())] * len(self._group.ranks))
+            self._send([wire.command(_IMPORT, import_places())] * len(self._group.ranks))
             self._send([wire.command(_MAKE, (factory, *arguments))] * len(self._group.ranks))
             try:
                 for _ in range(2):
@@ -136,7 +137,7 @@ class RankCommands:
         answer = self._group.receive(rank, seconds)
         assert answer.data is not None
         if not answer.ok:
-            raise wire.received_error(answer.data)
+            raise received_error(answer.data)
         return pickle.loads(answer.data)
 
     def _cause(self, error: Exception) -> BaseException:
@@ -221,7 +222,7 @@ def serve(connection: Connection, number: int) -> None:
             method, arguments = pickle.loads(data)
             result = None
             if method == _IMPORT:
-                wire.import_from(*arguments)
+                import_from(*arguments)
             elif method == _MAKE:
                 target = arguments[0](*arguments[1:])
             elif method == _DROP:

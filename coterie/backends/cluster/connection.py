@@ -1,0 +1,149 @@
+"""The connection of a run to a Ray cluster."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import uuid
+from typing import Any
+
+from coterie.backends.cluster.settings import ClusterConfig
+from coterie.core.errors import ConfigError, MissingExtra, UserError
+
+log = logging.getLogger("coterie")
+PATH = "cluster.address"
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    # A dead node is known after a few seconds; by default it takes up to a minute.
+    "RAY_health_check_initial_delay_ms": "0",
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_failure_threshold": "10",
+}
+"""Of a cluster that the run starts itself."""
+KEPT = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TOKENIZERS_PARALLELISM", "HF_HUB_OFFLINE", "HF_HOME")
+"""Variables that processes of the run have from it: Ray sets the number of threads to that of CPUs."""
+
+
+def import_ray() -> Any:
+    """Ray's module.
+
+    Raises:
+        MissingExtra: it isn't installed.
+    """
+    try:
+        import ray
+    except ModuleNotFoundError as error:
+        raise MissingExtra("ray", "ray", needed_by="executor 'ray'") from error
+    return ray
+
+
+class Connection:
+    """A run's use of Ray: it connects once, places actors, and removes all of them when it ends."""
+
+    def __init__(self, settings: ClusterConfig) -> None:
+        self.settings = settings
+        self.ray: Any = None
+        self._ours = False
+        """Whether this object has connected, and disconnects."""
+        self._actors: list[Any] = []
+
+    def open(self) -> None:
+        """Connect; start a cluster on this machine where there is none to connect to.
+
+        Raises:
+            UserError: the cluster can't be reached.
+            ConfigError: it has fewer CPUs or GPUs than the run takes.
+        """
+        self.ray = import_ray()
+        if not self.ray.is_initialized():
+            self._connect()
+            self._ours = True
+        self._check_room()
+
+    def _connect(self) -> None:
+        address = self.settings.address
+        common = {
+            "log_to_driver": False,
+            "namespace": f"coterie-{uuid.uuid4().hex[:12]}",
+            "logging_level": logging.ERROR,
+        }
+        if address == "auto":
+            address = os.environ.get("RAY_ADDRESS", "auto")
+        if address == "auto":
+            try:
+                self.ray.init(address="auto", **common)
+                return
+            except ConnectionError:
+                address = "local"
+        if address == "local":
+            cpus = max(os.cpu_count() or 1, math.ceil(self._wanted["CPU"]))
+            before = {name: os.environ.get(name) for name in QUIET}
+            os.environ.update({name: value for name, value in QUIET.items() if name not in os.environ})
+            try:
+                self.ray.init(address="local", num_cpus=cpus, include_dashboard=False, **common)
+            finally:
+                for name, value in before.items():
+                    if value is None:
+                        os.environ.pop(name, None)
+            return
+        try:
+            self.ray.init(address=address, **common)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            fix = "start it (`ray start --head`), correct the address, or set cluster.address=local"
+            raise UserError(
+                f"no Ray cluster answers at {address}", path=PATH, why=str(error), fix=fix
+            ) from error
+
+    @property
+    def _wanted(self) -> dict[str, float]:
+        settings = self.settings
+        return {
+            "CPU": settings.workers * settings.worker_cpus + settings.engine_cpus,
+            "GPU": settings.engine_gpus,
+        }
+
+    def _check_room(self) -> None:
+        there = self.ray.cluster_resources()
+        for name, wanted in self._wanted.items():
+            if wanted > there.get(name, 0.0):
+                of = (
+                    f"{self.settings.workers} workers with {self.settings.worker_cpus:g} each, and the engine"
+                )
+                raise ConfigError(
+                    f"the run takes {wanted:g} {name}s, and the cluster has {there.get(name, 0.0):g}",
+                    path="cluster.workers" if name == "CPU" else "cluster.engine_gpus",
+                    why=of if name == "CPU" else "the engine's process takes them",
+                    fix="take fewer workers or fewer CPUs for each, or add nodes",
+                )
+
+    def actor(self, cls: type, *, cpus: float, gpus: float = 0.0, name: str) -> Any:
+        """The handle of a new actor. It ends with the run's process at the latest: none is detached."""
+        variables = {name: os.environ[name] for name in KEPT if name in os.environ}
+        options = {
+            "num_cpus": cpus,
+            "num_gpus": gpus,
+            "max_restarts": 0,
+            "runtime_env": {"env_vars": variables},
+        }
+        handle = self.ray.remote(cls).options(max_concurrency=100_000, **options).remote()
+        self._actors.append(handle)
+        return handle
+
+    def remove(self, handle: Any) -> None:
+        """Kill an actor's process."""
+        if handle in self._actors:
+            self._actors.remove(handle)
+        self.ray.kill(handle)
+
+    def close(self) -> None:
+        """Kill all actors, and disconnect."""
+        if self.ray is None:
+            return
+        for handle in self._actors:
+            self.ray.kill(handle)
+        self._actors.clear()
+        if self._ours:
+            self.ray.shutdown()
+            self._ours = False

@@ -1,0 +1,36 @@
+"""The table `cluster`: where the processes of a distributed run are."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from coterie.core.plugins import MayChange, PluginConfig
+
+SAME = MayChange(exact=True)
+
+
+class ClusterConfig(PluginConfig):
+    """The cluster that a run uses, and what it takes of it."""
+
+    address: Annotated[str, SAME] = Field(
+        "auto",
+        description="`local`: a cluster of this machine, for the run alone; `HOST:PORT`: that one; `auto`: "
+        "the one of RAY_ADDRESS or of this machine, else `local`.",
+    )
+    workers: Annotated[int, SAME] = Field(
+        2, ge=1, le=10_000, description="Rollout hosts: processes that play and score episodes."
+    )
+    worker_cpus: Annotated[float, SAME] = Field(1, ge=0, description="CPUs that a rollout host takes.")
+    engine_cpus: Annotated[float, SAME] = Field(1, ge=0, description="CPUs that the engine's process takes.")
+    engine_gpus: Annotated[float, SAME] = Field(0, ge=0, description="GPUs that the engine's process takes.")
+    max_live: Annotated[int, SAME] = Field(
+        4096, ge=1, description="Most episodes that a rollout host plays and scores at the same time."
+    )
+    restarts: Annotated[int, SAME] = Field(
+        20, ge=0, description="Rollout hosts that may be replaced in a run; their jobs are played again."
+    )
+    timeout: Annotated[float, SAME] = Field(
+        60, gt=1, description="Seconds without an answer after which a process counts as dead."
+    )

@@ -1,0 +1,243 @@
+"""The actor that has the engine. Rollout hosts ask it for tokens, the run gives it weights.
+
+The engine sees one count of active rollouts, over all hosts. Two rules keep it what it is in one process:
+
+* A job counts as active from the moment it is sent to a host: no batch begins before its first request.
+* A host tells its counts and requests together, when all of its active rollouts of a cohort wait.
+
+So the requests of a batch are those that one process would have had. A job that is played again, since its
+host died, gets the calls that it got before: they are kept by key until its tree is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from coterie.backends.cluster.code import Code, use_code
+from coterie.backends.cluster.wire import answered, sent_error
+from coterie.backends.executors.ray.exchange import Answer, Asked, Host, News
+from coterie.backends.executors.ray.shipping import Receiver, SentWeights
+from coterie.core.concurrency.active_rollouts import ActiveRollouts, in_cohort
+from coterie.core.errors import SystemFault
+from coterie.core.plugins.origin import closed, plugin_call, plugin_open
+from coterie.core.protocols import Codec, Engine, EngineContext
+from coterie.core.rollout.engine_client import IdleTime, LocalEngineClient
+from coterie.core.types import Call, Key, Request
+
+Place = tuple[str, str, int, int]
+"""(cohort, task, epoch, chain): a job."""
+
+
+class CountedRollouts(ActiveRollouts):
+    """Active rollouts that an engine may listen to."""
+
+    @property
+    def heard(self) -> bool:
+        """Whether an engine listens, and begins batches by the count."""
+        return bool(self._listeners)
+
+
+class EngineHost:
+    """An engine in a process of its own. A Ray actor; every method answers as `wire.answered` says."""
+
+    process = "the engine's process"
+
+    def __init__(self) -> None:
+        self._active = CountedRollouts()
+        self._hosts: dict[str, Host] = {}
+        self._dropped: set[str] = set()
+        """Hosts that counted as dead: one that was only slow tells nothing any more."""
+        self._kept: dict[Place, dict[Key, tuple[Request, asyncio.Task[Call]]]] = {}
+        """By job that is in play: its requests so far, with their calls."""
+        self._waiting: dict[tuple[str, int], tuple[Asked, asyncio.Task[None]]] = {}
+        """By host and number: requests that were not answered yet."""
+        self._orphans: set[tuple[Place, Key]] = set()
+        """Requests of hosts that are gone, without a call then. Each counts as active until its job, played
+        again, asks for it: it is counted as waiting, and a batch could begin without the others."""
+        self._news: dict[str, asyncio.Event] = {}
+        self._receiver = Receiver()
+        self._engine: Engine
+        self._client: LocalEngineClient
+
+    @answered
+    async def open(self, code: Code, payload: bytes) -> int:
+        """Make and open the engine; returns the process id."""
+        use_code(code)
+        make: Callable[[], Engine]
+        ctx: EngineContext
+        make, ctx = pickle.loads(payload)
+        self._engine = make()
+        self._client = LocalEngineClient(self._engine, self._active, IdleTime())
+        with plugin_open(self._engine):
+            await self._engine.open(replace(ctx, active_rollouts=self._active))
+        return os.getpid()
+
+    # ------------------------------------------------------------------------------------------ for the run
+
+    @answered
+    async def load_weights(self, sent: SentWeights) -> None:
+        with plugin_call(self._engine, "load_weights"):
+            await self._engine.load_weights(self._receiver.receive(sent))
+
+    @answered
+    async def call(self, method: str, policy: str, version: int) -> None:
+        """Call `lease` or `release`."""
+        engine: Any = self._engine
+        with plugin_call(self._engine, method):
+            await getattr(engine, method)(policy, version)
+
+    @answered
+    async def codec(self, policy: str) -> Codec:
+        return self._client.codec(policy)
+
+    @answered
+    async def batches(self) -> bool:
+        """Whether the engine begins batches by the count of active rollouts."""
+        return self._active.heard
+
+    @answered
+    async def idle_seconds(self) -> float:
+        """Seconds without a request since the last call of this method."""
+        return self._client.idle_time.take()
+
+    @answered
+    async def send(self, host: str, jobs: dict[str, int]) -> None:
+        """Count jobs, by cohort, that are about to be sent to a host."""
+        if host in self._dropped:
+            return
+        known = self._hosts.setdefault(host, Host())
+        for cohort, count in jobs.items():
+            known.sent[cohort] = known.sent.get(cohort, 0) + count
+            with in_cohort(cohort):
+                self._active.start(count)
+
+    @answered
+    async def drop(self, host: str, played: list[Place]) -> None:
+        """Forget a host that is gone, with its counts and requests, and the calls of jobs that are played."""
+        self._dropped.add(host)
+        known = self._hosts.pop(host, Host())
+        for number in [number for name, number in self._waiting if name == host]:
+            asked, task = self._waiting.pop((host, number))
+            task.cancel()
+            self._orphaned(asked)
+        self._count(Counter(known.sent) + Counter(known.live), Counter())
+        self._forget(played)
+
+    @answered
+    async def forget(self, played: list[Place]) -> None:
+        """Drop the kept calls of jobs whose trees are there, or that are cancelled."""
+        self._forget(played)
+
+    @answered
+    async def close(self) -> None:
+        for _, task in self._waiting.values():
+            task.cancel()
+        await closed(self._engine)
+
+    # ---------------------------------------------------------------------------------------- for the hosts
+
+    @answered
+    async def tell(self, host: str, news: News) -> None:
+        """Take the news of a host. A host tells one after the other.
+
+        Raises:
+            SystemFault: the host counted as dead.
+        """
+        if host in self._dropped:
+            raise SystemFault(f"{host} answered too late, and its jobs are played elsewhere")
+        known = self._hosts.setdefault(host, Host())
+        before = Counter(known.sent) + Counter(known.live)
+        for cohort, count in news.taken.items():
+            known.sent[cohort] = max(0, known.sent.get(cohort, 0) - count)
+        known.live = news.live
+        for number in news.cancelled:
+            if waiting := self._waiting.pop((host, number), None):
+                waiting[1].cancel()
+        for asked in news.asked:
+            self._waiting[host, asked.number] = asked, asyncio.ensure_future(self._answer(host, asked))
+        self._count(before, Counter(known.sent) + Counter(known.live))
+
+    @answered
+    async def answers(self, host: str) -> list[Answer]:
+        """The answers for a host, once there are any."""
+        event = self._news.setdefault(host, asyncio.Event())
+        known = self._hosts.setdefault(host, Host())
+        while not known.answers:
+            event.clear()
+            await event.wait()
+        answers, known.answers = known.answers, []
+        return answers
+
+    # ------------------------------------------------------------------------------------------------- inside
+
+    async def _answer(self, host: str, asked: Asked) -> None:
+        try:
+            call = await asyncio.shield(self._generated(asked))
+            answer = Answer(asked.number, call)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            answer = Answer(asked.number, error=sent_error(error, "in the engine's process"))
+        self._waiting.pop((host, asked.number), None)
+        if known := self._hosts.get(host):
+            known.answers.append(answer)
+            self._news.setdefault(host, asyncio.Event()).set()
+
+    def _generated(self, asked: Asked) -> asyncio.Task[Call]:
+        """The call of a request; the one that it had before, if its job is played again."""
+        place, key = _place(asked), asked.request.key
+        kept = self._kept.setdefault(place, {})
+        before = kept.get(key)
+        self._adopted(place, key)
+        if before is not None and before[0] == asked.request:
+            return before[1]
+        with in_cohort(asked.cohort):
+            task = asyncio.ensure_future(self._client.generate(asked.request))
+        task.add_done_callback(_seen)
+        kept[key] = asked.request, task
+        return task
+
+    def _forget(self, played: list[Place]) -> None:
+        for place in played:
+            for key, (_, task) in self._kept.pop(place, {}).items():
+                self._adopted(place, key)
+                task.cancel()
+
+    def _orphaned(self, asked: Asked) -> None:
+        place, key = _place(asked), asked.request.key
+        if key in self._kept.get(place, {}) and (place, key) not in self._orphans:
+            self._orphans.add((place, key))
+            with in_cohort(asked.cohort):
+                self._active.start()
+
+    def _adopted(self, place: Place, key: Key) -> None:
+        if (place, key) in self._orphans:
+            self._orphans.remove((place, key))
+            with in_cohort(place[0]):
+                self._active.stop()
+
+    def _count(self, before: Counter[str], after: Counter[str]) -> None:
+        """Change the engine's count; what is more first, else a batch could begin between."""
+        for cohort in sorted({*before, *after}, key=lambda cohort: before[cohort] - after[cohort]):
+            with in_cohort(cohort):
+                if after[cohort] > before[cohort]:
+                    self._active.start(after[cohort] - before[cohort])
+                for _ in range(before[cohort] - after[cohort]):
+                    self._active.stop()
+
+
+def _place(asked: Asked) -> Place:
+    key = asked.request.key
+    return asked.cohort, key.task, key.epoch, key.chain
+
+
+def _seen(task: asyncio.Task[Call]) -> None:
+    """Whoever awaits a task raises its exception; asyncio would print it too."""
+    if not task.cancelled():
+        task.exception()

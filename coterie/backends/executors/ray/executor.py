@@ -1,0 +1,341 @@
+"""Executor `ray`: jobs are played by rollout hosts, processes of a Ray cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import pickle
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from coterie.backends.cluster.code import own_code
+from coterie.backends.cluster.connection import Connection
+from coterie.backends.cluster.settings import ClusterConfig
+from coterie.backends.cluster.wire import received_error, unwrapped
+from coterie.backends.executors.ray.hosted_engine import HostedEngine, HostedIdleTime
+from coterie.backends.executors.ray.rollout_host import Report, RolloutHost
+from coterie.backends.remote.settings import RemoteSettings
+from coterie.core.config import validate
+from coterie.core.errors import ConfigError, UserError
+from coterie.core.plugins import Plugin, PluginConfig
+from coterie.core.plugins.origin import origin_of
+from coterie.core.protocols import Engine, ExecutorContext, Rollout, RolloutJob, ScoredRollout
+from coterie.core.rollout.engine_client import LocalEngineClient
+from coterie.core.types import Tree
+
+log = logging.getLogger("coterie")
+LOSSES = 3
+"""Hosts that may be gone while they play a job; it is taken for the cause then."""
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """A job that is not done."""
+
+    number: int
+    job: RolloutJob
+    result: asyncio.Future[tuple[Tree, ScoredRollout]]
+    host: _Host | None = None
+    losses: int = 0
+    """Hosts that were gone while they played it."""
+
+    @property
+    def place(self) -> tuple[str, str, int, int]:
+        return self.job.cohort, self.job.task.id, self.job.epoch, self.job.chain
+
+
+@dataclass(slots=True, eq=False)
+class _Host:
+    """A rollout host, as the run knows it."""
+
+    name: str
+    handle: Any
+    pid: int = 0
+    jobs: dict[int, _Job] = field(default_factory=dict)
+    loop: asyncio.Task[None] | None = None
+
+
+class RayExecutor(Plugin):
+    """Plays jobs on rollout hosts, and moves the engine into a process of its own.
+
+    The table `cluster` says where and how many. A host that dies or hangs is replaced, and its jobs are
+    played again from their keys. The engine's process keeps the calls of unfinished jobs: they get the same.
+    """
+
+    class Config(PluginConfig):
+        pass
+
+    Cluster = ClusterConfig
+
+    def __init__(self, config: Any = None, build: Any = None) -> None:
+        super().__init__(config, build)
+        table = build.run.cluster if build is not None else None
+        self.settings: ClusterConfig = validate(ClusterConfig, table or {}, "cluster")
+        self._connection = Connection(self.settings)
+        self._engine: HostedEngine
+        self._hosts: list[_Host] = []
+        self._queue: list[_Job] = []
+        self._jobs: dict[int, _Job] = {}
+        """Those that are not done, by number."""
+        self._numbers = self._made = 0
+        self._told: set[tuple[str, int, str]] = set()
+        self._sending: asyncio.Task[None] | None = None
+        self._replacing: set[asyncio.Task[None]] = set()
+        self._lost: BaseException | None = None
+        self._replaced = 0
+        self._metrics: Counter[str] = Counter()
+        """Of the cluster since the last training job; the next one's scores carry them to the step's row."""
+        self._open_host: Callable[[], bytes]
+
+    def host_engine(self, engine: Engine, make: Callable[[], Engine]) -> LocalEngineClient:
+        """The client of an engine that `make` makes in a process of the cluster.
+
+        Raises:
+            ConfigError: `engine`, the same in this process, is a server's.
+        """
+        _check_remote(engine)
+        self._engine = HostedEngine(make, self._connection)
+        client = LocalEngineClient(self._engine, idle_time=HostedIdleTime(self._engine))
+        return client
+
+    async def open(self, ctx: ExecutorContext) -> None:
+        """Start the rollout hosts.
+
+        Raises:
+            ConfigError: a plugin of the rollout side can't be made there.
+        """
+        for resource in getattr(ctx.side, "resources", ()):
+            _check_remote(resource)
+        dumps = self._connection.ray.cloudpickle.dumps
+        try:
+            dumps(ctx.make_side)
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"
+            raise ConfigError(
+                "the rollout side can't be sent to other processes", path="executor", why=why
+            ) from error
+
+        def payload() -> bytes:
+            codecs = {policy: self._engine.codec(policy) for policy in self._engine.policies}
+            return bytes(dumps((ctx.make_side, codecs, self._engine.call_now("batches"))))
+
+        self._open_host = payload
+
+    async def play(self, job: RolloutJob) -> Rollout:
+        """Play a job on the host that has the fewest."""
+        if self._lost is not None:
+            raise self._lost
+        loop = asyncio.get_running_loop()
+        waiting = _Job(self._numbers, job, loop.create_future())
+        self._numbers += 1
+        self._queue.append(waiting)
+        self._jobs[waiting.number] = waiting
+        self._send_soon()
+        try:
+            tree, scored = await waiting.result
+        except asyncio.CancelledError:
+            await self._cancelled(waiting)
+            raise
+        finally:
+            self._jobs.pop(waiting.number, None)
+        known: asyncio.Future[ScoredRollout] = loop.create_future()
+        known.set_result(scored)
+        return Rollout(tree, known)
+
+    async def close(self) -> None:
+        """End the rollout hosts; the engine's close disconnects."""
+        tasks = [
+            task for task in (self._sending, *self._replacing, *(host.loop for host in self._hosts)) if task
+        ]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        closing = [asyncio.ensure_future(self._call(host, "close")) for host in self._hosts]
+        if closing:
+            await asyncio.wait(closing, timeout=min(10.0, self.settings.timeout))
+        for each in closing:
+            each.cancel()
+        await asyncio.gather(*closing, return_exceptions=True)
+        for host in self._hosts:
+            self._connection.remove(host.handle)
+        self._hosts.clear()
+
+    # ---------------------------------------------------------------------------------------------- sending
+
+    def _send_soon(self) -> None:
+        if self._sending is None or self._sending.done():
+            self._sending = asyncio.ensure_future(self._send())
+            self._sending.add_done_callback(self._sent)
+
+    def _sent(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    async def _send(self) -> None:
+        """Give the jobs that wait to hosts with room, all that one gets in one message."""
+        if not self._made:
+            workers = range(self.settings.workers)
+            self._hosts += await asyncio.gather(*(self._new_host() for _ in workers))
+        await asyncio.sleep(0)  # all jobs of a step are asked for in one turn of the loop
+        while self._queue and self._hosts:
+            shares: dict[_Host, list[_Job]] = {}
+            while self._queue:
+                host = min(self._hosts, key=lambda host: len(host.jobs))
+                if len(host.jobs) >= self.settings.max_live:
+                    break
+                job = self._queue.pop(0)
+                job.host, host.jobs[job.number] = host, job
+                shares.setdefault(host, []).append(job)
+            if not shares:
+                return
+            for host, jobs in shares.items():
+                await self._count(host, jobs)
+            for host, jobs in shares.items():
+                await self._hand(host, jobs)
+
+    async def _count(self, host: _Host, jobs: list[_Job]) -> None:
+        cohorts: dict[str, int] = {}
+        for job in jobs:
+            cohorts[job.job.cohort] = cohorts.get(job.job.cohort, 0) + 1
+        await self._engine.call("send", host.name, cohorts)
+
+    async def _hand(self, host: _Host, jobs: list[_Job]) -> None:
+        with suppress(_Gone):  # `_watch` notices too, and gives its jobs to another
+            await self._call(host, "play", [(job.number, job.job) for job in jobs])
+
+    async def _cancelled(self, job: _Job) -> None:
+        if job in self._queue:
+            self._queue.remove(job)
+        elif job.host is not None and job.host.jobs.pop(job.number, None) is not None:
+            try:
+                await self._call(job.host, "cancel", [job.number])
+                await self._engine.call("forget", [job.place])
+            except (_Gone, UserError):
+                return
+
+    # ------------------------------------------------------------------------------------------------ hosts
+
+    async def _new_host(self) -> _Host:
+        name = f"rollout host {self._made}"
+        self._made += 1
+        handle = self._connection.actor(RolloutHost, cpus=self.settings.worker_cpus, name=name)
+        host = _Host(name, handle)
+        host.pid = await self._call(host, "open", name, own_code(), self._open_host(), self._engine.actor)
+        host.loop = asyncio.ensure_future(self._watch(host))
+        return host
+
+    async def _call(self, host: _Host, method: str, *arguments: Any) -> Any:
+        """Call a method of a host.
+
+        Raises:
+            _Gone: its process is gone.
+        """
+        try:
+            return unwrapped(await getattr(host.handle, method).remote(*arguments))
+        except self._connection.ray.exceptions.RayError as error:
+            raise _Gone(str(error).strip().partition("\n")[0]) from error
+
+    async def _watch(self, host: _Host) -> None:
+        """Take the reports of a host until it is gone."""
+        patience = self.settings.timeout / 4
+        try:
+            while True:
+                async with asyncio.timeout(self.settings.timeout):
+                    report = await self._call(host, "report", patience)
+                self._take(host, report)
+        except (_Gone, TimeoutError) as error:
+            why = str(error) or f"no answer for {self.settings.timeout:g} s"
+            replacing = asyncio.ensure_future(self._replace(host, why))
+            self._replacing.add(replacing)
+            replacing.add_done_callback(self._replacing.discard)
+            replacing.add_done_callback(self._sent)
+        except Exception as error:
+            self._fail(error)
+
+    def _take(self, host: _Host, report: Report) -> None:
+        for record in report.records:
+            if record not in self._told:
+                self._told.add(record)
+                logging.getLogger(record[0]).log(record[1], "%s", record[2])
+        done = []
+        for played in report.played:
+            job = host.jobs.pop(played.number, None)
+            if job is None:
+                continue
+            done.append(job.place)
+            if job.result.done():
+                continue
+            if played.error:
+                job.result.set_exception(received_error(played.error))
+            else:
+                tree, scored = pickle.loads(played.tree)
+                if self._metrics and not job.job.evaluation:
+                    metrics = Counter(self._metrics)
+                    metrics.update(scored.metrics)
+                    scored, self._metrics = ScoredRollout(scored.scores, metrics), Counter()
+                job.result.set_result((tree, scored))
+        if done:
+            forgetting = asyncio.ensure_future(self._engine.call("forget", done))
+            self._replacing.add(forgetting)
+            forgetting.add_done_callback(self._replacing.discard)
+            forgetting.add_done_callback(self._sent)
+        if self._queue:
+            self._send_soon()
+
+    async def _replace(self, host: _Host, why: str) -> None:
+        """Start another host in place of one that is gone, and play its jobs there."""
+        began = time.perf_counter()
+        self._hosts.remove(host)
+        self._connection.remove(host.handle)
+        self._replaced += 1
+        if self._replaced > self.settings.restarts:
+            what = f"{self._replaced} rollout hosts were lost; the last one: {why}"
+            fix = "see what ends them (memory?), or raise cluster.restarts"
+            raise UserError(what, path="cluster.restarts", fix=fix)
+        new = await self._new_host()
+        jobs = [job for job in host.jobs.values() if not job.result.done()]
+        for job in jobs:
+            job.host, new.jobs[job.number] = new, job
+            job.losses += 1
+            if job.losses == LOSSES:
+                what = f"{LOSSES} rollout hosts were lost while they played task '{job.job.task.id}': {why}"
+                fix = "see whether a plugin ends the process, or blocks it for longer than cluster.timeout"
+                job.result.set_exception(UserError(what, path="executor", fix=fix))
+        jobs = [job for job in jobs if not job.result.done()]
+        if jobs:
+            await self._count(new, jobs)  # before the old one's are dropped: no batch may begin between
+        await self._engine.call("drop", host.name, [])
+        self._hosts.append(new)
+        await self._hand(new, jobs)
+        seconds = time.perf_counter() - began
+        self._metrics.update({"cluster/hosts_lost": 1, "cluster/jobs_again": len(jobs)})
+        self._metrics["cluster/replacing"] += seconds  # type: ignore[assignment]
+        log.warning(
+            "%s is gone (%s); another one plays its %d jobs again, after %.1f s",
+            *(host.name, why, len(jobs), seconds),
+        )
+        self._send_soon()
+
+    def _fail(self, error: BaseException) -> None:
+        """End all that is played with an error."""
+        self._lost = error
+        self._queue.clear()
+        for job in [*self._jobs.values()]:
+            if not job.result.done():
+                job.result.set_exception(error)
+
+
+def _check_remote(plugin: Any) -> None:
+    """Refuse a plugin that calls a server with limits, a budget or a key: they are of one process."""
+    if isinstance(getattr(plugin, "config", None), RemoteSettings):
+        what = f"{origin_of(plugin)} can't be used with executor 'ray' yet"
+        why = "each process would have limits and a budget of its own, and the key in its environment"
+        raise ConfigError(what, path=origin_of(plugin).path, why=why, fix="set executor=local")
+
+
+class _Gone(Exception):
+    """A host's process is gone."""

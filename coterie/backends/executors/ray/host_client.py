@@ -1,0 +1,203 @@
+"""The engine client of a rollout host: asks the engine host for tokens, without the run's process between."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import TypeVar
+
+from coterie.backends.cluster.wire import Answered, received_error, unwrapped
+from coterie.backends.executors.ray.exchange import Answer, Asked, News
+from coterie.core.concurrency.active_rollouts import COHORT, ActiveRollouts
+from coterie.core.errors import UserError
+from coterie.core.protocols import Codec
+from coterie.core.rollout.engine_client import LocalEngineClient
+from coterie.core.types import Call, Request
+
+T = TypeVar("T")
+STALL_SECONDS = 60.0
+"""Time after which requests are sent although other rollouts of the host don't wait yet."""
+
+Method = Callable[..., Awaitable[Answered]]
+"""Calls a method of the engine host: its name, then its arguments."""
+
+
+class HostCount(ActiveRollouts):
+    """The active rollouts of a host, which say when one of them ends.
+
+    Args:
+        ended: called then, with the cohort.
+    """
+
+    def __init__(self, ended: Callable[[], None]) -> None:
+        super().__init__()
+        self._ended = ended
+
+    @property
+    def by_cohort(self) -> dict[str, int]:
+        return dict(self._live)
+
+    def stop(self) -> None:
+        super().stop()
+        if not self._live[COHORT.get()]:
+            self._ended()
+
+
+class HostEngineClient:
+    """An `EngineClient` that tells the engine host of its rollouts' requests and of their count.
+
+    News leave when all active rollouts of a cohort wait or have ended. With an engine that does not begin its
+    batches by the count they leave at once.
+
+    Args:
+        method: calls a method of the engine host.
+        host: this host's name there.
+        batches: whether the engine begins its batches by the count of active rollouts.
+        codecs: by policy.
+    """
+
+    def __init__(self, method: Method, host: str, *, batches: bool, codecs: dict[str, Codec]) -> None:
+        self._method, self._host, self._batches, self._codecs = method, host, batches, codecs
+        self._count = HostCount(self._due)
+        self._count.listen(self._due)
+        self._local = LocalEngineClient(None, self._count)  # type: ignore[arg-type]
+        self._asked: dict[str, list[Asked]] = {}
+        """By cohort: requests that were not told yet."""
+        self._began: Counter[str] = Counter()
+        self._cancelled: list[int] = []
+        self._open: dict[int, tuple[str, asyncio.Future[Call]]] = {}
+        self._told: dict[str, int] = {}
+        """The counts that were told last."""
+        self._numbers = 0
+        self._wake = asyncio.Event()
+        self._oldest = float("inf")
+        """When the oldest request that was not told was made."""
+        self._loops: list[asyncio.Task[None]] = []
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Has the exception of the engine host once it can't be reached any more."""
+
+    def start(self) -> None:
+        self._loops = [asyncio.ensure_future(self._tell()), asyncio.ensure_future(self._collect())]
+
+    async def close(self) -> None:
+        for loop in self._loops:
+            loop.cancel()
+        await asyncio.gather(*self._loops, return_exceptions=True)
+        self.failed.cancel()
+
+    def began(self, cohort: str) -> None:
+        """Note that the host has begun a job that it was sent; before its rollout counts."""
+        self._began[cohort] += 1
+
+    def ended(self) -> None:
+        """Note that a job has ended, perhaps without a rollout that counted."""
+        self._due()
+
+    # --------------------------------------------------------------------------------------- EngineClient
+
+    def codec(self, policy: str) -> Codec:
+        return self._codecs[policy]
+
+    async def generate(self, request: Request) -> Call:
+        if self.failed.done():
+            await self.failed
+        cohort, number = COHORT.get(), self._numbers
+        self._numbers += 1
+        future: asyncio.Future[Call] = asyncio.get_running_loop().create_future()
+        self._open[number] = cohort, future
+        if not self._asked:
+            self._oldest = time.monotonic()
+        self._asked.setdefault(cohort, []).append(Asked(number, cohort, request))
+        self._count.wait()
+        if not self._batches:
+            self._due()
+        try:
+            return await future
+        finally:
+            if self._open.pop(number, None):  # it was cancelled
+                self._count.resume(1, cohort)
+                self._cancelled.append(number)
+                self._due()
+
+    async def active(self, work: Awaitable[T]) -> T:
+        return await self._local.active(work)
+
+    async def gather(self, work: Sequence[Awaitable[T]]) -> list[T]:
+        return await self._local.gather(work)
+
+    # --------------------------------------------------------------------------------------------- messages
+
+    def _due(self) -> None:
+        self._wake.set()
+
+    async def _tell(self) -> None:
+        try:
+            while True:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(STALL_SECONDS):
+                        await self._wake.wait()
+                self._wake.clear()
+                await asyncio.sleep(0)  # what began in the same turn of the loop may still ask
+                if (news := self._news()) is not None:
+                    unwrapped(await self._method("tell", self._host, news))
+        except Exception as error:
+            self._fail(error)
+
+    def _news(self) -> News | None:
+        """What may be told now; None: nothing."""
+        live = self._count.by_cohort
+        stalled = time.monotonic() - self._oldest >= STALL_SECONDS
+        settled = {
+            cohort
+            for cohort in {*self._asked, *self._began, *self._told, *live}
+            if stalled or not self._batches or not live.get(cohort) or self._count.all_wait(cohort)
+        }
+        asked = tuple(
+            one for cohort in sorted(settled & self._asked.keys()) for one in self._asked.pop(cohort)
+        )
+        taken = {cohort: self._began.pop(cohort) for cohort in settled & self._began.keys()}
+        # Of a cohort that is not settled nothing is told: its jobs count as they did.
+        told = {cohort: count for cohort, count in self._told.items() if cohort not in settled}
+        told |= {cohort: live[cohort] for cohort in settled if live.get(cohort)}
+        cancelled, self._cancelled = tuple(self._cancelled), []
+        if not self._asked:
+            self._oldest = float("inf")
+        if not (asked or taken or cancelled or told != self._told):
+            return None
+        self._told = told
+        return News(told, taken, asked, cancelled)
+
+    async def _collect(self) -> None:
+        try:
+            while True:
+                answers: list[Answer] = unwrapped(await self._method("answers", self._host))
+                for answer in answers:
+                    self._take(answer)
+        except Exception as error:
+            self._fail(error)
+
+    def _take(self, answer: Answer) -> None:
+        cohort, future = self._open.pop(answer.number, ("", None))
+        if future is None:  # it was cancelled
+            return
+        self._count.resume(1, cohort)
+        if answer.call is not None:
+            future.set_result(answer.call)
+        else:
+            future.set_exception(received_error(answer.error))
+
+    def _fail(self, cause: Exception) -> None:
+        """The engine host is gone: whoever waits for it gets to know."""
+        why = f"{type(cause).__name__}: {cause}".strip().partition("\n")[0]
+        fix = "`coterie run RUN --resume` goes on from the last checkpoint"
+        error = UserError("the engine's process is gone", path="engine", why=why, fix=fix)
+        waiting, self._open = self._open, {}
+        for cohort, future in waiting.values():
+            self._count.resume(1, cohort)
+            if not future.done():
+                future.set_exception(error)
+        if not self.failed.done():
+            self.failed.set_exception(error)

@@ -1,0 +1,138 @@
+"""The actor that plays and scores jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import pickle
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from coterie.backends.cluster.code import Code, use_code
+from coterie.backends.cluster.wire import answered, sent_error
+from coterie.backends.executors.ray.host_client import HostEngineClient
+from coterie.core.protocols import RolloutJob, RolloutSide, ScoredRollout
+from coterie.core.types import Tree
+
+Record = tuple[str, int, str]
+"""(logger, level, text) of a warning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A job's tree and scores, or the exception that it raised."""
+
+    number: int
+    tree: bytes = b""
+    """The pickled (Tree, ScoredRollout)."""
+    error: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a host has to tell the run."""
+
+    played: list[Played]
+    records: list[Record]
+    active: int
+    """Jobs that are played or scored now."""
+
+
+class _Records(logging.Handler):
+    """Keeps warnings, which the run logs."""
+
+    def __init__(self, records: list[Record], told: Callable[[], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._records, self._told = records, told
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._records.append((record.name, record.levelno, record.getMessage()))
+        self._told()
+
+
+class RolloutHost:
+    """A rollout side in a process of its own. A Ray actor; every method answers as `wire.answered` says."""
+
+    process = "a rollout host"
+
+    def __init__(self) -> None:
+        self._jobs: dict[int, asyncio.Task[None]] = {}
+        self._played: list[Played] = []
+        self._records: list[Record] = []
+        self._news = asyncio.Event()
+        self._side: RolloutSide
+        self._client: HostEngineClient
+
+    @answered
+    async def open(self, name: str, code: Code, payload: bytes, engine: Any) -> int:
+        """Make and open the rollout side; returns the process id.
+
+        Args:
+            payload: the pickled function that makes the side, the codecs, and whether the engine begins its
+                batches by the count of active rollouts.
+            engine: handle of the engine host.
+        """
+        use_code(code)
+        make, codecs, batches = pickle.loads(payload)
+        log = logging.getLogger("coterie")
+        log.addHandler(_Records(self._records, self._news.set))
+        log.propagate = False
+
+        def method(called: str, *arguments: Any) -> Any:
+            return getattr(engine, called).remote(*arguments)
+
+        self._side = make()
+        self._client = HostEngineClient(method, name, batches=batches, codecs=codecs)
+        self._client.start()
+        await self._side.open(self._client)
+        return os.getpid()
+
+    @answered
+    async def play(self, jobs: list[tuple[int, RolloutJob]]) -> None:
+        """Begin jobs; `report` has their results."""
+        for number, job in jobs:
+            self._jobs[number] = asyncio.ensure_future(self._play(number, job))
+
+    @answered
+    async def cancel(self, numbers: list[int]) -> None:
+        for number in numbers:
+            if task := self._jobs.get(number):
+                task.cancel()
+
+    @answered
+    async def report(self, patience: float) -> Report:
+        """What there is to tell, once there is something, or after `patience` seconds."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                await self._news.wait()
+        self._news.clear()
+        played, self._played = self._played, []
+        records = self._records[:]
+        del self._records[: len(records)]
+        return Report(played, records, len(self._jobs))
+
+    @answered
+    async def close(self) -> None:
+        for task in [*self._jobs.values()]:
+            task.cancel()
+        await asyncio.gather(*self._jobs.values(), return_exceptions=True)
+        await self._side.close()
+        await self._client.close()
+
+    async def _play(self, number: int, job: RolloutJob) -> None:
+        self._client.began(job.cohort)
+        try:
+            rollout = await self._side.play(job)
+            result: tuple[Tree, ScoredRollout] = rollout.tree, await rollout.scored
+            self._played.append(Played(number, pickle.dumps(result, pickle.HIGHEST_PROTOCOL)))
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            self._played.append(Played(number, error=sent_error(error, f"in {self.process}")))
+        finally:
+            self._jobs.pop(number, None)
+            self._client.ended()
+            self._news.set()

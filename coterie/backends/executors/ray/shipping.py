@@ -1,0 +1,100 @@
+"""Weights on their way to the process of the engine.
+
+A module travels whole the first time, pickled; afterwards only the tensors that the policy trains. Modules
+that policies share stay one object on the other side, so that an engine may share their base there, too.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from coterie.core.types import Weights
+
+
+@dataclass(frozen=True, slots=True)
+class SentWeights:
+    """A `Weights` that is picklable."""
+
+    weights: Weights
+    """Without its module, its tokenizer and its tensors."""
+    module: int = -1
+    """Number of the module; -1: none, or an object of another kind, which always travels whole."""
+    pickled: bytes = b""
+    """The module, the first time that it is sent."""
+    state: Mapping[str, Any] | None = None
+    """Afterwards: the tensors of the module that the policy trains, by name."""
+    tokenizer: bytes = b""
+    tensors: list[tuple[str, Any]] | None = None
+
+
+class Sender:
+    """Makes `SentWeights`. It has one receiver, which gets all that it makes, in that order."""
+
+    def __init__(self) -> None:
+        self._modules: list[Any] = []
+        self._introduced: set[str] = set()
+        """Policies whose tokenizers were sent."""
+
+    def send(self, weights: Weights) -> SentWeights:
+        """What the receiver needs of these weights, which may change as soon as this method returns."""
+        bare = replace(weights, module=None, tokenizer=None, tensors=None)
+        tensors = None if weights.tensors is None else [(n, _copied(t)) for n, t in weights.tensors()]
+        new = weights.policy not in self._introduced and weights.tokenizer is not None
+        self._introduced.add(weights.policy)
+        sent = SentWeights(bare, tokenizer=pickle.dumps(weights.tokenizer) if new else b"", tensors=tensors)
+        if weights.module is None or tensors is not None:
+            return sent
+        number = next((n for n, known in enumerate(self._modules) if known is weights.module), -1)
+        if number >= 0:
+            return replace(sent, module=number, state=_trained(weights.module, weights.adapter))
+        if hasattr(weights.module, "named_parameters"):
+            number = len(self._modules)
+            self._modules.append(weights.module)
+        return replace(sent, module=number, pickled=pickle.dumps(weights.module, pickle.HIGHEST_PROTOCOL))
+
+
+def _trained(module: Any, adapter: str | None) -> dict[str, Any]:
+    """The tensors of an adapter, or all parameters of a plain model."""
+    return {
+        name: _copied(tensor)
+        for name, tensor in module.named_parameters()
+        if adapter is None or f".{adapter}." in f"{name}."
+    }
+
+
+def _copied(tensor: Any) -> Any:
+    return tensor.detach().to("cpu", copy=True)
+
+
+class Receiver:
+    """Makes weights of what a `Sender` sends."""
+
+    def __init__(self) -> None:
+        self._modules: dict[int, Any] = {}
+        self._tokenizers: dict[str, Any] = {}
+
+    def receive(self, sent: SentWeights) -> Weights:
+        """The weights; their module is this object's, and changes with the next of its policies."""
+        weights, policy = sent.weights, sent.weights.policy
+        if sent.tokenizer:
+            self._tokenizers[policy] = pickle.loads(sent.tokenizer)
+        module = pickle.loads(sent.pickled) if sent.pickled else self._modules.get(sent.module)
+        if sent.module >= 0:
+            self._modules[sent.module] = module
+        if sent.state is not None:
+            _write(module, sent.state)
+        given = sent.tensors
+        tensors = None if given is None else (lambda: iter(given))
+        return replace(weights, module=module, tokenizer=self._tokenizers.get(policy), tensors=tensors)
+
+
+def _write(module: Any, state: Mapping[str, Any]) -> None:
+    import torch
+
+    parameters = dict(module.named_parameters())
+    with torch.no_grad():
+        for name, tensor in state.items():
+            parameters[name].copy_(tensor)

@@ -1,0 +1,65 @@
+"""Plugins in single files: `coterie run -p my_plugin.py`."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from weakref import WeakKeyDictionary
+
+from coterie.core.errors import PluginError
+from coterie.discovery.manager import Plugins, Report
+from coterie.discovery.registry import renamed
+
+_LOADED: WeakKeyDictionary[Plugins, dict[Path, tuple[bytes, Report]]] = WeakKeyDictionary()
+"""By manager and file: the content that was loaded, and what became of it."""
+
+
+def load_plugin_file(manager: Plugins, path: Path) -> None:
+    """Load one file as a plugin. Its errors are the user's, so they are raised and not only reported.
+
+    A file that is loaded already, with the same content, is left as it is.
+
+    Raises:
+        PluginError: the file doesn't import, was loaded with another content, or its hooks are wrong.
+    """
+    if not path.is_file():
+        raise PluginError(f"no such plugin file: {path}", fix="name a Python file")
+    content, loaded = path.read_bytes(), _LOADED.setdefault(manager, {})
+    if path.resolve() in loaded:
+        before, report = loaded[path.resolve()]
+        if before != content:
+            what, why = f"{path} is loaded already", "it has changed since"
+            raise PluginError(what, why=why, fix="start a new process")
+        _check_report(path, report)
+        return
+    name = path.stem
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise PluginError(f"{path} is not a Python file", fix="its name ends in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(name, module)  # so that `my_plugin:Object` and pickling find it
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}{renamed(error)}"
+        raise PluginError(f"{path} fails when it is imported", why=why) from error
+    report = Report(name, str(path), "")
+    loaded[path.resolve()] = content, report
+    manager.add(module, report)
+    _check_report(path, report)
+
+
+def _check_report(path: Path, report: Report) -> None:
+    if not report.ok:
+        raise PluginError(f"{path} is not a working plugin", why="; ".join(report.errors))
+
+
+def loaded_files(manager: Plugins) -> list[Path]:
+    """The files that were loaded, as absolute paths."""
+    return list(_LOADED.get(manager, {}))
+
+
+def contents(manager: Plugins) -> dict[Path, bytes]:
+    """The content of each file that was loaded."""
+    return {path: content for path, (content, _) in _LOADED.get(manager, {}).items()}

@@ -1,0 +1,317 @@
+"""Runs on a Ray cluster of this machine: the same results as in one process, and what faults do to them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import coterie
+from coterie.backends.cluster.connection import QUIET
+from coterie.backends.executors.ray import executor as module
+from coterie.backends.executors.ray.executor import RayExecutor
+from coterie.core.errors import ConfigError, UserError
+from tests.test_resume import MATRIX, rows, same, weights
+
+pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("ray")]
+
+PLAN = ["schedule.tasks_per_step=4", "schedule.steps=3", "schedule.checkpoint_every=1",
+        "schedule.evaluate_every=2", "schedule.evaluate_tasks=2", "loss.entropy=0.3"]  # fmt: skip
+LADDER = ["env.curriculum={field: size, values: [3, 4], promote_at: 0.0, window: 2}"]
+AHEAD = "schedule.max_staleness=1"
+ROOT = Path(__file__).parents[4]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A cluster that the runs of this module find."""
+    ray = pytest.importorskip("ray")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in QUIET.items():
+            patch.setenv(name, value)
+        ray.init(address="local", num_cpus=12, include_dashboard=False, log_to_driver=False)
+        yield ray
+        ray.shutdown()
+
+
+GAMES: dict[str, tuple[str, dict[str, Any], list[str]]] = {
+    "tabular": (MATRIX, {}, ["schedule.checkpoint_every=1", "schedule.steps=4"]),
+    "tabular ahead": (MATRIX, {}, ["schedule.steps=5", AHEAD]),
+    "shared": ("plan_path", {"scale": "smoke"}, PLAN),
+    "lora ahead": ("plan_path", {"scale": "smoke", "overlays": ["l1", "per_role"]}, [*PLAN, AHEAD]),
+    "lora longer": ("plan_path", {"scale": "smoke", "overlays": ["l1"]}, [*PLAN, AHEAD, "schedule.steps=8"]),
+    "full": ("plan_path", {"scale": "smoke", "overlays": ["l2", "per_role"]}, PLAN),
+    "curriculum": ("plan_path", {"scale": "smoke"}, [*PLAN, *LADDER]),
+}
+
+
+def both(tmp_path: Path, game: str, workers: int, *more: str) -> tuple[Path, Path]:
+    """The folders of a run in this process and of one on the cluster."""
+    source, named, settings = GAMES[game]
+    coterie.train(source, **named, overrides=[*settings, *more], out=tmp_path / "local")
+    on_ray(tmp_path / "ray", game, workers, *more)
+    return tmp_path / "local", tmp_path / "ray"
+
+
+def on_ray(folder: Path, game: str, workers: int = 2, *more: str, **others: Any) -> coterie.TrainResult:
+    source, named, settings = GAMES[game]
+    named = {**named, "overlays": [*named.get("overlays", ()), "ray"]}
+    workers_ = f"cluster.workers={workers}"
+    return coterie.train(source, **named, overrides=[*settings, workers_, *more], out=folder, **others)
+
+
+@pytest.mark.parametrize(
+    ("game", "workers"),
+    [
+        ("tabular", 1),
+        ("tabular ahead", 5),
+        ("shared", 2),
+        ("lora ahead", 2),
+        pytest.param("full", 5, marks=pytest.mark.long),
+        pytest.param("curriculum", 2, marks=pytest.mark.long),
+        pytest.param("shared", 5, marks=pytest.mark.long),
+        pytest.param("lora ahead", 1, marks=pytest.mark.long),
+    ],
+)
+def test_a_run_on_a_cluster_is_the_run_in_one_process(cluster, tmp_path, game, workers):
+    same(*both(tmp_path, game, workers))
+
+
+class Watched:
+    """What a test sees of the processes of a run."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.hosts: list[Any] = []
+        self.executors: list[RayExecutor] = []
+        plain = RayExecutor._new_host
+
+        async def new_host(executor: RayExecutor) -> Any:
+            host = await plain(executor)
+            self.hosts.append(host)
+            if executor not in self.executors:
+                self.executors.append(executor)
+            return host
+
+        monkeypatch.setattr(RayExecutor, "_new_host", new_host)
+
+    def at(self, step: int, what: Any) -> Any:
+        """A `progress` that does something once, after a step."""
+
+        def progress(done: int, expected: int, row: Any) -> None:
+            if done == step:
+                what()
+
+        return progress
+
+
+@pytest.mark.parametrize("game", ["tabular", "lora longer"])
+def test_the_jobs_of_a_killed_host_are_played_again(cluster, tmp_path, monkeypatch, caplog, game):
+    watched = Watched(monkeypatch)
+    source, named, settings = GAMES[game]
+    coterie.train(source, **named, overrides=settings, out=tmp_path / "local")
+    kill = watched.at(1, lambda: os.kill(watched.hosts[0].pid, signal.SIGKILL))
+    on_ray(tmp_path / "ray", game, 2, progress=kill)
+    assert len(watched.hosts) == 3 and "another one plays its" in caplog.text
+    kept = [{k: v for k, v in row.items() if not k.startswith("cluster/")} for row in rows(tmp_path / "ray")]
+    assert kept == rows(tmp_path / "local") and weights(tmp_path / "ray") == weights(tmp_path / "local")
+    lost = [row.get("cluster/hosts_lost") for row in rows(tmp_path / "ray")]
+    assert [n for n in lost if n is not None] == [1.0]
+
+
+def test_a_host_that_hangs_counts_as_dead(cluster, tmp_path, monkeypatch, caplog):
+    watched = Watched(monkeypatch)
+    coterie.train(MATRIX, overrides=GAMES["tabular"][2], out=tmp_path / "local")
+    freeze = watched.at(1, lambda: os.kill(watched.hosts[0].pid, signal.SIGSTOP))
+    on_ray(tmp_path / "ray", "tabular", 2, "cluster.timeout=4", progress=freeze)
+    assert "no answer for 4 s" in caplog.text
+    assert weights(tmp_path / "ray") == weights(tmp_path / "local")
+
+
+def test_a_dead_engine_ends_the_run_by_name_and_a_resume_goes_on(cluster, tmp_path, monkeypatch):
+    watched = Watched(monkeypatch)
+    coterie.train(MATRIX, overrides=GAMES["tabular"][2], out=tmp_path / "local")
+    kill = watched.at(2, lambda: os.kill(watched.executors[0]._engine.pid, signal.SIGKILL))
+    with pytest.raises(UserError, match="the engine's process is gone"):
+        on_ray(tmp_path / "ray", "tabular", 2, progress=kill)
+    coterie.train(resume=tmp_path / "ray", overrides=["cluster.workers=1"])
+    same(tmp_path / "local", tmp_path / "ray")
+
+
+PLUGIN = """
+import os, logging
+import coterie
+from coterie import hookimpl
+from tests.games import Matrix
+
+class Faulty(Matrix):
+    class Config(Matrix.Config):
+        how: str = "none"
+
+    def step(self, state, joint, ctx):
+        how = self.config.how
+        if how == "raise":
+            raise KeyError("no such cell")
+        if how == "die":
+            os._exit(3)
+        if how == "warn":
+            logging.getLogger("coterie").warning("the board is worn")
+        return super().step(state, joint, ctx)
+
+@hookimpl
+def register_environments(register):
+    register("faulty", Faulty)
+"""
+
+
+@pytest.fixture
+def faulty(tmp_path: Path) -> Iterator[Path]:
+    file = tmp_path / "faulty_game.py"
+    file.write_text(PLUGIN)
+    yield file
+
+
+def command(file: Path, out: Path, how: str, *more: str) -> subprocess.CompletedProcess[str]:
+    arguments = [
+        MATRIX,
+        "-p",
+        str(file),
+        "--with",
+        "ray",
+        "env.type=faulty",
+        f"env.how={how}",
+        "--out",
+        str(out),
+    ]
+    return subprocess.run(
+        [sys.executable, "-m", "coterie", "run", *arguments, *more],
+        capture_output=True, text=True, timeout=120, cwd=ROOT,
+    )  # fmt: skip
+
+
+def test_a_plugin_file_travels_and_its_errors_come_back(tmp_path, faulty):
+    done = command(faulty, tmp_path / "fine", "warn", "schedule.steps=2")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("the board is worn") == 1, "two hosts warn of it, and the run tells it once"
+    done = command(faulty, tmp_path / "raises", "raise")
+    text = done.stdout + done.stderr
+    assert done.returncode != 0 and "KeyError" in text and "faulty_game.py" in text
+    done = command(faulty, tmp_path / "dies", "die", "cluster.workers=1", "schedule.tasks_per_step=1")
+    assert done.returncode != 0 and "Traceback" not in done.stderr
+    assert "3 rollout hosts were lost while they played task" in done.stderr
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_is_left_of_a_run_that_ends(tmp_path, how):
+    arguments = [MATRIX, "--with", "ray", "schedule.steps=100000", "--out", str(tmp_path / "run")]
+    run = subprocess.Popen(
+        [sys.executable, "-m", "coterie", "run", *arguments],
+        cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )  # fmt: skip
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    wait_for(lambda: metrics.exists() and metrics.stat().st_size > 0, 90)
+    mine = family(run.pid)
+    assert sum("RolloutHost" in name or "EngineHost" in name for name in mine.values()) == 3, mine
+    os.kill(run.pid, how)
+    run.wait(60)
+    wait_for(lambda: not alive(mine), 60)
+
+
+def wait_for(true: Any, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it took too long"
+        time.sleep(0.2)
+
+
+def family(root: int) -> dict[int, str]:
+    """Processes that descend from one, with their names."""
+    parents, names = {}, {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                stat = (folder / "stat").read_text()
+                names[int(folder.name)] = (folder / "cmdline").read_text().replace("\0", " ")
+            except OSError:
+                continue
+            parents[int(folder.name)] = int(stat.rpartition(")")[2].split()[1])
+    inside = {root}
+    while more := {pid for pid, parent in parents.items() if parent in inside} - inside:
+        inside |= more
+    return {pid: names[pid] for pid in inside - {root}}
+
+
+def alive(processes: dict[int, str]) -> list[str]:
+    """Those that run, of the same name; a zombie has none."""
+    left = []
+    for pid, name in processes.items():
+        try:
+            now = (Path("/proc") / str(pid) / "cmdline").read_text().replace("\0", " ")
+            if now.split()[:1] == name.split()[:1]:
+                left.append(name)
+        except OSError:
+            continue
+    return left
+
+
+def test_two_runs_on_one_cluster_do_not_disturb_each_other(cluster, tmp_path):
+    coterie.train(MATRIX, overrides=GAMES["tabular"][2], out=tmp_path / "local")
+    address = cluster.get_runtime_context().gcs_address
+    arguments = [MATRIX, "--with", "ray", *GAMES["tabular"][2], f"cluster.address={address}"]
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-m", "coterie", "run", *arguments, "--out", str(tmp_path / name)],
+            cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        )
+        for name in ("a", "b")
+    ]  # fmt: skip
+    for run in both:
+        _, errors = run.communicate(timeout=120)
+        assert run.returncode == 0, errors
+    same(tmp_path / "local", tmp_path / "a")
+    same(tmp_path / "local", tmp_path / "b")
+
+
+def test_too_small_a_cluster_is_told_with_its_numbers(cluster, tmp_path):
+    with pytest.raises(ConfigError, match="the run takes 41 CPUs, and the cluster has 12") as error:
+        on_ray(tmp_path / "run", "tabular", 40)
+    assert error.value.path == "cluster.workers"
+
+
+def test_an_address_where_nobody_answers_is_told(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "coterie", "run", MATRIX, "--with", "ray", "cluster.address=127.0.0.1:1",
+         "--out", str(tmp_path / "run")],
+        capture_output=True, text=True, timeout=120, cwd=ROOT,
+        env={**os.environ, "RAY_gcs_rpc_server_reconnect_timeout_s": "3"},
+    )  # fmt: skip
+    assert done.returncode != 0 and "no Ray cluster answers at 127.0.0.1:1" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_tree_travels_in_few_bytes(cluster, tmp_path, monkeypatch):
+    """At most 1.5 times its token arrays and its texts."""
+    sizes: list[tuple[int, int]] = []
+    plain = module.pickle.loads
+
+    def loads(data: bytes) -> Any:
+        tree, scored = plain(data)
+        useful = sum(
+            len(call.prompt_ids) * 8 + len(call.token_ids) * 16 + len(action.text)
+            for node in tree.nodes() for decision in node.decisions.values()
+            for action in decision.branches for call in action.calls
+        )  # fmt: skip
+        sizes.append((len(data), useful))
+        return tree, scored
+
+    monkeypatch.setattr(module.pickle, "loads", loads)
+    on_ray(tmp_path / "run", "shared")
+    sent, useful = map(sum, zip(*sizes, strict=True))
+    assert useful > 0 and sent <= 1.5 * useful, f"{sent / useful:.2f} times"
