@@ -15,7 +15,7 @@ CACHE      ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/coterie
 SCALE_VENV ?= $(CACHE)/scale-$(shell cat requirements/*.txt | sha256sum | cut -c 1-16)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test test-learning test-resume test-sandbox test-coach test-scale scale-venv test-wheels test-long lint docs bench clean
+.PHONY: help setup quickstart test test-learning test-resume test-sandbox test-coach test-scale scale-venv test-ray test-wheels test-long lint docs bench clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -65,13 +65,20 @@ SCALE_PYTHON = PYTHONPATH=$(CURDIR):$(CURDIR)/build/scale HF_HUB_OFFLINE=1 $(SCA
 test-scale: scale-venv build/scale/.installed  ## vLLM, DeepSpeed and several ranks, on the CPU (8 minutes and, once, the install)
 	$(SCALE_PYTHON) -m pytest -n2 -m "scale and not long" tests/scale
 
+$(VENV)/.ray: $(STAMP)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[ray]"
+	touch $@
+
+test-ray: $(VENV)/.ray  ## runs on a Ray cluster of this machine (5 minutes and, once, the install)
+	$(BIN)/python -m pytest -n0 -m "ray and not long" tests
+
 test-coach: setup  ## chat models, the coach and mathematics against servers with faults (2 minutes)
 	$(BIN)/python -m pytest -n2 -m "coach and not long" tests
 
 test-wheels: setup  ## a plugin package as a wheel in a fresh venv (a minute, needs a package index)
 	$(BIN)/python -m pytest -n0 -m wheels tests/packaging
 
-test-long: setup scale-venv build/scale/.installed  ## the tests that take minutes, and the quickstart with every engine
+test-long: setup $(VENV)/.ray scale-venv build/scale/.installed  ## the tests that take minutes, and the quickstart with every engine
 	$(BIN)/python -m pytest -m "long and not scale" --timeout 1800
 	$(BIN)/python benchmarks/staleness.py --out build/staleness.json
 	$(SCALE_PYTHON) -m pytest -n1 -m "long and scale" --timeout 7200 tests/scale

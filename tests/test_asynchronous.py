@@ -16,6 +16,7 @@ from coterie.backends.engines.tabular import TabularEngine
 from coterie.backends.engines.vllm.engine import VLLMEngine
 from coterie.backends.engines.vllm.settings import VLLMConfig
 from coterie.core.errors import UserError
+from coterie.recipes import load
 from tests.core.training.steps_ahead import asynchronous, oracle
 from tests.core.training.test_curriculum import curriculum, table
 from tests.core.training.test_in_flight import table as rounds
@@ -271,3 +272,28 @@ def test_what_is_in_play_at_the_end_is_not_counted(tmp_path):
     assert [row["step"] for row in rows(tmp_path / "ended")] == [1, 2, 3, 4]
     assert len(list((tmp_path / "ended" / "rollouts").iterdir())) == 4
     assert not list(Path(tmp_path / "ended").rglob(".tmp-*"))
+
+
+NAMES = ["speaker@3", "../up", "a/b", "with space", "ä%40"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_policies_of_any_name_are_resumed_with_their_versions(tmp_path, name):
+    """`speaker@3` beside `speaker`: the third version of one policy, and another policy."""
+    source = load(MATRIX).table
+    source["policies"] = {each: source["policies"]["row"] for each in (name, "speaker")}
+    source["team"]["roles"]["row"]["policy"], source["team"]["roles"]["column"]["policy"] = name, "speaker"
+    settings = ["schedule.max_staleness=2", "schedule.checkpoint_every=1"]
+    coterie.train(source, overrides=[*settings, "schedule.steps=8"], out=tmp_path / "whole")
+    coterie.train(source, overrides=[*settings, "schedule.steps=5"], out=tmp_path / "part" / "run")
+    assert [path.name for path in (tmp_path / "part").iterdir()] == ["run"]
+    coterie.train(resume=tmp_path / "part" / "run", overrides=["schedule.steps=8"])
+    same(tmp_path / "whole", tmp_path / "part" / "run")
+
+
+@pytest.mark.parametrize("change", ["schedule.tasks_per_step=2", "schedule.stratify=true"])
+def test_what_the_next_tasks_are_found_by_never_changes(tmp_path, change):
+    coterie.train(MATRIX, overrides=["schedule.steps=2"], out=tmp_path / "run")
+    with pytest.raises(UserError, match=change.partition("=")[0]) as error:
+        coterie.train(resume=tmp_path / "run", overrides=[change, "schedule.steps=3"], allow_change=True)
+    assert "--allow-change" not in error.value.fix

@@ -56,9 +56,12 @@ FREE = {
 }
 """By pattern of a path: whether the steps stay bit-equal. These settings, and those that a plugin marks with
 `MayChange`, decide the length of a run, its reports, its limits, and how fast or where it goes."""
-FIXED = ("*.type", "policies", "policies.*", "team.order", "team.roles.*.policy", "seed", "deterministic",
-         "schedule.max_staleness", "schedule.play")  # fmt: skip
-"""Patterns of paths that `--allow-change` doesn't reach: the checkpoint and the draws are made for them."""
+FIXED = (
+    *("*.type", "policies", "policies.*", "team.order", "team.roles.*.policy", "seed", "deterministic"),
+    *("schedule.max_staleness", "schedule.play", "schedule.tasks_per_step", "schedule.stratify"),
+)
+"""Patterns of paths that `--allow-change` doesn't reach: the checkpoint, the draws and the order of tasks are
+made for them."""
 PLACES = ("executor.*", "sandbox.*")
 """Patterns of FIXED paths that it does reach."""
 LENGTHS = ("steps", "epochs", "tokens", "stop_after")

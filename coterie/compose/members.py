@@ -34,12 +34,18 @@ class Build(Protocol):
 class HostsEngine(Protocol):
     """An executor that runs the engine in a process of its own, near the rollout sides."""
 
-    def host_engine(self, engine: Engine, make: Callable[[], Engine]) -> LocalEngineClient:
+    def host_engine(
+        self, engine: Engine, make: Callable[[], Engine], resources: Sequence[Any]
+    ) -> LocalEngineClient:
         """The client whose engine passes weights to the one that `make` makes there.
 
         Args:
             engine: the same engine in this process, which is never opened.
             make: picklable.
+            resources: sandboxes, tools and chat models of the rollout side.
+
+        Raises:
+            ConfigError: one of them can't be used in other processes.
         """
 
 

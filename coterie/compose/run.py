@@ -148,7 +148,7 @@ def _prepare(resolved: Resolved, splits: Collection[Split]) -> Prepared:
         check_versions(config, engine, trainer, pinned)
         client, executor = LocalEngineClient(engine), components["executor"]
         if isinstance(executor, HostsEngine):
-            client = executor.host_engine(engine, partial(make_engine, resolved))
+            client = executor.host_engine(engine, partial(make_engine, resolved), side.resources)
         return Run(
             resolved=resolved,
             rollout_side=side,

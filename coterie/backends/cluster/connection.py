@@ -5,7 +5,14 @@ from __future__ import annotations
 import logging
 import math
 import os
+import signal
+import socket
+import tempfile
+import threading
 import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from coterie.backends.cluster.settings import ClusterConfig
@@ -13,6 +20,7 @@ from coterie.core.errors import ConfigError, MissingExtra, UserError
 
 log = logging.getLogger("coterie")
 PATH = "cluster.address"
+LOCAL = "local"
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -39,6 +47,41 @@ def import_ray() -> Any:
     return ray
 
 
+def _address(setting: str) -> str:
+    """The address that a setting stands for. What other runs started for themselves is nobody else's."""
+    if setting != "auto":
+        return setting
+    if stated := os.environ.get("RAY_ADDRESS"):
+        return stated
+    try:  # written by `ray start`
+        folder = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
+        started = (Path(folder) / "ray" / "ray_current_cluster").read_text().strip()
+        _check_answers(started)
+    except (OSError, ValueError):
+        return LOCAL
+    return started
+
+
+def _check_answers(address: str) -> None:
+    """Raise OSError where nobody listens: Ray would try for more than a minute, and end the process."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not port.isdigit():
+        raise ValueError("it is no HOST:PORT")
+    socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+
+
+@contextmanager
+def _variables(values: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables that aren't set yet, for the processes that are started meanwhile."""
+    new = {name: value for name, value in values.items() if name not in os.environ}
+    os.environ.update(new)
+    try:
+        yield
+    finally:
+        for name in new:
+            os.environ.pop(name, None)
+
+
 class Connection:
     """A run's use of Ray: it connects once, places actors, and removes all of them when it ends."""
 
@@ -63,38 +106,25 @@ class Connection:
         self._check_room()
 
     def _connect(self) -> None:
-        address = self.settings.address
-        common = {
-            "log_to_driver": False,
-            "namespace": f"coterie-{uuid.uuid4().hex[:12]}",
-            "logging_level": logging.ERROR,
-        }
-        if address == "auto":
-            address = os.environ.get("RAY_ADDRESS", "auto")
-        if address == "auto":
-            try:
-                self.ray.init(address="auto", **common)
-                return
-            except ConnectionError:
-                address = "local"
-        if address == "local":
-            cpus = max(os.cpu_count() or 1, math.ceil(self._wanted["CPU"]))
-            before = {name: os.environ.get(name) for name in QUIET}
-            os.environ.update({name: value for name, value in QUIET.items() if name not in os.environ})
-            try:
-                self.ray.init(address="local", num_cpus=cpus, include_dashboard=False, **common)
-            finally:
-                for name, value in before.items():
-                    if value is None:
-                        os.environ.pop(name, None)
-            return
+        before = signal.getsignal(signal.SIGTERM)
         try:
-            self.ray.init(address=address, **common)
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            fix = "start it (`ray start --head`), correct the address, or set cluster.address=local"
-            raise UserError(
-                f"no Ray cluster answers at {address}", path=PATH, why=str(error), fix=fix
-            ) from error
+            address = _address(self.settings.address)
+            common = {"log_to_driver": False, "logging_level": logging.ERROR, "namespace": uuid.uuid4().hex}
+            if address == LOCAL:
+                cpus = max(os.cpu_count() or 1, math.ceil(self._wanted["CPU"]))
+                with _variables(QUIET):
+                    self.ray.init(address=LOCAL, num_cpus=cpus, include_dashboard=False, **common)
+                return
+            try:
+                _check_answers(address)
+                self.ray.init(address=address, **common)
+            except (OSError, ValueError, RuntimeError) as error:
+                what, why = f"no Ray cluster answers at {address}", f"{type(error).__name__}: {error}"
+                fix = "start it (`ray start --head`), correct the address, or set cluster.address=local"
+                raise UserError(what, path=PATH, why=why, fix=fix) from error
+        finally:  # Ray's handler would end the run in the middle of a step
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, before)
 
     @property
     def _wanted(self) -> dict[str, float]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import quote
 
 import numpy as np
 
@@ -10,6 +12,14 @@ from coterie.backends.models.table import Context, Table
 
 Rows = dict[Context, np.ndarray]
 MOMENTS = ("first", "second", "steps")
+
+
+def rows_file(folder: Path, policy: str, version: int | None = None) -> Path:
+    """The file of a policy's tables, or of an earlier version of them.
+
+    Names keep no `/`, which would lead out of the folder, and no `@`, which stands before a version.
+    """
+    return folder / f"{quote(policy, safe=' ')}{'' if version is None else f'@{version}'}.npz"
 
 
 @dataclass(slots=True)

@@ -41,7 +41,7 @@ from coterie.backends.models.table import (
     write_rows,
 )
 from coterie.backends.trainers.surrogates import check_finite, surrogate_of
-from coterie.backends.trainers.tables import MOMENTS, Moments, Rows, Tables
+from coterie.backends.trainers.tables import MOMENTS, Moments, Rows, Tables, rows_file
 from coterie.core.errors import ConfigError, RunFolderError
 from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.plugins.origin import origin_of
@@ -197,9 +197,9 @@ class TabularTrainer(Plugin):
         }
         (folder / "state.json").write_text(json.dumps(state, indent=1))
         for name, policy in self._policies.items():
-            write_rows(folder / f"{name}.npz", policy.table.words, **policy.tables())
+            write_rows(rows_file(folder, name), policy.table.words, **policy.tables())
             for version, table in policy.kept.items():
-                write_rows(folder / f"{name}@{version}.npz", table.words, logits=table.rows)
+                write_rows(rows_file(folder, name, version), table.words, logits=table.rows)
 
     def load(self, folder: Path) -> None:
         """Restore exactly what `save` wrote.
@@ -209,7 +209,7 @@ class TabularTrainer(Plugin):
         """
         try:
             state = json.loads((folder / "state.json").read_text())
-            read = {name: read_rows(folder / f"{name}.npz") for name in self._policies}
+            read = {name: read_rows(rows_file(folder, name)) for name in self._policies}
         except (OSError, ValueError, KeyError) as error:
             raise RunFolderError(
                 f"the trainer's state in {folder} can't be read", why=f"{type(error).__name__}: {error}"
@@ -234,7 +234,7 @@ class TabularTrainer(Plugin):
             policy.version = state[name]["version"]
             policy.kept = {}
             for version in state[name].get("kept", ()):
-                words, tables = read_rows(folder / f"{name}@{version}.npz")
+                words, tables = read_rows(rows_file(folder, name, version))
                 policy.kept[version] = Table(words, tables["logits"])
 
     def optimizer_steps(self, samples: int, siblings: int) -> int:

@@ -22,7 +22,6 @@ NEUTRAL: Table = {
     "team.max_stages": MAX_STAGES,
     "trainer.attention": "auto",
     "chat_models": {},
-    "cluster": None,
     "schedule.max_staleness": 0,
     "schedule.play": "auto",
     "team.overflow": "floor",  # a run that it changes was stopped by an error
@@ -54,11 +53,11 @@ class Resolved:
 
 
 def table_digest(table: Mapping[str, Any]) -> str:
-    """sha256 of a configuration table without its name, its summary and neutral values."""
+    """sha256 of a configuration table without its name, its summary, its cluster and neutral values."""
     kept = {
         key: _without_neutral(value, key)
         for key, value in table.items()
-        if key not in ("summary", "name") and (key not in NEUTRAL or value != NEUTRAL[key])
+        if key not in ("summary", "name", "cluster") and (key not in NEUTRAL or value != NEUTRAL[key])
     }
     if kept.get("deterministic") == "auto":
         kept["deterministic"] = True  # the default of versions without `auto`

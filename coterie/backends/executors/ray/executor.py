@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import pickle
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +16,7 @@ from coterie.backends.cluster.connection import Connection
 from coterie.backends.cluster.settings import ClusterConfig
 from coterie.backends.cluster.wire import received_error, unwrapped
 from coterie.backends.executors.ray.hosted_engine import HostedEngine, HostedIdleTime
-from coterie.backends.executors.ray.rollout_host import Report, RolloutHost
+from coterie.backends.executors.ray.rollout_host import Report, RolloutHost, unpacked
 from coterie.backends.remote.settings import RemoteSettings
 from coterie.core.config import validate
 from coterie.core.errors import ConfigError, UserError
@@ -89,15 +88,19 @@ class RayExecutor(Plugin):
         self._replaced = 0
         self._metrics: Counter[str] = Counter()
         """Of the cluster since the last training job; the next one's scores carry them to the step's row."""
-        self._open_host: Callable[[], bytes]
+        self._side = b""
+        """The pickled function that makes a rollout side."""
 
-    def host_engine(self, engine: Engine, make: Callable[[], Engine]) -> LocalEngineClient:
+    def host_engine(
+        self, engine: Engine, make: Callable[[], Engine], resources: Sequence[Any]
+    ) -> LocalEngineClient:
         """The client of an engine that `make` makes in a process of the cluster.
 
         Raises:
-            ConfigError: `engine`, the same in this process, is a server's.
+            ConfigError: `engine`, the same in this process, or a resource of the rollout side is a server's.
         """
-        _check_remote(engine)
+        for plugin in (engine, *resources):
+            _check_remote(plugin)
         self._engine = HostedEngine(make, self._connection)
         client = LocalEngineClient(self._engine, idle_time=HostedIdleTime(self._engine))
         return client
@@ -106,24 +109,28 @@ class RayExecutor(Plugin):
         """Start the rollout hosts.
 
         Raises:
-            ConfigError: a plugin of the rollout side can't be made there.
+            ConfigError: a node has other versions of the run's packages or plugin files.
+            UserError: the rollout side can't be made there.
         """
-        for resource in getattr(ctx.side, "resources", ()):
-            _check_remote(resource)
-        dumps = self._connection.ray.cloudpickle.dumps
         try:
-            dumps(ctx.make_side)
-        except Exception as error:
-            why = f"{type(error).__name__}: {error}"
-            raise ConfigError(
-                "the rollout side can't be sent to other processes", path="executor", why=why
-            ) from error
-
-        def payload() -> bytes:
-            codecs = {policy: self._engine.codec(policy) for policy in self._engine.policies}
-            return bytes(dumps((ctx.make_side, codecs, self._engine.call_now("batches"))))
-
-        self._open_host = payload
+            self._side = self._connection.ray.cloudpickle.dumps(ctx.make_side)
+        except Exception as error:  # what is pickled raises what it likes
+            what, why = (
+                "the rollout side can't be sent to other processes",
+                f"{type(error).__name__}: {error}",
+            )
+            fix = "keep what can't be pickled out of the configuration, or set executor=local"
+            raise ConfigError(what, path="executor", why=why, fix=fix) from error
+        made = await asyncio.gather(
+            *(self._new_host() for _ in range(self.settings.workers)), return_exceptions=True
+        )
+        errors = {str(each): each for each in made if isinstance(each, BaseException)}
+        if len(errors) > 1 and all(isinstance(error, UserError) for error in errors.values()):
+            what = f"{len(errors)} rollout hosts can't be opened"
+            raise UserError(what, path="cluster", why="\n".join(errors))
+        for error in errors.values():
+            raise error
+        self._hosts = [host for host in made if isinstance(host, _Host)]
 
     async def play(self, job: RolloutJob) -> Rollout:
         """Play a job on the host that has the fewest."""
@@ -177,9 +184,7 @@ class RayExecutor(Plugin):
 
     async def _send(self) -> None:
         """Give the jobs that wait to hosts with room, all that one gets in one message."""
-        if not self._made:
-            workers = range(self.settings.workers)
-            self._hosts += await asyncio.gather(*(self._new_host() for _ in workers))
+        await asyncio.gather(*(self._begin(host) for host in self._hosts if host.loop is None))
         await asyncio.sleep(0)  # all jobs of a step are asked for in one turn of the loop
         while self._queue and self._hosts:
             shares: dict[_Host, list[_Job]] = {}
@@ -224,9 +229,19 @@ class RayExecutor(Plugin):
         self._made += 1
         handle = self._connection.actor(RolloutHost, cpus=self.settings.worker_cpus, name=name)
         host = _Host(name, handle)
-        host.pid = await self._call(host, "open", name, own_code(), self._open_host(), self._engine.actor)
-        host.loop = asyncio.ensure_future(self._watch(host))
+        try:
+            host.pid = await self._call(host, "open", name, own_code(), self._side, self._engine.actor)
+        except _Gone as error:
+            raise UserError(f"{name} ended while it was opened", path="executor", why=str(error)) from error
         return host
+
+    async def _begin(self, host: _Host) -> None:
+        """Give a host the codecs, known once the engine has weights, and take its reports from then on."""
+        codecs = {policy: self._engine.codec(policy) for policy in self._engine.policies}
+        sent = self._connection.ray.cloudpickle.dumps(codecs)
+        with suppress(_Gone):  # `_watch` notices too
+            await self._call(host, "begin", sent, await self._engine.call("batches"))
+        host.loop = asyncio.ensure_future(self._watch(host))
 
     async def _call(self, host: _Host, method: str, *arguments: Any) -> Any:
         """Call a method of a host.
@@ -272,7 +287,7 @@ class RayExecutor(Plugin):
             if played.error:
                 job.result.set_exception(received_error(played.error))
             else:
-                tree, scored = pickle.loads(played.tree)
+                tree, scored = unpacked(played.tree)
                 if self._metrics and not job.job.evaluation:
                     metrics = Counter(self._metrics)
                     metrics.update(scored.metrics)
@@ -297,6 +312,7 @@ class RayExecutor(Plugin):
             fix = "see what ends them (memory?), or raise cluster.restarts"
             raise UserError(what, path="cluster.restarts", fix=fix)
         new = await self._new_host()
+        await self._begin(new)
         jobs = [job for job in host.jobs.values() if not job.result.done()]
         for job in jobs:
             job.host, new.jobs[job.number] = new, job

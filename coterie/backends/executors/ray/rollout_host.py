@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import pickle
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ class Played:
 
     number: int
     tree: bytes = b""
-    """The pickled (Tree, ScoredRollout)."""
+    """The packed (Tree, ScoredRollout)."""
     error: bytes = b""
 
 
@@ -39,6 +40,17 @@ class Report:
     records: list[Record]
     active: int
     """Jobs that are played or scored now."""
+
+
+def packed(result: tuple[Tree, ScoredRollout]) -> bytes:
+    """A tree and its scores in few bytes: the names and numbers of a tree are alike, and compress well."""
+    return zlib.compress(pickle.dumps(result, pickle.HIGHEST_PROTOCOL), level=1)
+
+
+def unpacked(data: bytes) -> tuple[Tree, ScoredRollout]:
+    """The tree and the scores of `packed`."""
+    result: tuple[Tree, ScoredRollout] = pickle.loads(zlib.decompress(data))
+    return result
 
 
 class _Records(logging.Handler):
@@ -64,31 +76,41 @@ class RolloutHost:
         self._records: list[Record] = []
         self._news = asyncio.Event()
         self._side: RolloutSide
-        self._client: HostEngineClient
+        self._name = ""
+        self._engine: Any = None
+        self._client: HostEngineClient | None = None
 
     @answered
-    async def open(self, name: str, code: Code, payload: bytes, engine: Any) -> int:
-        """Make and open the rollout side; returns the process id.
+    async def open(self, name: str, code: Code, make: bytes, engine: Any) -> int:
+        """Make the rollout side; returns the process id.
 
         Args:
-            payload: the pickled function that makes the side, the codecs, and whether the engine begins its
-                batches by the count of active rollouts.
+            make: the pickled function that makes it.
             engine: handle of the engine host.
         """
         use_code(code)
-        make, codecs, batches = pickle.loads(payload)
         log = logging.getLogger("coterie")
         log.addHandler(_Records(self._records, self._news.set))
         log.propagate = False
+        self._side = pickle.loads(make)()
+        self._name, self._engine = name, engine
+        return os.getpid()
+
+    @answered
+    async def begin(self, codecs: bytes, batches: bool) -> None:
+        """Open the rollout side.
+
+        Args:
+            codecs: the pickled codecs, by policy.
+            batches: whether the engine begins its batches by the count of active rollouts.
+        """
 
         def method(called: str, *arguments: Any) -> Any:
-            return getattr(engine, called).remote(*arguments)
+            return getattr(self._engine, called).remote(*arguments)
 
-        self._side = make()
-        self._client = HostEngineClient(method, name, batches=batches, codecs=codecs)
+        self._client = HostEngineClient(method, self._name, batches=batches, codecs=pickle.loads(codecs))
         self._client.start()
         await self._side.open(self._client)
-        return os.getpid()
 
     @answered
     async def play(self, jobs: list[tuple[int, RolloutJob]]) -> None:
@@ -119,20 +141,23 @@ class RolloutHost:
         for task in [*self._jobs.values()]:
             task.cancel()
         await asyncio.gather(*self._jobs.values(), return_exceptions=True)
-        await self._side.close()
-        await self._client.close()
+        if self._client is not None:
+            await self._side.close()
+            await self._client.close()
 
     async def _play(self, number: int, job: RolloutJob) -> None:
-        self._client.began(job.cohort)
+        client = self._client
+        assert client is not None, "`begin` comes before any job"
+        client.began(job.cohort)
         try:
             rollout = await self._side.play(job)
             result: tuple[Tree, ScoredRollout] = rollout.tree, await rollout.scored
-            self._played.append(Played(number, pickle.dumps(result, pickle.HIGHEST_PROTOCOL)))
+            self._played.append(Played(number, packed(result)))
         except asyncio.CancelledError:
             raise
         except BaseException as error:
             self._played.append(Played(number, error=sent_error(error, f"in {self.process}")))
         finally:
             self._jobs.pop(number, None)
-            self._client.ended()
+            client.ended()
             self._news.set()

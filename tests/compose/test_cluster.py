@@ -1,0 +1,63 @@
+"""The table `cluster`."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+import coterie
+from coterie.compose import compose, prepare
+from coterie.compose.settings import settings_of
+from coterie.core.errors import ConfigError, MissingExtra
+from coterie.recipes import load
+from tests.test_resume import MATRIX
+
+
+def test_a_table_that_no_executor_reads_is_refused():
+    with pytest.raises(ConfigError, match="nothing consumes this table") as error:
+        prepare(load(MATRIX, overrides=["cluster={workers: 2}"]))
+    assert error.value.path == "cluster" and "executor=ray" in error.value.fix
+
+
+@pytest.mark.parametrize(
+    ("setting", "path"),
+    [
+        ("cluster.wokers=2", "cluster.wokers"),
+        ("cluster.workers=0", "cluster.workers"),
+        ("cluster.timeout=1", "cluster.timeout"),
+        ("cluster.worker_cpus=-1", "cluster.worker_cpus"),
+    ],
+)
+def test_a_wrong_setting_is_told_with_its_path(setting, path):
+    with pytest.raises(ConfigError) as error:
+        prepare(load(MATRIX, overlays=["ray"], overrides=[setting]))
+    assert error.value.path == path
+
+
+def test_where_a_run_is_played_is_no_part_of_its_digest():
+    plain = load(MATRIX, overlays=["ray"])
+    assert load(MATRIX, overlays=["ray"], overrides=["cluster.workers=7"]).digest() == plain.digest()
+
+
+def test_all_settings_of_a_cluster_may_change_when_a_run_resumes():
+    settings = settings_of(load(MATRIX, overlays=["ray"]).config)
+    table = settings.table["cluster"]
+    assert {"address", "workers", "timeout"} <= table.keys()
+    assert all(settings.mark(f"cluster.{name}").exact for name in table)
+
+
+def test_a_run_without_ray_names_the_extra(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtra, match="ray") as error:
+        coterie.train(MATRIX, overlays=["ray"], out=tmp_path / "run")
+    assert "coterie[ray]" in error.value.fix
+
+
+def test_a_model_of_a_server_is_refused_with_ray():
+    chat = "chat_models={coach: {type: openai, model: some, api_key: '${KEY}'}}"
+    coach = "rewards.coach={type: coach, model: coach}"
+    resolved = load("mathchat_coach", scale="smoke", overlays=["ray"], overrides=[chat, coach])
+    with pytest.raises(ConfigError, match="can't be used with executor 'ray' yet") as error:
+        compose(resolved)
+    assert error.value.path == "chat_models.coach"
