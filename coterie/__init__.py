@@ -57,11 +57,9 @@ if TYPE_CHECKING:
         UsesRunFolder as UsesRunFolder,
         WarmStarts as WarmStarts,
     )
+    from coterie.compose.policies import RunConfig as RunConfig
     from coterie.core.concurrency.active_rollouts import ActiveRollouts as ActiveRollouts
-    from coterie.core.config import (
-        PolicyConfig as PolicyConfig,
-        RunConfig as RunConfig,
-    )
+    from coterie.core.config import PolicyConfig as PolicyConfig
     from coterie.core.errors import (
         ConfigError as ConfigError,
         CoterieError as CoterieError,
@@ -314,7 +312,8 @@ _PUBLIC = {
     "coterie.core.plugins": "Composed MayChange Plugin PluginConfig",
     "coterie.discovery.hookspecs": "Register",
     "coterie.core.plugins.origin": "plugin_call",
-    "coterie.core.config": "PolicyConfig RunConfig",
+    "coterie.core.config": "PolicyConfig",
+    "coterie.compose.policies": "RunConfig",
     "coterie.core.errors": """
         ConfigError CoterieError DataError MissingExtra PluginError PolicyFault RunFolderError
         SystemFault TooManyMissing UserError did_you_mean

@@ -89,6 +89,8 @@ def least_step(side: LocalRolloutSide, config: RunConfig) -> Least:
     path = "sampler" if plan.chains * branches > tasks else "schedule.tasks_per_step"
     settings = "sampler.chains, sampler.branches or schedule.tasks_per_step"
     in_play = 1 + config.schedule.max_staleness
+    if config.schedule.steps:
+        in_play = min(in_play, config.schedule.steps)
     if in_play > 1:
         settings += ", or schedule.max_staleness"
     return Least("a step", path, settings, trees, trees * branches, trees * joints, in_play)

@@ -104,7 +104,8 @@ async def open_run(
             if run.pinned
             else "in flight: the newest weights play"
         )
-        _say(run, f"up to {run.ahead} steps are played ahead, {how} (schedule.play)")
+        steps = "1 step is" if run.ahead == 1 else f"up to {run.ahead} steps are"
+        _say(run, f"{steps} played ahead, {how} (schedule.play)")
     _say(run, f"loaded in {seconds:.0f}s; step {run.state.step + 1} plays {schedule.tasks_per_step} tasks")
 
 

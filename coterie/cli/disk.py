@@ -72,4 +72,4 @@ def _at_once(schedule: Any, evaluates: bool) -> int:
         return int(kept)
     every = schedule.checkpoint_every or schedule.steps
     made = -(-schedule.steps // every) + (schedule.steps if evaluates else 0)  # a best one may be between
-    return int(min(kept, made))
+    return int(min(kept, made, schedule.steps + 1))

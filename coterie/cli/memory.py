@@ -19,7 +19,7 @@ from coterie.cli.memory_ahead import add_versions
 from coterie.cli.memory_layout import Layout, inside, layout_of
 from coterie.cli.memory_served import served
 from coterie.cli.memory_trainer import Division, activations, device_of, division_of, settings_of
-from coterie.cli.memory_vllm import Server, server
+from coterie.cli.memory_vllm import Server, adapter_bytes, server
 from coterie.core.errors import UserError
 from coterie.core.protocols import EngineClient
 
@@ -342,6 +342,9 @@ class _Estimator:
             for name in [*model.modules]
             if name in separate or name == next(each for each in model.modules if each not in separate)
         }
+        adapters = adapter_bytes(self.run, self.configs, self.sizes)
+        for name, size in adapters.items():
+            copies[name] = copies.get(name, 0) + size
         config: Any = self.run.engine.config  # type: ignore[attr-defined]
         whole = sum(copies.values())
         ahead = self.run.config.schedule.max_staleness > 0
@@ -349,6 +352,11 @@ class _Estimator:
             config, whole, self.gpu, self.estimate.layout, inside(self.run), beside_updates=ahead
         )
         self.estimate.notes.append(self.server.note)
+        if adapters:
+            self.estimate.notes.append(
+                f"vLLM has places for versions of adapters, and twice as many in the host's memory: "
+                f"{2 * sum(adapters.values()) / 1e9:.3g} GB"
+            )
         self.estimate.one_device = self.server.beside_trainer
         for name, size in copies.items():
             self.estimate.policies[name]["engine"] = self.server.weights * size // whole

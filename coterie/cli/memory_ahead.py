@@ -19,7 +19,7 @@ def add_versions(
 ) -> int:
     """Add the engine's older versions to the parts of each policy, and `copies`: the trainer's, on the host.
 
-    vLLM's versions lie in what it reserves anyway.
+    vLLM's versions have places that `memory_vllm.adapter_bytes` counts.
 
     Returns:
         Bytes of all copies.

@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 from coterie.backends.engines.vllm.arguments import APART, BESIDE, sleeps
 from coterie.backends.engines.vllm.settings import VLLMConfig
+from coterie.backends.engines.vllm.steps_ahead import adapter_versions
 from coterie.cli.memory_layout import Layout
 from coterie.core.errors import UserError
 
+if TYPE_CHECKING:
+    from coterie.backends.models.policy import TorchPolicy
+    from coterie.backends.models.sizes import ModelSize
+    from coterie.core.training.run import Run
+
 GIB = 2**30
+
+
+def adapter_bytes(
+    run: Run, configs: Mapping[str, TorchPolicy], sizes: Mapping[str, ModelSize]
+) -> dict[str, int]:
+    """Bytes of the places that vLLM reserves for versions of each adapter; the host has twice as many."""
+    from coterie.backends.models.memory import WIDTH
+
+    versions = adapter_versions(run.config.schedule.max_staleness, run.pinned)
+    return {
+        name: versions * WIDTH[configs[name].dtype] * size.adapters.get(name, 0)
+        for name, size in sizes.items()
+        if configs[name].train == "lora"
+    }
 
 
 class Server(NamedTuple):
     """The memory of vLLM on one GPU."""
 
     weights: int
-    """Bytes of all bases' copies."""
+    """Bytes of all bases' copies, and of the places for adapters."""
     cache: int
     """Bytes of the KV cache."""
     beside_trainer: bool
@@ -38,7 +59,7 @@ def server(
     """The memory that the engine's settings reserve.
 
     Args:
-        weights: bytes of one copy of every base.
+        weights: bytes of one copy of every base, and of the places for adapters.
         gpu: bytes of one GPU; None: a CPU.
         inside: vLLM is in the run's process.
         beside_updates: it generates during updates.

@@ -10,29 +10,35 @@ from pydantic import create_model
 from pydantic.fields import FieldInfo
 
 from coterie.core.config import DEFAULT_TYPES, PolicyConfig, RunConfig, validate
+from coterie.core.config.schema import POLICY_READERS
 from coterie.core.errors import PluginError
 from coterie.core.plugins import Table, as_table
 from coterie.discovery import plugins
 
 
 def run_config(table: Mapping[str, Any]) -> RunConfig:
-    """The configuration of a table, its policies validated by what the chosen trainer and engine declare.
+    """The configuration of a table.
 
     Raises:
         ConfigError: for one wrong key or value.
         PluginError: see `policy_schema`.
     """
-    policies = table.get("policies")
-    if isinstance(policies, Mapping):
-        trainer, engine = (_type_of(table, kind) for kind in ("trainer", "engine"))
-        schema = policy_schema(trainer, engine)
-        why = f"neither the trainer '{trainer}' nor the engine '{engine}' declares it"
-        made = {
-            name: validate(schema, policy, f"policies.{name}", why=why) for name, policy in policies.items()
-        }
-        table = {**table, "policies": made}
     config: RunConfig = validate(RunConfig, table)
     return config
+
+
+def read_policies(table: Mapping[str, Any]) -> dict[str, PolicyConfig]:
+    """The policies of a run's table, validated by what the chosen trainer and engine declare."""
+    trainer, engine = (_type_of(table, kind) for kind in ("trainer", "engine"))
+    schema = policy_schema(trainer, engine)
+    why = f"neither the trainer '{trainer}' nor the engine '{engine}' declares it"
+    return {
+        name: validate(schema, policy, f"policies.{name}", why=why)
+        for name, policy in table["policies"].items()
+    }
+
+
+POLICY_READERS.append(read_policies)
 
 
 def _type_of(table: Mapping[str, Any], kind: str) -> str:

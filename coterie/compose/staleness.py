@@ -25,11 +25,15 @@ class ChoosesDevice(Protocol):
 
 
 @runtime_checkable
-class LeasesSome(Protocol):
-    """An engine that leases versions of some policies, and keeps one version of others."""
+class ChecksAhead(Protocol):
+    """An engine with settings or policies that can't be played ahead."""
 
-    def check_versions(self, policies: Mapping[str, PolicyConfig], ahead: int) -> None:
-        """Raise ConfigError for a policy of which it can't hold `ahead` + 1 versions; it isn't open yet."""
+    def check_ahead(self, policies: Mapping[str, PolicyConfig], ahead: int, pinned: bool) -> None:
+        """Raise ConfigError for them; the engine isn't open yet.
+
+        Args:
+            ahead: steps that are played beside the one that is due; pinned ones need `ahead` + 1 versions.
+        """
 
 
 def check_staleness(config: RunConfig, loss: Loss) -> None:
@@ -70,22 +74,25 @@ def plays_pinned(config: RunConfig, trainer: Trainer) -> bool:
 
 
 def check_versions(config: RunConfig, engine: Engine, trainer: Trainer, pinned: bool) -> None:
-    """Refuse pinned steps ahead where the engine or the trainer has one version of the weights only.
+    """Refuse steps ahead that the engine can't play, and pinned ones where engine or trainer has one version.
 
     Raises:
         ConfigError: of all policies, or of the one that is named.
     """
-    if not (config.schedule.max_staleness and pinned):
+    ahead = config.schedule.max_staleness
+    if not ahead:
+        return
+    if isinstance(engine, ChecksAhead):
+        engine.check_ahead(config.policies, ahead, pinned)
+    if not pinned:
         return
     for kind, plugin, protocol in (("engine", engine, LeasesVersions), ("trainer", trainer, KeepsVersions)):
         if not isinstance(plugin, protocol):
             named = getattr(config, kind)["type"]
             raise ConfigError(
                 f"the {kind} '{named}' keeps one version of the weights, and pinned steps ahead need "
-                f"{config.schedule.max_staleness + 1}",
+                f"{ahead + 1}",
                 path=PATH,
                 why=f"it has no {'lease and release' if kind == 'engine' else 'keep, drop and weights_at'}",
                 fix=f"{NONE}, set schedule.play=in_flight, or choose another {kind}",
             )
-    if isinstance(engine, LeasesSome):
-        engine.check_versions(config.policies, config.schedule.max_staleness)

@@ -80,11 +80,11 @@ class MixedEngine(Plugin):
             if hasattr(engine, "use_run_folder"):
                 engine.use_run_folder(folder)
 
-    def check_versions(self, policies: Mapping[str, PolicyConfig], ahead: int) -> None:
-        """Have the engine of the policies with weights refuse those of which it can't hold versions."""
-        check = getattr(self.config.local, "check_versions", None)
+    def check_ahead(self, policies: Mapping[str, PolicyConfig], ahead: int, pinned: bool) -> None:
+        """Have the engine of the policies with weights refuse what it can't play ahead."""
+        check = getattr(self.config.local, "check_ahead", None)
         if check is not None:
-            check(_played(policies, remote=False), ahead)
+            check(_played(policies, remote=False), ahead, pinned)
 
     async def open(self, ctx: EngineContext) -> None:
         """Open each engine with its policies."""

@@ -6,11 +6,11 @@ The settings inside a component's table are validated by its plugin's own `Confi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, model_validator
 
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import Component, Table
@@ -141,6 +141,10 @@ class ScheduleConfig(Strict):
     )
 
 
+POLICY_READERS: list[Callable[[Mapping[str, Any]], Mapping[str, PolicyConfig]]] = []
+"""The last one reads the policies of a run's table. `compose/policies.py`, which may ask plugins, puts it here."""
+
+
 class RunConfig(Strict):
     """The configuration of a run."""
 
@@ -172,16 +176,14 @@ class RunConfig(Strict):
         None, description="Of an executor that uses several machines; it declares the keys."
     )
 
-    @field_validator("policies", mode="before")
+    @model_validator(mode="before")
     @classmethod
-    def _read_policies(cls, policies: Any) -> Any:
-        """Refuse a policy's bare table, whose fields only the chosen trainer and engine know."""
-        bare = isinstance(policies, Mapping) and [p for p in policies if isinstance(policies[p], Mapping)]
-        if bare:
-            why = "the trainer and the engine declare which fields it has, and a RunConfig knows neither"
-            what = f"the table of policy '{bare[0]}' is not read"
-            raise ConfigError(what, path=f"policies.{bare[0]}", why=why, fix="coterie.load(table).config")
-        return policies
+    def _read_policies(cls, table: Any) -> Any:
+        """Have the policies' tables read: only the chosen trainer and engine know their fields."""
+        policies = table.get("policies") if isinstance(table, Mapping) else None
+        if not isinstance(policies, Mapping) or all(isinstance(p, PolicyConfig) for p in policies.values()):
+            return table
+        return {**table, "policies": POLICY_READERS[-1](table)}
 
 
 DEFAULT_TYPES: Table = {

@@ -74,15 +74,14 @@ class Curriculum:
 
         Returns:
             `curriculum/level`, `curriculum/value` where it is a number, `curriculum/rate` (NaN before the
-            level's first episode) and `curriculum/episodes`, this step's included.
+            level's first episode) and `curriculum/episodes`, this step's included; the last two not of a
+            level that was left before.
         """
         level = state.level if level is None else level
-        counted = self._counted(trees, state, level)
-        metrics: Metrics = {
-            "curriculum/level": float(level),
-            "curriculum/rate": counted.rate,
-            "curriculum/episodes": float(counted.episodes),
-        }
+        metrics: Metrics = {"curriculum/level": float(level)}
+        if level == state.level:
+            counted = self._counted(trees, state, level)
+            metrics |= {"curriculum/rate": counted.rate, "curriculum/episodes": float(counted.episodes)}
         value = self.levels[level].value
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             metrics["curriculum/value"] = float(value)

@@ -285,9 +285,9 @@ def test_the_memory_of_versions_is_told_where_it_is_known(faked):
     ):
         policies = {"whole": TorchPolicy(model=model, dtype=dtype)}
         with pytest.raises(ConfigError) as caught:
-            VLLMEngine(VLLMConfig()).check_versions(policies, 2)
+            VLLMEngine(VLLMConfig()).check_ahead(policies, 2, True)
         assert told in caught.value.why, (model, dtype)
-    VLLMEngine(VLLMConfig()).check_versions(TEAM, 2)
+    VLLMEngine(VLLMConfig()).check_ahead(TEAM, 2, True)
 
 
 def test_kept_keys_without_an_effect_are_told(faked, caplog):

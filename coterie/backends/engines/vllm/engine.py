@@ -19,9 +19,9 @@ from coterie.backends.engines.vllm.settings import VLLMConfig, VLLMPolicy, check
 from coterie.backends.engines.vllm.steps_ahead import (
     adapter_versions,
     check_ahead,
-    check_pinned,
     keeps_versions,
     one_version,
+    warn_ahead,
 )
 from coterie.backends.engines.vllm.transfer import Folders
 from coterie.backends.models.compute_threads import compute
@@ -71,13 +71,13 @@ class VLLMEngine(Plugin):
         self.spanning = 0
         """Calls so far whose tokens several versions of the weights drew."""
 
-    def check_versions(self, policies: Mapping[str, Any], ahead: int) -> None:
-        """Refuse pinned steps ahead with a policy of which vLLM holds one version.
+    def check_ahead(self, policies: Mapping[str, Any], ahead: int, pinned: bool) -> None:
+        """Refuse steps ahead that vLLM can't play.
 
         Raises:
-            ConfigError: all weights of a policy are trained.
+            ConfigError: see `steps_ahead.check_ahead`.
         """
-        check_pinned(declared(policies, VLLMPolicy), ahead)
+        check_ahead(declared(policies, VLLMPolicy), self.config, ahead, pinned)
 
     async def open(self, ctx: EngineContext) -> None:
         """Check the settings. vLLM starts with the first `load_weights`.
@@ -90,7 +90,9 @@ class VLLMEngine(Plugin):
         check_settings(self.config)
         self.config.check_packages()
         policies = declared(ctx.policies, VLLMPolicy)
-        check_ahead(ctx, policies, self.config)
+        if ctx.ahead:
+            check_ahead(policies, self.config, ctx.ahead, ctx.pinned)
+        warn_ahead(ctx, self.config)
         self._context, self._configs = ctx, policies
 
     async def close(self) -> None:
@@ -323,7 +325,7 @@ class VLLMEngine(Plugin):
             dtype=dtype_of(self._configs[policy], merged.model),
             context=longest(self._configs, policy, merged.config, weights.tokenizer),
             tied=bool(getattr(merged.config, "tie_word_embeddings", False)),
-            adapters=len(adapters) * adapter_versions(self._opened),
+            adapters=len(adapters) * adapter_versions(self._opened.ahead, self._opened.pinned),
             adapter_rank=rank,
             beside_updates=self._opened.ahead > 0,
             share=share(self._configs),

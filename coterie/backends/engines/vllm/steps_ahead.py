@@ -17,25 +17,29 @@ if TYPE_CHECKING:
 log = logging.getLogger("coterie")
 
 
-def check_ahead(ctx: EngineContext, policies: Mapping[str, VLLMPolicy], settings: VLLMConfig) -> None:
-    """Refuse steps ahead that vLLM can't play; nothing is refused without them.
+def check_ahead(policies: Mapping[str, VLLMPolicy], settings: VLLMConfig, ahead: int, pinned: bool) -> None:
+    """Refuse steps ahead that vLLM can't play, before it is open.
 
     Raises:
         ConfigError: steps are pinned, and all weights of a policy are trained; or vLLM should sleep.
     """
-    if not ctx.ahead:
-        return
     if settings.sleep is True:
         raise ConfigError(
             "vLLM can't sleep during updates",
             path="engine.sleep",
-            why=f"schedule.max_staleness={ctx.ahead}: it plays further steps meanwhile",
+            why=f"schedule.max_staleness={ahead}: it plays further steps meanwhile",
             fix="set engine.sleep=false (or leave it out), or schedule.max_staleness=0",
         )
-    if ctx.pinned:
-        check_pinned(policies, ctx.ahead)
-        if settings.kv == "keep":
-            log.warning("engine.kv=keep has no effect: one version of the weights draws all of a pinned step")
+    if pinned:
+        check_pinned(policies, ahead)
+
+
+def warn_ahead(ctx: EngineContext, settings: VLLMConfig) -> None:
+    """Warn of settings that have no effect, or cost time, with steps ahead."""
+    if not ctx.ahead:
+        return
+    if ctx.pinned and settings.kv == "keep":
+        log.warning("engine.kv=keep has no effect: one version of the weights draws all of a pinned step")
     if servers.inside(settings):
         log.warning(
             "engine vllm: inside the run's process it shares the trainer's thread, and generates nothing "
@@ -89,12 +93,12 @@ def one_version(policy: str, ahead: int, why: str, gib: float = 0.0) -> ConfigEr
     )
 
 
-def adapter_versions(ctx: EngineContext) -> int:
+def adapter_versions(ahead: int, pinned: bool) -> int:
     """The versions of an adapter that one batch may have: vLLM evicts adapters beyond that silently.
 
     Pinned steps lease `ahead` + 1, and an evaluation or a sync brings the newest besides. In flight, requests
     that began with one version go on beside those of the next.
     """
-    if not ctx.ahead:
+    if not ahead:
         return 1
-    return ctx.ahead + 2 if ctx.pinned else 2
+    return ahead + 2 if pinned else 2

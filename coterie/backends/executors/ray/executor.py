@@ -128,8 +128,8 @@ class RayExecutor(Plugin):
         if len(errors) > 1 and all(isinstance(error, UserError) for error in errors.values()):
             what = f"{len(errors)} rollout hosts can't be opened"
             raise UserError(what, path="cluster", why="\n".join(errors))
-        for error in errors.values():
-            raise error
+        if errors:
+            raise next(iter(errors.values()))
         self._hosts = [host for host in made if isinstance(host, _Host)]
 
     async def play(self, job: RolloutJob) -> Rollout:
