@@ -8,10 +8,19 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from coterie.compose.contents import module_file
-from coterie.discovery import Plugins
+from coterie.discovery import Plugins, plugins
 from coterie.discovery.files import load_plugin_file as load_plugin_file, loaded_files as loaded_files
 
 log = logging.getLogger("coterie")
+
+
+def load_file(path: Path | str) -> None:
+    """Load one file as a plugin of this process, as `coterie run -p FILE` does.
+
+    Raises:
+        PluginError: the file doesn't import, was loaded with another content, or its hooks are wrong.
+    """
+    load_plugin_file(plugins(), Path(path))
 
 
 def make_importable(module: str, file: Path) -> None:

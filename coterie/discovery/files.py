@@ -41,7 +41,12 @@ def load_plugin_file(manager: Plugins, path: Path) -> None:
     sys.modules.setdefault(name, module)  # so that `my_plugin:Object` and pickling find it
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except SystemExit as error:  # it would end the command without a word
+        fix = "call it under `if __name__ == '__main__':` alone"
+        raise PluginError(f"{path} calls sys.exit({error.code!r}) when it is imported", fix=fix) from error
+    except BaseException as error:  # a stranger's module may raise anything
         why = f"{type(error).__name__}: {error}{renamed(error)}"
         raise PluginError(f"{path} fails when it is imported", why=why) from error
     report = Report(name, str(path), "")

@@ -131,9 +131,9 @@ class Plugins(pluggy.PluginManager):
 
         try:
             function(register=register)
-        except Exception as error:
-            if isinstance(error, PluginError):
-                raise  # strict mode
+        except (KeyboardInterrupt, PluginError):
+            raise  # PluginError: strict mode
+        except BaseException as error:  # also SystemExit, which would end the command without a word
             self.fail(report, f"hook '{hook}' raised {type(error).__name__}: {error}", error)
 
     def fail(self, report: Report, message: str, cause: BaseException | None = None) -> None:

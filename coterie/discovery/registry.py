@@ -17,7 +17,7 @@ from coterie.core.plugins.base import PluginConfig
 from coterie.core.plugins.kinds import DECLARING, FILES, KINDS, UNCONFIGURED
 from coterie.extras import EXTRA_OF
 
-IN_A_FILE = "if a file of yours has it: -p FILE.py; in Python: coterie.api.plugin_files.load_plugin_file"
+IN_A_FILE = "if a file of yours has it: -p FILE.py; in Python: coterie.api.plugin_files.load_file(FILE)"
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,7 +191,7 @@ def test_an_unknown_name_tells_which_plugins_are_broken_or_left_out(entries):
     with pytest.raises(PluginError) as caught:
         manager.registry.find("reward", "theirs")
     assert "plugin 'two' of b-dist is broken: import failed: ImportError: no such lib" in caught.value.why
-    assert "-p FILE.py" in caught.value.fix and "load_plugin_file" in caught.value.fix
+    assert "-p FILE.py" in caught.value.fix and "load_file" in caught.value.fix
     manager, _ = loaded(frozenset({"two"}))
     for name in ("mine", "a-dist:mine"):
         with pytest.raises(PluginError) as caught:
@@ -275,6 +275,31 @@ def test_one_file_is_a_plugin(tmp_path):
             load_plugin_file(manager, unmarked)
     with pytest.raises(PluginError, match="no such plugin file"):
         load_plugin_file(manager, tmp_path / "nothing.py")
+
+
+EXITS = """
+from coterie import hookimpl
+@hookimpl
+def register_rewards(register):
+    raise SystemExit("no license")
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("import sys; sys.exit(0)", "calls sys.exit(0) when it is imported"),
+        ("import sys; sys.exit('no license')", "calls sys.exit('no license')"),
+        ("raise BaseException('odd')", "fails when it is imported"),
+        (EXITS, "hook 'register_rewards' raised SystemExit: no license"),
+    ],
+)
+def test_a_file_that_exits_does_not_end_the_command_without_a_word(tmp_path, text, what):
+    file = tmp_path / "exits.py"
+    file.write_text(text)
+    with pytest.raises(PluginError) as error:
+        load_plugin_file(built_ins(), file)
+    assert what in f"{error.value} {error.value.why}" and "exits.py" in str(error.value)
 
 
 @hookimpl(specname="register_rewards")

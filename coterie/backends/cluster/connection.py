@@ -58,6 +58,7 @@ def _address(setting: str) -> str:
         started = (Path(folder) / "ray" / "ray_current_cluster").read_text().strip()
         _check_answers(started)
     except (OSError, ValueError):
+        log.info("no Ray cluster was started on this machine, and RAY_ADDRESS names none: starting one")
         return LOCAL
     return started
 

@@ -142,7 +142,7 @@ class ScheduleConfig(Strict):
 
 
 POLICY_READERS: list[Callable[[Mapping[str, Any]], Mapping[str, PolicyConfig]]] = []
-"""The last one reads the policies of a run's table. `compose/policies.py`, which may ask plugins, puts it here."""
+"""The last one reads the policies of a run's table; `compose/policies.py` puts it here, and asks plugins."""
 
 
 class RunConfig(Strict):

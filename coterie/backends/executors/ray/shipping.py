@@ -6,6 +6,7 @@ that policies share stay one object on the other side, so that an engine may sha
 
 from __future__ import annotations
 
+import copy
 import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -53,7 +54,8 @@ class Sender:
         if hasattr(weights.module, "named_parameters"):
             number = len(self._modules)
             self._modules.append(weights.module)
-        return replace(sent, module=number, pickled=pickle.dumps(weights.module, pickle.HIGHEST_PROTOCOL))
+        whole = pickle.dumps(_on_cpu(weights.module), pickle.HIGHEST_PROTOCOL)
+        return replace(sent, module=number, pickled=whole)
 
 
 def _trained(module: Any, adapter: str | None) -> dict[str, Any]:
@@ -63,6 +65,12 @@ def _trained(module: Any, adapter: str | None) -> dict[str, Any]:
         for name, tensor in module.named_parameters()
         if adapter is None or f".{adapter}." in f"{name}."
     }
+
+
+def _on_cpu(module: Any) -> Any:
+    """The module, or a copy without a tensor of a GPU, which the receiver may not have."""
+    on_gpu = hasattr(module, "parameters") and any(tensor.is_cuda for tensor in module.parameters())
+    return copy.deepcopy(module).to("cpu") if on_gpu else module
 
 
 def _copied(tensor: Any) -> Any:
@@ -82,13 +90,20 @@ class Receiver:
         if sent.tokenizer:
             self._tokenizers[policy] = pickle.loads(sent.tokenizer)
         module = pickle.loads(sent.pickled) if sent.pickled else self._modules.get(sent.module)
-        if sent.module >= 0:
-            self._modules[sent.module] = module
+        if sent.module >= 0 and sent.pickled:
+            self._modules[sent.module] = module = _on_gpu(module)
         if sent.state is not None:
             _write(module, sent.state)
         given = sent.tensors
         tensors = None if given is None else (lambda: iter(given))
         return replace(weights, module=module, tokenizer=self._tokenizers.get(policy), tensors=tensors)
+
+
+def _on_gpu(module: Any) -> Any:
+    """The module on this process's GPU, where it has one: engines compute where the module is."""
+    import torch
+
+    return module.to("cuda") if torch.cuda.is_available() else module
 
 
 def _write(module: Any, state: Mapping[str, Any]) -> None:

@@ -18,7 +18,7 @@ from coterie.backends.cluster.connection import QUIET
 from coterie.backends.executors.ray import executor as module
 from coterie.backends.executors.ray.executor import RayExecutor
 from coterie.core.errors import ConfigError, UserError
-from tests.test_resume import MATRIX, rows, same, weights
+from tests.test_resume import MATRIX, rollouts, rows, same, weights
 
 pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("ray")]
 
@@ -43,11 +43,9 @@ def cluster() -> Iterator[Any]:
 
 GAMES: dict[str, tuple[str, dict[str, Any], list[str]]] = {
     "tabular": (MATRIX, {}, ["schedule.checkpoint_every=1", "schedule.steps=4"]),
-    "tabular longer": (MATRIX, {}, ["schedule.steps=60"]),
     "tabular ahead": (MATRIX, {}, ["schedule.steps=5", AHEAD]),
     "shared": ("plan_path", {"scale": "smoke"}, PLAN),
     "lora ahead": ("plan_path", {"scale": "smoke", "overlays": ["l1", "per_role"]}, [*PLAN, AHEAD]),
-    "lora longer": ("plan_path", {"scale": "smoke", "overlays": ["l1"]}, [*PLAN, AHEAD, "schedule.steps=8"]),
     "full": ("plan_path", {"scale": "smoke", "overlays": ["l2", "per_role"]}, PLAN),
     "curriculum": ("plan_path", {"scale": "smoke"}, [*PLAN, *LADDER]),
 }
@@ -112,25 +110,40 @@ class Watched:
         return progress
 
 
-@pytest.mark.parametrize("game", ["tabular longer", "lora longer"])
+def kill_in_play(monkeypatch: pytest.MonkeyPatch, share: int, how: int) -> list[int]:
+    """Kill the host that gets the n-th share of jobs; returns the list that will have its pid."""
+    plain, killed, shares = RayExecutor._hand, list[int](), [0]
+
+    async def hand(executor: RayExecutor, host: Any, jobs: list[Any]) -> None:
+        shares[0] += 1
+        if shares[0] == share:
+            killed.append(host.pid)
+            os.kill(host.pid, how)
+        await plain(executor, host, jobs)
+
+    monkeypatch.setattr(RayExecutor, "_hand", hand)
+    return killed
+
+
+@pytest.mark.parametrize("game", ["tabular", "lora ahead"])
 def test_the_jobs_of_a_killed_host_are_played_again(cluster, tmp_path, monkeypatch, caplog, game):
-    watched = Watched(monkeypatch)
+    watched, killed = Watched(monkeypatch), kill_in_play(monkeypatch, 4, signal.SIGKILL)
     source, named, settings = GAMES[game]
     coterie.train(source, **named, overrides=settings, out=tmp_path / "local")
-    kill = watched.at(1, lambda: os.kill(watched.hosts[0].pid, signal.SIGKILL))
-    on_ray(tmp_path / "ray", game, 2, progress=kill)
-    assert len(watched.hosts) == 3 and "another one plays its" in caplog.text
+    on_ray(tmp_path / "ray", game, 2)
+    assert killed and len(watched.hosts) == 3 and "another one plays its" in caplog.text
     kept = [{k: v for k, v in row.items() if not k.startswith("cluster/")} for row in rows(tmp_path / "ray")]
     assert kept == rows(tmp_path / "local") and weights(tmp_path / "ray") == weights(tmp_path / "local")
+    assert rollouts(tmp_path / "ray") == rollouts(tmp_path / "local")
     lost = [row.get("cluster/hosts_lost") for row in rows(tmp_path / "ray")]
     assert [n for n in lost if n is not None] == [1.0]
 
 
 def test_a_host_that_hangs_counts_as_dead(cluster, tmp_path, monkeypatch, caplog):
-    watched = Watched(monkeypatch)
+    frozen = kill_in_play(monkeypatch, 3, signal.SIGSTOP)
     coterie.train(MATRIX, overrides=GAMES["tabular"][2], out=tmp_path / "local")
-    freeze = watched.at(1, lambda: os.kill(watched.hosts[0].pid, signal.SIGSTOP))
-    on_ray(tmp_path / "ray", "tabular", 2, "cluster.timeout=4", progress=freeze)
+    on_ray(tmp_path / "ray", "tabular", 2, "cluster.timeout=4")
+    assert frozen
     assert "no answer for 4 s" in caplog.text
     assert weights(tmp_path / "ray") == weights(tmp_path / "local")
 
@@ -290,11 +303,12 @@ def test_a_tree_travels_in_few_bytes(cluster, tmp_path, monkeypatch):
 
     def unpacked(data: bytes) -> Any:
         tree, scored = plain(data)
-        useful = sum(
-            len(call.prompt_ids) * 8 + len(call.token_ids) * 16 + len(action.text)
-            for node in tree.nodes() for decision in node.decisions.values()
-            for action in decision.branches for call in action.calls
-        )  # fmt: skip
+        useful = 0
+        for decision in (decision for node in tree.nodes() for decision in node.decisions.values()):
+            useful += 8 * len(decision.prompt_ids) + sum(len(m["content"]) for m in decision.messages)
+            for action in decision.branches:
+                useful += len(action.text)
+                useful += sum(8 * len(call.prompt_ids) + 16 * len(call.token_ids) for call in action.calls)
         sizes.append((len(data), useful))
         return tree, scored
 
