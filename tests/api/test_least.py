@@ -80,7 +80,9 @@ def test_the_trees_of_steps_that_are_played_at_once_count_together(monkeypatch):
     monkeypatch.setattr(least, "machine_memory", lambda: GB)
     checked("sampler.chains=10000")
     with pytest.raises(ConfigError, match="of trees in 9 steps that are played at once") as error:
-        checked("sampler.chains=10000", "schedule.max_staleness=8")
+        checked("sampler.chains=10000", "schedule.max_staleness=8", "schedule.steps=20")
+    with pytest.raises(ConfigError, match="of trees in 4 steps that are played at once"):
+        checked("sampler.chains=10000", "schedule.max_staleness=8", "schedule.steps=4")
     assert "schedule.max_staleness" in error.value.fix
     monkeypatch.setattr(least, "machine_memory", lambda: None)
     checked("sampler.chains=1000000", "schedule.max_staleness=9")  # an hour a step is not one of nine

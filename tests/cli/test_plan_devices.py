@@ -190,5 +190,28 @@ def test_each_policy_that_trains_all_weights_has_a_vllm_of_its_own():
 
     full, adapters = copies(), copies("policies.*.train=lora", "policies.*.lora={rank: 4}")
     assert len(full) == 2 and full[0] == full[1] > 0
-    assert adapters == [full[0], 0]
+    assert adapters[0] > full[0] and 0 < adapters[1] < full[0], "a place for each adapter, and one base"
     assert copies("policies.executor.train=none") == full, "one trains, the other keeps the base"
+
+
+@pytest.mark.parametrize(
+    ("settings", "places"),
+    [((), 1), (("schedule.max_staleness=3", "schedule.play=pinned"), 5),
+     (("schedule.max_staleness=3", "schedule.play=in_flight", "deterministic=false"), 2)],
+)  # fmt: skip
+def test_vllm_has_places_for_the_versions_of_each_adapter(settings, places):
+    """Pinned steps lease N + 1 and an evaluation brings the newest; in flight two versions overlap."""
+    pytest.importorskip("torch")
+    lora = ("policies.*.train=lora", "policies.*.lora={rank: 4}")
+    words = ("quickstart", "--with", "per_role", "engine.type=vllm", "--gpus", "1")
+    policies = list(planned(*words, *lora, *settings)["policies"].values())
+    trained = [policy["trained_parameters"] for policy in policies]
+    base = planned(*words, "policies.*.train=none")["policies"]
+    held = sum(policy["memory"]["engine"] for policy in policies)
+    weights = sum(policy["memory"]["engine"] for policy in base.values())
+    assert held - weights == places * 4 * sum(trained)
+
+
+def test_a_plan_refuses_a_vllm_that_sleeps_while_steps_are_played_ahead():
+    refused = coterie("plan", "quickstart", "engine={type: vllm, sleep: true}", "schedule.max_staleness=1")
+    assert refused.exit_code == 2 and "vLLM can't sleep during updates" in refused.stderr

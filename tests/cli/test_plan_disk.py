@@ -37,6 +37,15 @@ def test_it_is_that_of_the_run(tmp_path, options, ahead):
     assert disk["bytes"] == 4 * disk["checkpoint"]
 
 
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_short_run_has_no_more_checkpoints_than_steps(tmp_path, steps):
+    often = ("schedule.checkpoint_every=1", "schedule.keep_checkpoints=20", "schedule.evaluate_every=1")
+    run = ("plan_path", "--scale", "smoke", *often, "schedule.evaluate_tasks=1", f"schedule.steps={steps}")
+    assert coterie("run", *run, "--out", str(tmp_path / "run")).exit_code == 0
+    saved = len([*(tmp_path / "run" / "checkpoints").glob("step-*")])
+    assert planned(*run)["disk"]["checkpoints"] == saved == steps + 1
+
+
 def test_what_is_played_in_flight_keeps_no_versions():
     run = ("plan_path", "--scale", "smoke", "schedule.max_staleness=2")
     assert planned(*run)["disk"]["versions"] > 0

@@ -65,7 +65,9 @@ class TabularEngine(Plugin):
             raise ConfigError(
                 f"the table of policy '{weights.policy}' is over other words than the engine's",
                 path=f"policies.{weights.policy}.model",
-                why=f"{len(differing)} words are in one of them only, such as {differing[0]!r}",
+                why=f"{len(differing)} words are in one of them only, such as {differing[0]!r}"
+                if differing
+                else "they have the same words in another order",
                 fix="play it in the environment that it was trained in",
             )
         self._tables.put(weights.policy, weights.version, (table, weights.version))

@@ -188,6 +188,17 @@ def test_the_last_level_stays_and_none_comes_back(tmp_path: Path) -> None:
     assert column(rows(tmp_path / "easy first"), "rate")[1:] == [0.0] * 5
 
 
+def test_a_step_of_a_level_that_was_left_has_no_rate(tmp_path: Path) -> None:
+    """Steps ahead were handed out before: a rate and a count of the next level would be another level's."""
+    source = table("tabular", curriculum=curriculum(2, 3, promote_at=1e-9, window=1))
+    settings = ["schedule.max_staleness=2", "schedule.steps=5"]
+    coterie.train(source, overrides=settings, out=tmp_path / "run")
+    written = rows(tmp_path / "run")
+    assert [row["curriculum/level"] for row in written] == [0, 0, 0, 1, 1]
+    assert ["curriculum/rate" in row for row in written] == [True, False, False, True, True]
+    assert ["curriculum/episodes" in row for row in written] == [True, False, False, True, True]
+
+
 def test_a_trees_success_leaves_out_what_a_fault_lost() -> None:
     def trees(**env: Any) -> Sequence[Any]:
         run = coterie_run(
