@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from zlib import crc32
 
 from coterie.backends.models import plain_format
@@ -56,6 +56,16 @@ class WordCodec:
             return tuple([known[word] for word in words])
         except KeyError:
             return tuple([self._learn(word) for word in words])
+
+    def words(self, since: int) -> list[str]:
+        """The words seen, in their order, from the n-th on: for a codec in another process."""
+        return list(self._id_of)[since:] if since < len(self._id_of) else []
+
+    def learn(self, words: Iterable[str]) -> None:
+        """See words, so that their ids have a text."""
+        for word in words:
+            if word not in self._id_of:
+                self._learn(word)
 
     def text(self, ids: Sequence[int]) -> str:
         """The text of ids that this codec made; `<eos>` has no text."""

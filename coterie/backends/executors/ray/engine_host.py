@@ -17,11 +17,12 @@ import pickle
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from coterie.backends.cluster.code import Code, use_code
 from coterie.backends.cluster.wire import answered, sent_error
-from coterie.backends.executors.ray.exchange import Answer, Asked, Host, News
+from coterie.backends.executors.ray.exchange import Answer, Answers, Asked, Host, News, Vocabularies
 from coterie.backends.executors.ray.shipping import Receiver, SentWeights
 from coterie.core.concurrency.active_rollouts import ActiveRollouts, in_cohort
 from coterie.core.errors import SystemFault
@@ -55,13 +56,15 @@ class EngineHost:
         """Hosts that counted as dead: one that was only slow tells nothing any more."""
         self._kept: dict[Place, dict[Key, tuple[Request, asyncio.Task[Call]]]] = {}
         """By job that is in play: its requests so far, with their calls."""
-        self._waiting: dict[tuple[str, int], tuple[Asked, asyncio.Task[None]]] = {}
+        self._waiting: dict[tuple[str, int], Asked] = {}
         """By host and number: requests that were not answered yet."""
         self._orphans: set[tuple[Place, Key]] = set()
         """Requests of hosts that are gone, without a call then. Each counts as active until its job, played
         again, asks for it: it is counted as waiting, and a batch could begin without the others."""
         self._news: dict[str, asyncio.Event] = {}
         self._receiver = Receiver()
+        self._codecs: dict[str, Codec] = {}
+        """Those that hosts have."""
         self._engine: Engine
         self._client: LocalEngineClient
 
@@ -94,7 +97,8 @@ class EngineHost:
 
     @answered
     async def codec(self, policy: str) -> Codec:
-        return self._client.codec(policy)
+        codec = self._codecs[policy] = self._client.codec(policy)
+        return codec
 
     @answered
     async def batches(self) -> bool:
@@ -111,7 +115,7 @@ class EngineHost:
         """Count jobs, by cohort, that are about to be sent to a host."""
         if host in self._dropped:
             return
-        known = self._hosts.setdefault(host, Host())
+        known = self._known(host)
         for cohort, count in jobs.items():
             known.sent[cohort] = known.sent.get(cohort, 0) + count
             with in_cohort(cohort):
@@ -123,9 +127,7 @@ class EngineHost:
         self._dropped.add(host)
         known = self._hosts.pop(host, Host())
         for number in [number for name, number in self._waiting if name == host]:
-            asked, task = self._waiting.pop((host, number))
-            task.cancel()
-            self._orphaned(asked)
+            self._orphaned(self._waiting.pop((host, number)))
         self._count(Counter(known.sent) + Counter(known.live), Counter())
         self._forget(played)
 
@@ -136,8 +138,9 @@ class EngineHost:
 
     @answered
     async def close(self) -> None:
-        for _, task in self._waiting.values():
-            task.cancel()
+        for kept in self._kept.values():
+            for _, task in kept.values():
+                task.cancel()
         await closed(self._engine)
 
     # ---------------------------------------------------------------------------------------- for the hosts
@@ -151,43 +154,49 @@ class EngineHost:
         """
         if host in self._dropped:
             raise SystemFault(f"{host} answered too late, and its jobs are played elsewhere")
-        known = self._hosts.setdefault(host, Host())
+        known = self._known(host)
+        known.vocabularies.learn(news.words)
         before = Counter(known.sent) + Counter(known.live)
         for cohort, count in news.taken.items():
             known.sent[cohort] = max(0, known.sent.get(cohort, 0) - count)
         known.live = news.live
         for number in news.cancelled:
-            if waiting := self._waiting.pop((host, number), None):
-                waiting[1].cancel()
+            self._waiting.pop((host, number), None)
         for asked in news.asked:
-            self._waiting[host, asked.number] = asked, asyncio.ensure_future(self._answer(host, asked))
+            self._waiting[host, asked.number] = asked
+            self._generated(asked).add_done_callback(partial(self._answer, host, asked))
         self._count(before, Counter(known.sent) + Counter(known.live))
 
     @answered
-    async def answers(self, host: str) -> list[Answer]:
+    async def answers(self, host: str) -> Answers:
         """The answers for a host, once there are any."""
         event = self._news.setdefault(host, asyncio.Event())
-        known = self._hosts.setdefault(host, Host())
+        known = self._known(host)
         while not known.answers:
             event.clear()
             await event.wait()
         answers, known.answers = known.answers, []
-        return answers
+        return Answers(answers, known.vocabularies.new())
 
     # ------------------------------------------------------------------------------------------------- inside
 
-    async def _answer(self, host: str, asked: Asked) -> None:
-        try:
-            call = await asyncio.shield(self._generated(asked))
-            answer = Answer(asked.number, call)
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:
-            answer = Answer(asked.number, error=sent_error(error, "in the engine's process"))
-        self._waiting.pop((host, asked.number), None)
-        if known := self._hosts.get(host):
-            known.answers.append(answer)
-            self._news.setdefault(host, asyncio.Event()).set()
+    def _known(self, host: str) -> Host:
+        if host not in self._hosts:
+            self._hosts[host] = Host(vocabularies=Vocabularies(self._codecs))
+        return self._hosts[host]
+
+    def _answer(self, host: str, asked: Asked, task: asyncio.Task[Call]) -> None:
+        """Keep the answer of a request for its host, unless one of the two is gone."""
+        waited = self._waiting.pop((host, asked.number), None)
+        error = None if task.cancelled() else task.exception()
+        if waited is None or task.cancelled():
+            return
+        if error is None:
+            answer = Answer(asked.number, task.result())
+        else:
+            answer = Answer(asked.number, error=sent_error(error, f"in {self.process}"))
+        self._known(host).answers.append(answer)
+        self._news.setdefault(host, asyncio.Event()).set()
 
     def _generated(self, asked: Asked) -> asyncio.Task[Call]:
         """The call of a request; the one that it had before, if its job is played again."""
@@ -199,7 +208,6 @@ class EngineHost:
             return before[1]
         with in_cohort(asked.cohort):
             task = asyncio.ensure_future(self._client.generate(asked.request))
-        task.add_done_callback(_seen)
         kept[key] = asked.request, task
         return task
 
@@ -235,9 +243,3 @@ class EngineHost:
 def _place(asked: Asked) -> Place:
     key = asked.request.key
     return asked.cohort, key.task, key.epoch, key.chain
-
-
-def _seen(task: asyncio.Task[Call]) -> None:
-    """Whoever awaits a task raises its exception; asyncio would print it too."""
-    if not task.cancelled():
-        task.exception()

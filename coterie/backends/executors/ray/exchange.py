@@ -2,10 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
 
 from coterie.core.types import Call, Request
+
+
+@runtime_checkable
+class LearnsWords(Protocol):
+    """A codec whose ids have a text where their words were seen alone, as that of engine `scripted`."""
+
+    def words(self, since: int) -> list[str]:
+        """The words seen, in their order, from the n-th on."""
+
+    def learn(self, words: Iterable[str]) -> None:
+        """See words."""
+
+
+class Vocabularies:
+    """The words of several codecs, as far as another process knows them.
+
+    Args:
+        codecs: by policy; only those that learn words count.
+    """
+
+    def __init__(self, codecs: Mapping[str, Any]) -> None:
+        self._codecs = {policy: codec for policy, codec in codecs.items() if isinstance(codec, LearnsWords)}
+        self._told = {policy: 0 for policy in self._codecs}
+
+    def new(self) -> dict[str, list[str]]:
+        """Words that the other process hasn't been told, by policy."""
+        found = {policy: codec.words(self._told[policy]) for policy, codec in self._codecs.items()}
+        for policy, words in found.items():
+            self._told[policy] += len(words)
+        return {policy: words for policy, words in found.items() if words}
+
+    def learn(self, words: Mapping[str, list[str]]) -> None:
+        """See what the other process has seen."""
+        for policy, seen in words.items():
+            self._codecs[policy].learn(seen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +65,8 @@ class News:
     asked: tuple[Asked, ...] = ()
     cancelled: tuple[int, ...] = ()
     """Requests whose rollouts were cancelled."""
+    words: Mapping[str, list[str]] = field(default_factory=dict)
+    """See `Vocabularies`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +78,15 @@ class Answer:
     error: bytes = b""
 
 
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What a rollout host gets at once."""
+
+    answers: list[Answer]
+    words: Mapping[str, list[str]]
+    """See `Vocabularies`."""
+
+
 @dataclass(slots=True)
 class Host:
     """What an engine host knows of a rollout host."""
@@ -49,3 +96,4 @@ class Host:
     live: Mapping[str, int] = field(default_factory=dict)
     answers: list[Answer] = field(default_factory=list)
     """Those that it has not collected."""
+    vocabularies: Vocabularies = field(default_factory=lambda: Vocabularies({}))

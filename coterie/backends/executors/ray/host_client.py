@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from coterie.backends.cluster.wire import Answered, received_error, unwrapped
-from coterie.backends.executors.ray.exchange import Answer, Asked, News
+from coterie.backends.executors.ray.exchange import Answer, Answers, Asked, News, Vocabularies
 from coterie.core.concurrency.active_rollouts import COHORT, ActiveRollouts
 from coterie.core.errors import UserError
 from coterie.core.protocols import Codec
@@ -61,6 +61,7 @@ class HostEngineClient:
 
     def __init__(self, method: Method, host: str, *, batches: bool, codecs: dict[str, Codec]) -> None:
         self._method, self._host, self._batches, self._codecs = method, host, batches, codecs
+        self._vocabularies = Vocabularies(codecs)
         self._count = HostCount(self._due)
         self._count.listen(self._due)
         self._local = LocalEngineClient(None, self._count)  # type: ignore[arg-type]
@@ -168,13 +169,14 @@ class HostEngineClient:
         if not (asked or taken or cancelled or told != self._told):
             return None
         self._told = told
-        return News(told, taken, asked, cancelled)
+        return News(told, taken, asked, cancelled, self._vocabularies.new())
 
     async def _collect(self) -> None:
         try:
             while True:
-                answers: list[Answer] = unwrapped(await self._method("answers", self._host))
-                for answer in answers:
+                answers: Answers = unwrapped(await self._method("answers", self._host))
+                self._vocabularies.learn(answers.words)
+                for answer in answers.answers:
                     self._take(answer)
         except Exception as error:
             self._fail(error)
@@ -201,3 +203,4 @@ class HostEngineClient:
                 future.set_exception(error)
         if not self.failed.done():
             self.failed.set_exception(error)
+            self.failed.exception()  # asyncio would print one that nobody asks for

@@ -17,7 +17,9 @@ from coterie.backends.cluster.code import own_code
 from coterie.backends.cluster.wire import unwrapped
 from coterie.backends.engines.request_batching import RequestBatcher
 from coterie.backends.executors.ray.engine_host import EngineHost
+from coterie.backends.executors.ray.exchange import Vocabularies
 from coterie.backends.executors.ray.host_client import HostEngineClient
+from coterie.backends.models.wordcodec import WordCodec
 from coterie.core.concurrency.active_rollouts import ActiveRollouts, in_cohort
 from coterie.core.concurrency.together import together
 from coterie.core.errors import SystemFault, UserError
@@ -320,3 +322,17 @@ def test_calls_are_kept_no_longer_than_their_jobs() -> None:
 
     kept, _ = batches(remote)
     assert kept == (4, 0)
+
+
+def test_words_that_one_process_has_seen_have_a_text_in_the_other():
+    """The codec of engine `scripted` numbers words by their hash, and knows the texts of those it saw."""
+    mine, theirs = {"p": WordCodec()}, {"p": WordCodec(), "q": object()}
+    here, there = Vocabularies(mine), Vocabularies(theirs)
+    ids = mine["p"].ids("go north")
+    there.learn(pickle.loads(pickle.dumps(here.new())))
+    assert theirs["p"].text(ids) == "go north" and here.new() == {}
+    theirs["p"].ids("go south")
+    told = there.new()
+    assert " south" in told["p"]
+    here.learn(told)
+    assert mine["p"].text(theirs["p"].ids(" south")) == " south"
