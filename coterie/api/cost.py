@@ -15,8 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, cast, runtime_checkable
 
-from coterie.api.counts import Counts, PolicyCounts, RoleCalls, Shape
-from coterie.compose.members import CountsOptimizerSteps
+from coterie.api.counts import Counts, PolicyCounts, RoleCalls, Shape, steps_of_update
 from coterie.core.config import RunConfig
 from coterie.core.errors import ConfigError, DataError
 from coterie.core.plugins.origin import plugin_call
@@ -203,7 +202,6 @@ def _policy_counts(run: Run, policy: str, decisions: Mapping[str, int]) -> Polic
     generations = sum(role.generations for role in calls.values())
     trained = run.config.policies[policy].train != "none"
     samples = generations if trained else 0
-    trainer = run.trainer
     return PolicyCounts(
         calls=calls,
         trained=trained,
@@ -211,9 +209,7 @@ def _policy_counts(run: Run, policy: str, decisions: Mapping[str, int]) -> Polic
         generated_tokens=sum(role.generations * role.answer for role in calls.values()),
         prompts=sum(role.prompts for role in calls.values()),
         samples=samples,
-        optimizer_steps=trainer.optimizer_steps(samples, branches)
-        if isinstance(trainer, CountsOptimizerSteps)
-        else int(samples > 0),
+        optimizer_steps=steps_of_update(run.trainer, samples, branches),
     )
 
 

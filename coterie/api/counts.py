@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from types import MappingProxyType
+from typing import Any
+
+from coterie.compose.members import CountsOptimizerSteps
+from coterie.core.plugins.origin import plugin_call
+from coterie.core.rollout.contracts import refuse
 
 Wave = Mapping[str, int]
 """By policy: decisions whose tokens are generated at the same time."""
@@ -127,3 +133,18 @@ class Counts:
     @property
     def generations(self) -> int:
         return sum(policy.generations for policy in self.policies.values())
+
+
+def steps_of_update(trainer: Any, samples: int, siblings: int) -> int:
+    """Optimiser steps of one update of a policy, as its trainer counts them, or one where it has samples.
+
+    Raises:
+        PluginError: the trainer's count is no integer, or is negative.
+    """
+    if not isinstance(trainer, CountsOptimizerSteps):
+        return int(samples > 0)
+    with plugin_call(trainer, "optimizer_steps"):
+        steps: Any = trainer.optimizer_steps(samples, siblings)
+    if not isinstance(steps, Integral) or int(steps) < 0:
+        refuse(trainer, "optimizer_steps", steps, "return an integer, 0 or more: the steps of one update")
+    return int(steps)

@@ -20,7 +20,7 @@ from coterie.core.config import TABLES, Resolved, RunConfig, ScheduleConfig
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import Plugin
 from coterie.core.plugins.origin import origin_of, plugin_call
-from coterie.core.protocols import AdvantageEstimator, Engine, Environment, Length, Loss
+from coterie.core.protocols import AdvantageEstimator, Engine, Environment, Executor, Length, Loss
 from coterie.core.protocols.environment import HasNotSummable
 from coterie.core.protocols.estimator import SumsOverTurns
 from coterie.core.protocols.loss import NeedsFreshSamples
@@ -116,11 +116,7 @@ def _prepare(resolved: Resolved, splits: Collection[Split]) -> Prepared:
         for name, table in config.trackers.items()
     }
     late = {kind: builder.prepare(kind, getattr(config, kind), kind) for kind in ("engine", "trainer")}
-    _check_consumed(config, builder)
-    if config.cluster is not None and not isinstance(components["executor"], HostsEngine):
-        why = f"executor '{config.executor['type']}' plays in this process alone"
-        fix = "set executor=ray, or remove it"
-        raise ConfigError("nothing consumes this table", path="cluster", why=why, fix=fix)
+    _check_consumed(config, builder, components["executor"])
     weights = side.reward_weights.weights
     if weights and all(weight == 0 for weight in weights.values()):
         raise ConfigError("every component has weight 0", path="rewards", why="then all rewards are 0")
@@ -146,9 +142,7 @@ def _prepare(resolved: Resolved, splits: Collection[Split]) -> Prepared:
         engine, trainer = late["engine"](), late["trainer"]()
         pinned = plays_pinned(config, trainer)
         check_versions(config, engine, trainer, pinned)
-        client, executor = LocalEngineClient(engine), components["executor"]
-        if isinstance(executor, HostsEngine):
-            client = executor.host_engine(engine, partial(make_engine, resolved), side.resources)
+        client = _client(resolved, engine, components["executor"], side)
         return Run(
             resolved=resolved,
             rollout_side=side,
@@ -167,6 +161,15 @@ def _prepare(resolved: Resolved, splits: Collection[Split]) -> Prepared:
         )
 
     return Prepared(config, side, make)
+
+
+def _client(
+    resolved: Resolved, engine: Engine, executor: Executor, side: LocalRolloutSide
+) -> LocalEngineClient:
+    """The client of the engine, which the executor may have elsewhere."""
+    if not isinstance(executor, HostsEngine):
+        return LocalEngineClient(engine)
+    return executor.host_engine(engine, partial(make_engine, resolved), side.resources)
 
 
 def make_engine(resolved: Resolved) -> Engine:
@@ -225,8 +228,12 @@ def _check_source(environment: Environment, tasks: Any, split: Split) -> None:
         ids.add(task.id)
 
 
-def _check_consumed(config: RunConfig, builder: ComponentBuilder) -> None:
+def _check_consumed(config: RunConfig, builder: ComponentBuilder, executor: Executor) -> None:
     """Refuse a table of the top level that no component reads."""
+    if config.cluster is not None and not isinstance(executor, HostsEngine):
+        why = f"executor '{config.executor['type']}' plays in this process alone"
+        fix = "set executor=ray, or remove it"
+        raise ConfigError("nothing consumes this table", path="cluster", why=why, fix=fix)
     for table in SHARED.values():
         if getattr(config, table) is not None and table not in builder.consumed:
             raise ConfigError(

@@ -88,6 +88,7 @@ ELSEWHERE = {
     ("engine", "mixed"),
     ("engine", "vllm"),
     ("trainer", "deepspeed"),
+    ("executor", "ray"),
     ("environment", "code_collab"),
     ("environment", "code_game"),
     ("environment", "code_tests"),

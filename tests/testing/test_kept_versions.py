@@ -7,8 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from coterie.backends.models.table import Table
 from coterie.backends.models.wordcodec import word_id
 from coterie.backends.trainers.tabular import TabularTrainer
+from coterie.core.types import Weights
 from coterie.testing import ConformanceError, check_trainer
 
 TOKENS = [0, *(word_id(word) for word in ("left", "right", "up", "down"))]
@@ -50,11 +52,40 @@ class Raises(TabularTrainer):
         super().keep(policy)
 
 
+class KeepsNothing(TabularTrainer):
+    """Gives the present weights under the number that was asked for."""
+
+    def keep(self, policy):
+        pass
+
+    @contextmanager
+    def weights_at(self, policy, version):
+        yield replace(self.weights(policy), version=version)
+
+
+class LoadsPresent(TabularTrainer):
+    """Keeps a copy, and puts the present one in its place when it loads."""
+
+    def load(self, folder):
+        super().load(folder)
+        for tables in self._policies.values():
+            tables.kept = dict.fromkeys(tables.kept, tables.table.snapshot())
+
+
+class Initial(TabularTrainer):
+    @contextmanager
+    def weights_at(self, policy, version):
+        yield Weights(policy=policy, version=version, module=Table(self._policies[policy].table.words))
+
+
 @pytest.mark.parametrize(
     ("trainer", "said"),
     [
         (Stays, "weights_at: changed the present weights"),
-        (Newest, "weights_at: gave"),
+        (Newest, "weights_at: gave Weights("),
+        (KeepsNothing, "weights_at: gave the present weights under version "),
+        (LoadsPresent, "after `save` and `load`, not those that were kept"),
+        (Initial, "weights_at: gave other weights under version "),
         (Forgets, "weights_at: raised KeyError"),
         (Once, "drop: raised KeyError"),
         (Raises, "keep: raised AssertionError"),

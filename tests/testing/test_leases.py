@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -30,6 +32,30 @@ class SyncLease(TabularEngine):
         return None
 
 
+class SyncRelease(TabularEngine):
+    def release(self, policy, version):
+        return None
+
+
+class LeasesLess(TabularEngine):
+    async def lease(self, policy):
+        pass
+
+
+class Swapped(TabularEngine):
+    async def release(self, version, policy):
+        pass
+
+
+class Runs(TabularEngine):
+    """Names runs where the request names a version, which has no runs then."""
+
+    async def generate(self, request):
+        call = await super().generate(request)
+        runs = () if request.version is None else ((call.version, len(call.token_ids)),)
+        return replace(call, version_runs=runs)
+
+
 class Forgets(TabularEngine):
     async def lease(self, policy, version):
         pass
@@ -45,15 +71,11 @@ class PlaysNewest(TabularEngine):
     """Ignores the request's version, and says so."""
 
     async def generate(self, request):
-        from dataclasses import replace
-
         return await super().generate(replace(request, version=None))
 
 
 class Lies(PlaysNewest):
     async def generate(self, request):
-        from dataclasses import replace
-
         call = await super().generate(request)
         return call if request.version is None else replace(call, version=request.version)
 
@@ -64,10 +86,14 @@ class Fails(TabularEngine):
 
 
 @pytest.mark.parametrize(("engine", "said"), [
-    (SyncLease, "lease: raised TypeError"),
+    (SyncLease, "lease: is not asynchronous"),
+    (SyncRelease, "release: is not asynchronous"),
+    (LeasesLess, "lease: can't be called as (self, policy: str, version: int) -> None"),
+    (Swapped, "release: has the parameter `version` where `policy` is passed"),
+    (Runs, "with version 3 and version_runs ((3, "),
     (Forgets, "generate: raised SystemFault"),
     (EndsAllAtOnce, "generate: raised SystemFault"),
-    (PlaysNewest, "a leased version draws other tokens after a newer version was loaded"),
+    (PlaysNewest, "generate: has version 4, and the request names 3"),
     (Lies, "a leased version draws other tokens after a newer version was loaded"),
     (Fails, "lease: raised ValueError"),
 ])  # fmt: skip

@@ -159,6 +159,21 @@ def engine(change: Any) -> Any:
     return Broken()
 
 
+def runs(change: Any) -> Any:
+    """An engine whose calls have version runs, made from (version, tokens)."""
+    return engine(lambda request, call: {"version_runs": change(call.version, len(call.token_ids))})
+
+
+class SyncGenerate(TabularEngine):
+    def generate(self, request: Any) -> Any:
+        return None
+
+
+class SyncLoad(TabularEngine):
+    def load_weights(self, weights: Any) -> Any:
+        return None
+
+
 class ByRow(TabularEngine):
     """Draws keyed by the row of the batch, not by the request."""
 
@@ -208,6 +223,15 @@ def check_tabular(tabular: Any) -> None:
     (engine(lambda request, call: {"logprobs": call.logprobs[:-1]}), "log-probs for"),
     (engine(lambda request, call: {"logprobs": tuple(-value for value in call.logprobs)}), "a log-prob of"),
     (engine(lambda request, call: {"version": 0}), "has version 0, loaded was 3"),
+    (engine(lambda request, call: {"version": "3"}), "with version '3'"),
+    (runs(lambda version, tokens: ((version, tokens + 1),)), "and version_runs ((3, "),
+    (runs(lambda version, tokens: ((version, tokens), (version, 0))), "(3, 0))"),
+    (runs(lambda version, tokens: (version, tokens)), "and version_runs (3, "),
+    (runs(lambda version, tokens: [(version, tokens)]), "and version_runs [(3, "),
+    (runs(lambda version, tokens: ((version + 1, tokens),)), "and version_runs ((4, "),
+    (runs(lambda version, tokens: ((3, 1), *[(5, tokens - 1)] * (tokens > 1))), "version_runs names [5]"),
+    (SyncGenerate(), "generate: is not asynchronous"),
+    (SyncLoad(), "load_weights: is not asynchronous"),
     (engine(lambda request, call: {"continues": False}), "another `continues`"),
     (engine(lambda request, call: {"finish": "eos"}), "finish is 'eos'"),
     (engine(lambda request, call: {"finish": "length"}), "finish is 'length' after"),
@@ -222,6 +246,10 @@ def check_tabular(tabular: Any) -> None:
 ])  # fmt: skip
 def test_a_broken_engine_is_caught(broken, message):
     caught(message, check_tabular, broken)
+
+
+def test_version_runs_that_add_up_pass():
+    check_engine(runs(lambda version, tokens: ((version, tokens),)), model={"init": "tabular"}, leases=False)
 
 
 def test_an_engine_that_lacks_something_is_caught():

@@ -116,6 +116,14 @@ def with_job(**changes):
     return play
 
 
+async def greedy_evaluations(self, job):
+    return await self.side.play(replace(job, greedy=job.evaluation))
+
+
+def bare(tree):
+    return replace(tree, root=replace(tree.root, turn=9))
+
+
 def with_rollout(change):
     """`play` whose rollout is changed."""
 
@@ -162,10 +170,18 @@ async def nothing(self, ctx=None):
     ({"play": unstoppable}, "goes on when its call is cancelled"),
     ({"play": twice}, "gave the side 12 jobs for 6"), ({"play": hangs}, "has not ended after 0.5 s"),
     ({"play": with_job(evaluation=False)}, "a job that it was not given"),
+    ({"play": with_job(evaluation=True)}, "a job that it was not given"),
+    ({"play": with_job(greedy=True)}, "a job that it was not given"),
+    ({"play": with_job(greedy=False)}, "a job that it was not given"),
+    ({"play": with_job(cohort="")}, "a job that it was not given"),
+    ({"play": with_job(cohort="all")}, "a job that it was not given"),
+    ({"play": greedy_evaluations}, "a job that it was not given"),
     ({"play": with_job(versions={})}, "a job that it was not given"),
     ({"play": with_job(chain=0)}, "for the job train-"),
     ({"play": with_rollout(lambda rollout: rollout.tree)}, "return the Rollout of the rollout side"),
     ({"play": with_rollout(lambda rollout: replace(rollout, tree=None))}, "a Tree, and a future"),
+    ({"play": with_rollout(lambda rollout: replace(rollout, tree=bare(rollout.tree)))},
+     "a tree that the side didn't play"),
     ({"play": with_rollout(lambda rollout: replace(rollout, scored=None))}, "a Tree, and a future"),
     ({"play": with_rollout(lambda rollout: replace(rollout, scored=never()))}, "has not ended after 0.5 s"),
     ({"play": with_rollout(lambda rollout: replace(rollout, scored=done(Scores())))}, "whose `scored` is"),

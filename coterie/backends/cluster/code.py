@@ -37,14 +37,14 @@ def own_code() -> Code:
 
 
 def _versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     plugged = {r.distribution for r in plugins().reports if not r.distribution.endswith(".py")}
     for name in sorted({*plugged, "torch", "transformers", "peft", "numpy", "ray"}):
         try:
-            found[name] = importlib.metadata.version(name)
+            versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def use_code(code: Code) -> None:

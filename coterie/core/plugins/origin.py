@@ -70,11 +70,24 @@ def failure(plugin: Any, method: str, error: BaseException) -> str:
     return encodable(f"{origin_of(plugin)}: {method} raised {what}")
 
 
+def cancelled(error: BaseException) -> bool:
+    """Whether an error ends the running task because it is cancelled, and not a task of a plugin's own."""
+    if not isinstance(error, asyncio.CancelledError):
+        return False
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no event loop runs
+        return False
+    return task is not None and task.cancelling() > 0
+
+
 async def closed(plugin: Any) -> None:
     """Close a plugin. A failure is logged: it must not hide the error that ended the run."""
     try:
         await plugin.close()
-    except Exception as error:
+    except (Exception, asyncio.CancelledError) as error:
+        if cancelled(error):
+            raise
         log.warning("%s", failure(plugin, "close", error))
 
 
@@ -83,12 +96,18 @@ def plugin_call(plugin: Any, method: str) -> Iterator[None]:
     """A context in which a plugin's method is called: an exception that passes, or an exit, names it."""
     try:
         yield
-    except (KeyboardInterrupt, GeneratorExit, asyncio.CancelledError):
+    except (KeyboardInterrupt, GeneratorExit):
         raise  # no plugin causes them
     except BaseException as error:  # libraries derive from it, too
+        if cancelled(error):
+            raise
         origin, where = origin_of(plugin), f"{origin_of(plugin)}: {method}"
         if isinstance(error, SystemExit):  # it would end the run without a word
             raise PluginError(f"{where} called sys.exit({error.code!r})", path=origin.path) from error
+        if isinstance(error, asyncio.CancelledError):  # as a cancellation it would end the run without a name
+            what = f"{where} raised CancelledError, though nobody cancelled it{raised_at(error)}"
+            fix = "catch it where the plugin awaits a task or future that may be cancelled"
+            raise PluginError(what, path=origin.path, fix=fix) from error
         note = f"in {where}{raised_at(error)}"
         if not isinstance(error, UserError) and note not in getattr(error, "__notes__", ()):
             error.add_note(note)  # a UserError's message is complete

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from coterie.core.errors import ConfigError, PluginError, PolicyFault, SystemFault
-from coterie.core.plugins.origin import failure, plugin_call
+from coterie.core.plugins.origin import cancelled, failure, plugin_call
 from coterie.core.protocols import (
     Codec,
     EngineClient,
@@ -293,7 +293,9 @@ class JobContext:
                 seed=seed, continues=prompt.continues, version=version,
             )  # fmt: skip
             call = await self.engine.generate(asked)
-            self._check_call(request.policy, call)
+            if call.finish == "abort":
+                raise SystemFault("the engine aborted the call")
+            contracts.check_version(self.engine, asked, call)
             raw = codec.decode(call)
             completion = split(raw, prompt.thinking)
             action.calls.append(call)
@@ -317,13 +319,6 @@ class JobContext:
                 return
             action.messages = messages
 
-    def _check_call(self, policy: str, call: Call) -> None:
-        if call.finish == "abort":
-            raise SystemFault("the engine aborted the call")
-        wanted = self.job.versions.get(policy, call.version)
-        if call.version != wanted:
-            raise SystemFault(f"the engine played version {call.version} of '{policy}' instead of {wanted}")
-
     async def step(
         self, task: Task, key: Key, turn: int, state: Any, actions: Mapping[str, Action]
     ) -> Step | Fault:
@@ -341,7 +336,9 @@ class JobContext:
             raise
         except PolicyFault as fault:
             return Fault(kind="policy", reason=str(fault))
-        except (Exception, SystemExit) as error:  # an environment's bug must not end every episode
+        except (Exception, SystemExit, asyncio.CancelledError) as error:
+            if cancelled(error):  # else it is a bug of the environment, which must not end every episode
+                raise
             return Fault(kind="system", reason=failure(environment, "step", error))
         finally:
             self._add_counts(environment)
@@ -389,7 +386,9 @@ async def _result(tool: Tool, use: Any) -> str:
         raise
     except PolicyFault as fault:
         raise PolicyFault(f"tool {tool.name}: {fault}") from fault
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit, asyncio.CancelledError) as error:
+        if cancelled(error):
+            raise
         raise SystemFault(failure(tool, "run", error)) from error
     if not isinstance(result, str):
         contracts.refuse(tool, "run", result, "the result is a text")

@@ -227,7 +227,16 @@ def check_call(engine: Any, request: Request, call: Any) -> Call:
         fix = "version_runs are pairs (version, tokens) that add up to the call's tokens, and the oldest is "
         fix += "Call.version; () where Request.version names one"
         refuse(engine, "generate", runs, fix)
+    check_version(engine, request, call)
     return call
+
+
+def check_version(engine: Any, request: Request, call: Call) -> None:
+    """Of `generate`, also of an executor's client: the version asked for; an aborted call is lost anyway."""
+    if request.version not in (None, call.version) and call.finish != "abort":
+        what = f"a call of version {call.version} of policy '{request.policy}'"
+        fix = f"draw with Request.version ({request.version}); raise SystemFault where it is gone"
+        refuse(engine, "generate", what, fix)
 
 
 def check_weights(
@@ -248,9 +257,22 @@ def check_weights(
 
 
 def check_table(plugin: Any, method: str, returned: Any) -> None:
-    """Of a method that returns values by name, e.g. `Trainer.update`."""
+    """Of a method that returns values by name."""
     if not isinstance(returned, Mapping):
         refuse(plugin, method, returned, "return a mapping")
+
+
+def check_updated(trainer: Any, updated: Any, policies: Collection[str]) -> None:
+    """Of `Trainer.update`: by policy of the run, numbers by name."""
+    check_table(trainer, "update", updated)
+    for policy, metrics in updated.items():
+        if policy not in policies or not isinstance(metrics, Mapping):
+            fix = f"return {{policy: {{name: number}}}}, of policies of the run: {', '.join(policies)}"
+            refuse(trainer, "update", {policy: metrics}, fix)
+        for name, number in metrics.items():
+            if not isinstance(name, str) or not converts(number):
+                fix = "metrics are numbers by name; NaN: there is none"
+                refuse(trainer, "update", {policy: {name: number}}, fix)
 
 
 def converts(value: Any) -> bool:

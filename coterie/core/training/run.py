@@ -12,7 +12,7 @@ from typing import Any
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import Batch
 from coterie.core.protocols.trainer import FollowsBudget
-from coterie.core.rollout.contracts import check_metric_names, check_scored, check_table, refuse
+from coterie.core.rollout.contracts import check_metric_names, check_scored, check_updated, refuse
 from coterie.core.rollout.missing import check_missing, check_parsers
 from coterie.core.training.metrics import step_metrics
 from coterie.core.training.samples import (
@@ -109,7 +109,7 @@ class Run(StepsInPlay):
         stale = {policy: staleness_metrics(of, taken.get(policy, ())) for policy, of in ages.items()}
         with plugin_call(self.trainer, "update"):
             updated = await self.trainer.update(samples, self.state.step)
-        check_table(self.trainer, "update", updated)
+        check_updated(self.trainer, updated, self.config.policies)
         rollouts.lap("update")
         changed = await self.sync(before)
         for policy, metrics in updated.items():

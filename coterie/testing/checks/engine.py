@@ -9,14 +9,15 @@ from functools import partial
 from typing import Any
 
 from coterie.core.concurrency.active_rollouts import ActiveRollouts
-from coterie.core.errors import type_text
+from coterie.core.errors import PluginError, type_text
 from coterie.core.protocols import EngineContext
 from coterie.core.protocols.engine import LeasesVersions
+from coterie.core.rollout.contracts import check_call
 from coterie.core.types import Call, Key, Request, Sampling, Weights
 from coterie.core.types.seeding import seed64
 from coterie.testing.checks.leases import check_leases
 from coterie.testing.support.building import build, declared_policy
-from coterie.testing.support.failure import guarded, require, require_kind
+from coterie.testing.support.failure import ConformanceError, awaited, guarded, require, require_kind
 
 FINISHES = ("stop", "length", "abort")
 _POLICY = "policy"
@@ -40,7 +41,8 @@ def check_engine(
 
     - A call repeats the request's `prompt_ids` and `continues`, and has the version of the loaded weights. It
       has from 1 to `max_new_tokens` tokens and one log-prob a token, each at most 0; `finish` is "length"
-      only where the limit was reached.
+      only where the limit was reached. `version_runs` is as a run requires it, also where a request names a
+      version.
     - The same request gives the same tokens: a second time, in another order, in a smaller batch, and (unless
       `alone` is False) in a batch of its own. Log-probs agree to 1e-3.
     - At temperature 0 the seed changes nothing.
@@ -67,12 +69,10 @@ def check_engine(
     loaded = list(weights) if weights is not None else [Weights(policy=_POLICY, version=3)]
 
     async def check() -> None:
-        with guarded(f"{name}.open"):
-            await engine.open(ctx)
+        await awaited(f"{name}.open", engine.open, ctx)
         try:
-            with guarded(f"{name}.load_weights"):
-                for handle in loaded:
-                    await engine.load_weights(handle)
+            for handle in loaded:
+                await awaited(f"{name}.load_weights", engine.load_weights, handle)
             newest = loaded[-1].version
             await _check_open(engine, active_rollouts, vocabulary, limits, newest, alone, seed, name)
             if ctx.ahead:
@@ -80,8 +80,7 @@ def check_engine(
                 send = partial(_send_all, engine, active_rollouts, name)
                 await check_leases(engine, send, requests, loaded, name)
         finally:
-            with guarded(f"{name}.close"):
-                await engine.close()
+            await awaited(f"{name}.close", engine.close)
 
     asyncio.run(check())
 
@@ -187,9 +186,8 @@ async def _generate(
 
     async def send(request: Request) -> Call:
         try:
-            with guarded(f"{name}.generate"):
-                call: Call = await engine.generate(request)
-                return call
+            call = await awaited(f"{name}.generate", engine.generate, request)
+            return _checked(engine, request, call, f"{name}.generate")
         finally:
             active_rollouts.stop()
 
@@ -198,9 +196,22 @@ async def _generate(
     return {request.key: call for request, call in zip(requests, calls, strict=True)}
 
 
+def _checked(engine: Any, request: Request, call: Any, where: str) -> Call:
+    """The call, which a run would not refuse."""
+    require(isinstance(call, Call), f"returned {type_text(call)}", where=where, fix="a Call")
+    other = request.version not in (None, call.version)
+    what = f"has version {call.version!r}, and the request names {request.version!r}"
+    require(not other, what, where=where, fix="draw with Request.version")
+    try:
+        return check_call(engine, request, call)
+    except PluginError as error:
+        what = f"returned a call of {len(call.token_ids)} tokens with version {call.version!r} and "
+        what += f"version_runs {call.version_runs!r}"
+        raise ConformanceError(what, where=where, fix=error.fix) from error
+
+
 def _check_call(engine: Any, request: Request, call: Call, version: int, name: str) -> None:
     where = f"{name}.generate"
-    require(isinstance(call, Call), f"returned {type_text(call)}", where=where, fix="a Call")
     require(
         call.prompt_ids == request.prompt_ids,
         "has other prompt_ids than the request",
@@ -215,10 +226,13 @@ def _check_call(engine: Any, request: Request, call: Call, version: int, name: s
     )
     require(
         call.version == version,
-        f"has version {call.version}, loaded was {version}",
+        f"has version {call.version!r}, loaded was {version!r}",
         where=where,
         fix="the version of the loaded Weights",
     )
+    others = sorted({drawn for drawn, _ in call.version_runs} - {version})
+    what = f"version_runs names {others}, and {version!r} alone was loaded while it was drawn"
+    require(not others, what, where=where, fix="the versions whose weights drew the tokens")
     require(call.finish in FINISHES, f"finish is {call.finish!r}", where=where, fix=f"one of {FINISHES}")
     count, limit = len(call.token_ids), request.sampling.max_new_tokens
     require(

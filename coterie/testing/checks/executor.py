@@ -6,6 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle
 from typing import Any, NoReturn, TypeVar, cast
 
 from coterie.core.concurrency.together import together
@@ -31,6 +32,12 @@ _SECONDS = 30.0
 _ALONE = 1.0
 """Seconds that a job waits for another one beside it."""
 _FAILS, _LONG = "fails", "long"
+_PHASES: tuple[dict[str, Any], ...] = (
+    {"evaluation": False, "greedy": False, "cohort": "step 4"},
+    {"evaluation": True, "greedy": True, "cohort": ""},
+    {"evaluation": True, "greedy": False, "cohort": "evaluation 4"},
+)
+"""What differs between the jobs of a step and those of an evaluation."""
 
 
 @dataclass
@@ -46,6 +53,8 @@ class NappingSide:
     live: int = 0
     most: int = 0
     """Most jobs that were played at once."""
+    trees: list[Tree] = field(default_factory=list)
+    """What was returned."""
 
     async def open(self, engine: Any) -> None:
         self.opened += 1
@@ -67,7 +76,8 @@ class NappingSide:
         scored: asyncio.Future[ScoredRollout] = asyncio.get_running_loop().create_future()
         scored.set_result(ScoredRollout(Scores(), {"check/job": float(job.task.payload)}))
         root = Node(key=Key(job.task.id, job.epoch, job.chain), turn=0, stage=0, decisions={}, joints=())
-        return Rollout(Tree(task=job.task, chain=job.chain, epoch=job.epoch, root=root), scored)
+        self.trees.append(Tree(task=job.task, chain=job.chain, epoch=job.epoch, root=root))
+        return Rollout(self.trees[-1], scored)
 
     async def _work(self, job: RolloutJob) -> None:
         """Later jobs take less time, once two were played at once."""
@@ -81,8 +91,8 @@ def check_executor(executor: Any) -> None:
     """Check an executor that plays in this process.
 
     - `open` opens the rollout side and `close` closes it, once each.
-    - `play` gives the side its job as it is, and returns the side's rollout of it, scores included. At least
-      two jobs are played at the same time.
+    - `play` gives the side its job as it is, a step's and an evaluation's, and returns the side's rollout of
+      it, scores included. At least two jobs are played at the same time.
     - An exception reaches the caller as it was raised.
     - A call that is cancelled ends its job, and no other.
     - No call takes longer than 30 seconds.
@@ -145,12 +155,11 @@ def _failed(what: str, where: str, fix: str) -> NoReturn:
 
 
 def _jobs(names: Sequence[str]) -> list[RolloutJob]:
-    """Jobs none of whose fields has its default."""
-    given: dict[str, Any] = {"level": 1, "versions": {"p": 3}, "evaluation": True, "greedy": True}
-    given["policies"] = {"one": None}
+    """Jobs of a step, and of greedy and drawn evaluations: each field has its default in some, or in none."""
+    given: dict[str, Any] = {"level": 1, "versions": {"p": 3}, "policies": {"one": None}}
     return [
-        RolloutJob(task=Task(id=name, payload=index), epoch=1 + index, chain=2 + index, **given)
-        for index, name in enumerate(names)
+        RolloutJob(task=Task(id=name, payload=index), epoch=1 + index, chain=2 + index, **given, **of_phase)
+        for index, (name, of_phase) in enumerate(zip(names, cycle(_PHASES), strict=False))
     ]
 
 
@@ -162,9 +171,11 @@ async def _check_rollouts(executor: Any, side: NappingSide, where: str) -> None:
             check_rollout(executor, job, rollout)
         except PluginError as error:
             _failed(f"returned {rollout!r:.200} for the job {job.task.id}", where, error.fix)
+        fix = "return the Rollout of the side as it is"
+        what = f"returned a tree that the side didn't play: {rollout.tree!r:.200}"
+        require(rollout.tree in side.trees, what, where=where, fix=fix)
         scored = await _in_time(f"{where}: the future `scored`", rollout.scored)
         sound = isinstance(scored, ScoredRollout) and scored.metrics == {"check/job": job.task.payload}
-        fix = "return the Rollout of the side as it is"
         require(sound, f"returned a Rollout whose `scored` is {scored!r:.200}", where=where, fix=fix)
     changed = [job for job in side.received if job not in jobs]
     what = f"gave the side {len(side.received)} jobs for {len(jobs)}"

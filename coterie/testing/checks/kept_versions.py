@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.types import Weights
+from coterie.testing.checks.updates import weights_of
 from coterie.testing.support.failure import guarded, require
+from coterie.testing.support.weights import weights_digest
 
 POLICY = "one"
 
@@ -24,15 +26,16 @@ async def check_kept_versions(
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
     """
-    version = trainer.weights(POLICY).version
+    present = weights_of(trainer, POLICY, name)
+    version, kept = present.version, _read(present, f"{name}.weights")
     with guarded(f"{name}.keep"):
         trainer.keep(POLICY)
         trainer.keep(POLICY)  # of a second step that is pinned to it
     await update()
     after = trainer.digest()
-    _check_at(trainer, version, name)
+    _check_at(trainer, version, kept, name)
     require(
-        trainer.digest() == after and trainer.weights(POLICY).version > version,
+        trainer.digest() == after and weights_of(trainer, POLICY, name).version > version,
         "changed the present weights",
         where=f"{name}.weights_at",
         fix="put the present weights back when its context ends",
@@ -42,7 +45,7 @@ async def check_kept_versions(
         trainer.save(folder)
     with guarded(f"{name}.load"):
         loaded.load(folder)
-    _check_at(loaded, version, name)
+    _check_at(loaded, version, kept, name, " after `save` and `load`")
     for each in (trainer, loaded):
         with guarded(f"{name}.drop"):
             each.drop(POLICY, version)
@@ -55,9 +58,25 @@ async def check_kept_versions(
     )
 
 
-def _check_at(trainer: Any, version: int, name: str) -> None:
+def _check_at(trainer: Any, version: int, kept: str | None, name: str, when: str = "") -> None:
     where = f"{name}.weights_at"
     with guarded(where), trainer.weights_at(POLICY, version) as weights:
-        pass
-    sound = isinstance(weights, Weights) and (weights.policy, weights.version) == (POLICY, version)
-    require(sound, f"gave {weights!r} for version {version}", where=where, fix="Weights of that version")
+        sound = isinstance(weights, Weights) and (weights.policy, weights.version) == (POLICY, version)
+        what = f"gave {weights!r} for version {version!r}{when}"
+        require(sound, what, where=where, fix="Weights of that version")
+        given = _read(weights, where)
+    if kept is None or given is None:  # an engine reads them in a way that only it and the trainer know
+        return
+    now = _read(weights_of(trainer, POLICY, name), f"{name}.weights")
+    which = "the present weights" if given == now else "other weights"
+    require(
+        given == kept,
+        f"gave {which} under version {version!r}{when}, not those that were kept",
+        where=where,
+        fix="copy the weights in `keep`, and give that copy: a resume draws with it",
+    )
+
+
+def _read(weights: Weights, where: str) -> str | None:
+    with guarded(where):
+        return weights_digest(weights)

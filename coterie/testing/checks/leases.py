@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from coterie.core.types import Call, Key, Request, Weights
-from coterie.testing.support.failure import guarded, require
+from coterie.testing.support.failure import awaited, require
 
 Send = Callable[[Sequence[Request]], Awaitable[Mapping[Key, Call]]]
 """Sends requests at once; returns their calls by key."""
@@ -28,27 +28,22 @@ async def check_leases(
     old = [replace(request, version=version) for request in requests]
     before = await send(old)
     for _ in range(2):  # two steps are pinned to it
-        with guarded(f"{name}.lease"):
-            await engine.lease(policy, version)
-    with guarded(f"{name}.load_weights"):
-        await engine.load_weights(replace(newer, version=version + 1))
+        await awaited(f"{name}.lease", engine.lease, policy, version)
+    await awaited(f"{name}.load_weights", engine.load_weights, replace(newer, version=version + 1))
     _check_same(before, await send(old), "after a newer version was loaded", name)
-    with guarded(f"{name}.release"):
-        await engine.release(policy, version)
+    await awaited(f"{name}.release", engine.release, policy, version)
     _check_same(before, await send(old), "when one of two leases had ended", name)
     for wanted in (version + 1, None):
         calls = await send([replace(request, version=wanted) for request in requests])
         require(
             {call.version for call in calls.values()} == {version + 1},
-            f"a request of version {wanted} is drawn by version {next(iter(calls.values())).version}, and "
+            f"a request of version {wanted} is drawn by version {next(iter(calls.values())).version!r}, and "
             f"{version + 1} was loaded last",
             where=f"{name}.generate",
             fix="draw with Request.version; None is what was loaded last",
         )
-    with guarded(f"{name}.release"):
-        await engine.release(policy, version)
-    with guarded(f"{name}.load_weights"):
-        await engine.load_weights(replace(newer, version=version + 2))
+    await awaited(f"{name}.release", engine.release, policy, version)
+    await awaited(f"{name}.load_weights", engine.load_weights, replace(newer, version=version + 2))
     calls = await send([replace(request, version=version + 2) for request in requests])
     require(
         {call.version for call in calls.values()} == {version + 2},
@@ -64,7 +59,7 @@ def _check_same(before: Mapping[Key, Call], after: Mapping[Key, Call], when: str
         require(
             same,
             f"a leased version draws other tokens {when}: {after[key].token_ids} of version "
-            f"{after[key].version}, not {call.token_ids} of {call.version}",
+            f"{after[key].version!r}, not {call.token_ids} of {call.version!r}",
             where=f"{name}.lease",
             fix="keep a copy of the leased weights, and draw with the one that Request.version names",
         )

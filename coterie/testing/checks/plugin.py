@@ -21,6 +21,7 @@ from coterie.testing.support.failure import (
     guarded,
     lacking,
     require,
+    require_arguments,
     require_coroutines,
     require_read,
 )
@@ -37,7 +38,8 @@ def check_plugin(module: Any, *, extras: bool = False) -> None:
       the target's own.
     - Every registered target imports. A component is a class with the constructor `cls(config, build)`, a
       `Config` that refuses unknown keys, and the methods of its kind with the arguments that the core passes,
-      `async def` exactly where the kind's are.
+      in their order, `async def` exactly where the kind's are. The same holds for the optional members that
+      it has.
       A recipe is a YAML file that resolves, at each of its scales too, with keys that the chosen plugins
       know, or the new spelling of an old name (`recipe --with overlays`); an overlay is a YAML file with the
       keys of a recipe but `extends`, `with` and `name`. A column passes
@@ -173,28 +175,5 @@ def _check_class(target: type, kind: str, where: str) -> None:
             continue
         method = getattr(target, name, None)
         require(callable(method), f"{target.__name__}.{name} can't be called", where=where, fix=fix)
-        _check_arguments(method, expected, f"{where}: {target.__name__}.{name}")
+    require_arguments(target, kind, f"{where}: {target.__name__}", every=True)
     require_coroutines(target, kind, f"{where}: {target.__name__}", every=True)
-
-
-def _check_arguments(method: Any, expected: Any, where: str) -> None:
-    """Raise unless the method accepts the Protocol's arguments, by position or by name."""
-    if isinstance(method, property):
-        return
-    signature = inspect.signature(expected)
-    required = [
-        parameter
-        for parameter in signature.parameters.values()
-        if parameter.kind is parameter.KEYWORD_ONLY or parameter.default is parameter.empty
-    ]
-    keywords = {parameter.name: None for parameter in required if parameter.kind is parameter.KEYWORD_ONLY}
-    positional = [None] * (len(required) - len(keywords))
-    try:
-        inspect.signature(method).bind(*positional, **keywords)
-    except TypeError as error:
-        text = str(signature).replace("'", "")
-        raise ConformanceError(
-            f"can't be called as {text}: {error}", where=where, fix="accept these arguments"
-        ) from error
-    except ValueError:  # a builtin without a signature
-        return

@@ -16,10 +16,12 @@ from coterie.core.config import PolicyConfig
 from coterie.core.protocols import Surrogate, TokenBatch, TrainerContext
 from coterie.core.protocols.loss import HasLengthConstant
 from coterie.core.protocols.trainer import KeepsVersions
-from coterie.core.types import Key, Sample, Span, Weights
+from coterie.core.types import Key, Sample, Span
+from coterie.testing.checks.annotations import check_annotated_update, check_annotations
 from coterie.testing.checks.kept_versions import check_kept_versions
+from coterie.testing.checks.updates import check_optimizer_steps, checked_update, versions_of
 from coterie.testing.support.building import build, declared_policy
-from coterie.testing.support.failure import finite, guarded, require, require_kind
+from coterie.testing.support.failure import awaited, guarded, require, require_kind
 from coterie.testing.support.toys import PolicyGradient
 
 _FROZEN = "frozen"
@@ -41,15 +43,16 @@ def check_trainer(
     """Check a trainer with two policies that are trained and one that isn't.
 
     - Two trainers with one seed start from the same weights; `digest` names every trained policy.
-    - An update changes the digest and version of the policies that it has samples for, and of no others.
-      Without samples nothing changes. Metrics are finite numbers by policy.
+    - An update changes the digest of the policies that it has samples for, raises their version by 1, and
+      changes no others. Without samples nothing changes. Metrics are finite numbers by policy.
     - A fresh trainer that loads what `save` wrote has the same digests and versions, and still has when both
       train on (the optimiser's state is saved too).
     - `annotate` gives one finite number per sampled token, and log-probs are at most 0. An update changes
       `old_logprobs`, never `ref_logprobs`, and brings `values` nearer to their targets.
     - The loss receives the sequence of every token, and the annotations of the samples.
-    - A trainer with `keep` gives a kept version by `weights_at`, after updates and after `load`, and has its
-      present weights again afterwards.
+    - A trainer with `keep` gives a kept version by `weights_at`, after updates and after `load`: an engine
+      reads from it what it read when it was kept. The trainer has its present weights again afterwards.
+    - `optimizer_steps`, where the trainer has it, gives a number of steps.
     - With `train="none"` for all policies no update changes anything.
 
     Args:
@@ -132,26 +135,28 @@ class _TrainerChecker:
         first, second = await self._opened(), await self._opened()
         try:
             self._check_start(first, second, train)
+            check_optimizer_steps(first, self.name)
             if train == "none":
                 await self._check_nothing_moves(first)
             else:
                 await self._check_update(first)
-                await self._check_annotations(first, annotates)
-                await self._check_annotated_update(first, annotates)
+                samples = self._samples("one", 5)
+                await check_annotations(first, samples, annotates, self.name)
+                update = partial(self._update_on, first, 5)
+                batches = self.loss.batches
+                await check_annotated_update(first, samples, annotates, update, batches, self.name)
             await self._check_resume(first, second, folder, train)
             if train != "none" and isinstance(first, KeepsVersions):
-                update = partial(self._update, first, 8, "one")
-                await check_kept_versions(first, second, update, folder / "kept", self.name)
+                move = partial(self._update, first, 8, "one")
+                await check_kept_versions(first, second, move, folder / "kept", self.name)
         finally:
-            with guarded(f"{self.name}.close"):
-                await first.close()
-                await second.close()
+            for trainer in (first, second):
+                await awaited(f"{self.name}.close", trainer.close)
 
     async def _opened(self) -> Any:
         trainer = self.make()
         self.name = require_kind(trainer, "trainer")
-        with guarded(f"{self.name}.open"):
-            await trainer.open(self.ctx)
+        await awaited(f"{self.name}.open", trainer.open, self.ctx)
         return trainer
 
     def _samples(self, policy: str, step: int, task: str = "train-0") -> list[Sample]:
@@ -198,27 +203,25 @@ class _TrainerChecker:
             where=where,
             fix="digest the weights alone",
         )
-        for policy in self.ctx.policies:
-            weights = first.weights(policy)
-            sound = isinstance(weights, Weights) and weights.policy == policy
-            require(
-                sound, f"returned {weights!r} for '{policy}'", where=f"{self.name}.weights", fix="Weights"
-            )
+        self._versions(first)
 
     async def _update(self, trainer: Any, step: int, *policies: str) -> Any:
         samples = {policy: self._samples(policy, step) for policy in policies}
-        with guarded(f"{self.name}.update"):
-            return await trainer.update(samples, step)
+        return await checked_update(trainer, samples, step, self.ctx.policies, self.name)
+
+    async def _update_on(self, trainer: Any, step: int, samples: Sequence[Sample]) -> Any:
+        of_policy = {samples[0].policy: samples}
+        return await checked_update(trainer, of_policy, step, self.ctx.policies, self.name)
 
     async def _check_update(self, trainer: Any) -> None:
         where = f"{self.name}.update"
         before, versions = trainer.digest(), self._versions(trainer)
         await self._update(trainer, 1)
         require(
-            trainer.digest() == before,
-            "changed weights without samples",
+            trainer.digest() == before and self._versions(trainer) == versions,
+            "changed weights or versions without samples",
             where=where,
-            fix="no weight decay and no optimiser step without samples",
+            fix="no weight decay, no optimiser step and no new version without samples",
         )
         metrics = await self._update(trainer, 2, "one")
         after = trainer.digest()
@@ -249,9 +252,6 @@ class _TrainerChecker:
             fix="count versions by policy",
         )
         require("one" in metrics, f"returned {metrics!r}", where=where, fix="{policy: {metric: number}}")
-        for policy, row in metrics.items():
-            for metric, value in row.items():
-                require(finite(value), f"{policy}/{metric} is {value!r}", where=where, fix="a finite number")
 
     async def _check_nothing_moves(self, trainer: Any) -> None:
         before, versions = trainer.digest(), self._versions(trainer)
@@ -264,106 +264,7 @@ class _TrainerChecker:
         )
 
     def _versions(self, trainer: Any) -> dict[str, int]:
-        return {policy: trainer.weights(policy).version for policy in self.ctx.policies}
-
-    async def _check_annotations(self, trainer: Any, annotates: Sequence[str]) -> None:
-        where = f"{self.name}.annotate"
-        samples = self._samples("one", 5)
-        for annotation in annotates:
-            with guarded(where):
-                table = await trainer.annotate(samples, annotation)
-            for sample in samples:
-                count = int(sample.loss_mask.sum())
-                values = table.get(sample.key)
-                sound = values is not None and np.shape(values) == (count,) and np.isfinite(values).all()
-                require(
-                    sound,
-                    f"gave {values!r} for {count} tokens ({annotation})",
-                    where=where,
-                    fix="{sample key: one finite number a sampled token}",
-                )
-                require(
-                    not annotation.endswith("logprobs") or (np.asarray(values) <= 1e-5).all(),
-                    f"gave {annotation} above 0",
-                    where=where,
-                    fix="log-probabilities",
-                )
-
-    async def _check_annotated_update(self, trainer: Any, annotates: Sequence[str]) -> None:
-        """Check an update on samples with all annotations and value targets of 1."""
-        samples = self._samples("one", 5)
-        before = {name: await trainer.annotate(samples, name) for name in annotates}
-        annotated = [replace(row, extras=_extras(row, before)) for row in samples]
-        self.loss.batches.clear()
-        with guarded(f"{self.name}.update"):
-            await trainer.update({"one": annotated}, 5)
-        ranks = getattr(getattr(trainer, "config", None), "ranks", 1)
-        self._check_batches(annotated, annotates, whole=ranks == 1)
-        after = {name: await trainer.annotate(samples, name) for name in annotates}
-        for name in annotates:
-            then, now = (
-                np.concatenate([np.asarray(table[name][row.key]) for row in samples])
-                for table in (before, after)
-            )
-            where = f"{self.name}.annotate"
-            if name == "ref_logprobs":
-                require(
-                    np.allclose(then, now, atol=1e-5),
-                    f"gave other {name} after an update",
-                    where=where,
-                    fix="compute them with the policy's initial weights",
-                )
-            elif name == "old_logprobs":
-                require(
-                    not np.array_equal(then, now),
-                    f"gave the same {name} after an update",
-                    where=where,
-                    fix="compute them with the present weights",
-                )
-            elif name == "values":
-                require(
-                    np.square(now - 1.0).mean() < np.square(then - 1.0).mean(),
-                    "brought the values no nearer to the samples' `targets`",
-                    where=f"{self.name}.update",
-                    fix="train the value head on extras['targets']",
-                )
-
-    def _check_batches(self, samples: Sequence[Sample], annotates: Sequence[str], *, whole: bool) -> None:
-        """Check what the loss got: of a trainer on several ranks, its rank's share of the samples alone."""
-        where = f"{self.name}.update"
-        tokens = sequences = 0
-        for batch in self.loss.batches:
-            require(
-                batch.sequence is not None,
-                "gave the loss no sequence ids",
-                where=where,
-                fix="set TokenBatch.sequence and .sequences: coterie.span_ids",
-            )
-            ids = _numpy(batch.sequence)
-            tokens, sequences = tokens + len(ids), sequences + batch.sequences
-            numbered = np.array_equal(np.unique(ids), np.arange(batch.sequences))
-            require(
-                numbered,
-                f"numbered {batch.sequences} sequences {np.unique(ids)}",
-                where=where,
-                fix="from 0, without gaps",
-            )
-            for field, annotation in (("ref_logprobs", "ref_logprobs"), ("old", "old_logprobs")):
-                require(
-                    annotation not in annotates or getattr(batch, field) is not None,
-                    f"gave the loss no {annotation}, which the samples have",
-                    where=where,
-                    fix=f"set TokenBatch.{field}",
-                )
-        expected = sum(int(row.loss_mask.sum()) for row in samples)
-        share = tokens <= expected and sequences <= min(len(samples), tokens)
-        require(
-            tokens > 0 and (tokens * len(samples) == sequences * expected if whole else share),
-            f"gave the loss {sequences} sequences in {tokens} tokens, where {len(samples)} samples have "
-            f"{expected}",
-            where=where,
-            fix="make each span of a sample a sequence",
-        )
+        return versions_of(trainer, self.ctx.policies, self.name)
 
     async def _check_resume(self, first: Any, second: Any, folder: Path, train: str) -> None:
         where = f"{self.name}.load"
@@ -382,19 +283,3 @@ class _TrainerChecker:
                 where=where,
                 fix="save the optimiser's state, its step counts and every generator",
             )
-
-
-def _extras(sample: Sample, annotations: dict[str, Any]) -> dict[str, np.ndarray]:
-    """A sample's annotations with shape (T,), T all its tokens; targets of 1 where there are values."""
-    extras = {}
-    for name, table in annotations.items():
-        extras[name] = np.zeros(len(sample.token_ids), dtype=np.float32)
-        extras[name][sample.loss_mask] = table[sample.key]
-    if "values" in extras:
-        extras["targets"] = sample.loss_mask.astype(np.float32)
-    return extras
-
-
-def _numpy(array: Any) -> np.ndarray:
-    """An array or tensor of any library as a numpy array."""
-    return np.asarray(array.detach().cpu() if hasattr(array, "detach") else array)

@@ -10,6 +10,7 @@ from typing import Any
 
 from coterie.compose.kinds import PROTOCOL, coroutines, ignored, is_async
 from coterie.compose.members import HasVocabulary
+from coterie.testing.support.arguments import wrong_arguments
 
 KINDS_OF_COMPONENTS = ("increment", "potential", "counterfactual")
 
@@ -79,6 +80,7 @@ def require_kind(plugin: Any, kind: str) -> str:
     )
     require_read(plugin, kind, name)
     require_coroutines(plugin, kind, name)
+    require_arguments(plugin, kind, name)
     return name
 
 
@@ -105,6 +107,29 @@ def require_coroutines(plugin: Any, kind: str, where: str, *, every: bool = Fals
         if every:
             fix = f"write it as `async def {name}`"
             require(not awaited or is_async(method), "is not asynchronous", where=f"{where}.{name}", fix=fix)
+
+
+def require_arguments(plugin: Any, kind: str, where: str, *, every: bool = False) -> None:
+    """Raise where the parameters of a plugin's methods, or of its class's, are not those of the Protocols.
+
+    Args:
+        every: also raise where a method that isn't optional can't take the arguments.
+    """
+    for name, what, fix in wrong_arguments(plugin, kind, every=every):
+        require(False, what, where=f"{where}.{name}", fix=fix)
+
+
+async def awaited(where: str, method: Any, *arguments: Any) -> Any:
+    """The result of a method that is awaited, called at the place `where`, which ends with its name.
+
+    Raises:
+        ConformanceError: it raised, or returned nothing that can be awaited.
+    """
+    with guarded(where):
+        returned = method(*arguments)
+        fix = f"write it as `async def {where.rpartition('.')[2]}`"
+        require(inspect.isawaitable(returned), "is not asynchronous", where=where, fix=fix)
+        return await returned
 
 
 def check_vocabulary(plugin: Any, where: str) -> None:

@@ -11,6 +11,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from coterie.core.concurrency.together import together
 from coterie.core.errors import ConfigError, PluginError, SystemFault, UserError
 from coterie.core.plugins.origin import Origin, failure, origin_of, plugin_call, plugin_open, record_origin
 from coterie.testing import coterie_run
@@ -91,12 +92,65 @@ def test_a_coroutine_is_named_too():
     assert caught.value.__notes__ == ["in environment 'toy' of coterie-toys: step"]
 
 
-@pytest.mark.parametrize("error", [ConfigError("a setting"), KeyboardInterrupt(), asyncio.CancelledError()])
+@pytest.mark.parametrize("error", [ConfigError("a setting"), KeyboardInterrupt(), GeneratorExit()])
 def test_what_no_plugin_causes_gets_no_note(error):
     with pytest.raises(type(error)):
         with plugin_call(TOY, "step"):
             raise error
     assert not hasattr(error, "__notes__")
+
+
+async def cancelled_inside():
+    """What a plugin does that awaits a task of its own which was cancelled."""
+    task = asyncio.ensure_future(asyncio.sleep(1))
+    await asyncio.sleep(0)
+    task.cancel()
+    with plugin_call(TOY, "play"), plugin_call(TOY, "step"):
+        await task
+
+
+def test_a_cancellation_that_is_the_plugins_own_names_it():
+    match = r"^env: environment 'toy' of coterie-toys: step raised CancelledError, though nobody cancelled it"
+    with pytest.raises(PluginError, match=match) as caught:
+        asyncio.run(cancelled_inside())
+    assert "test_origin.py, line" in caught.value.what and "catch it" in caught.value.fix
+    with pytest.raises(PluginError, match=match), plugin_call(TOY, "step"):
+        raise asyncio.CancelledError  # where no event loop runs
+
+
+@pytest.mark.parametrize("end", ["cancel", "wait_for", "gather"])
+def test_a_cancellation_from_outside_passes_unchanged(end):
+    seen = []
+
+    async def play():
+        try:
+            with plugin_call(TOY, "step"):
+                await asyncio.sleep(10)
+        except BaseException as error:
+            seen.append(error)
+            raise
+
+    async def fails():
+        await asyncio.sleep(0.01)
+        raise OSError("another one failed")
+
+    async def go():
+        if end == "wait_for":
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(play(), 0.01)
+        elif end == "gather":
+            with pytest.raises(OSError, match="another"):
+                await together([play(), fails()])
+        else:
+            task = asyncio.ensure_future(play())
+            await asyncio.sleep(0.01)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    asyncio.run(go())
+    (error,) = seen
+    assert type(error) is asyncio.CancelledError and not hasattr(error, "__notes__")
 
 
 def test_a_plugin_that_exits_is_an_error_that_names_it():

@@ -6,8 +6,10 @@ import asyncio
 import copy
 import dataclasses
 import json
+import math
 from collections import deque
 
+import numpy as np
 import pytest
 
 from coterie.api.open_run import open_run
@@ -133,6 +135,20 @@ def test_the_best_step_is_the_first_of_the_best(monkeypatch):
     assert (run.state.best, run.state.best_step) == (0.75, 2) and row["eval/success"] == 0.25
 
 
+def test_a_close_that_awaits_a_task_it_cancelled_is_told_too(monkeypatch, caplog):
+    run = coterie_run(answers="1", trackers={}, schedule={"steps": 1, "evaluate_every": 0})
+
+    async def close():
+        task = asyncio.ensure_future(asyncio.sleep(1))
+        await asyncio.sleep(0)
+        task.cancel()
+        await task
+
+    monkeypatch.setattr(run.trainer, "close", close)
+    trained(run)
+    assert "trainer 'none' of coterie: close raised CancelledError" in caplog.text
+
+
 def test_a_failing_close_is_told_and_hides_nothing(monkeypatch, caplog):
     run = coterie_run(answers="1", trackers={}, schedule={"steps": 1})
 
@@ -168,12 +184,40 @@ def test_a_method_that_forgets_to_return_what_it_makes_is_named(monkeypatch, par
     assert caught.value.fix == f"return a coterie.{kind}"
 
 
-def test_a_trainer_that_returns_no_metrics_is_refused(monkeypatch):
-    run = coterie_run(answers="1", trackers={}, schedule={"steps": 1})
+def updated_with(monkeypatch, metrics):
+    """Train for a step, in which the trainer's update returns these metrics."""
+    run = coterie_run(answers="1", trackers={}, schedule={"steps": 1, "evaluate_every": 0})
+    rows = []
 
-    async def nothing(*arguments):
-        return None
+    async def update(*arguments):
+        return metrics
 
-    monkeypatch.setattr(run.trainer, "update", nothing)
-    with pytest.raises(PluginError, match="trainer 'none' of coterie: update returned None"):
-        trained(run)
+    monkeypatch.setattr(run.trainer, "update", update)
+    trained(dataclasses.replace(run, progress=lambda step, expected, row: rows.append(row)))
+    return rows[0]
+
+
+@pytest.mark.parametrize(("metrics", "said", "fix"), [
+    (None, "None", "return a mapping"),
+    ({"p": ["loss"]}, "{'p': ['loss']}", "return {policy: {name: number}}, of policies of the run: p"),
+    ({"p": None}, "{'p': None}", "return {policy: {name: number}}, of policies of the run: p"),
+    ({"loss": 0.5}, "{'loss': 0.5}", "return {policy: {name: number}}, of policies of the run: p"),
+    ({"other": {"loss": 1.0}}, "{'other': {'loss': 1.0}}", "of policies of the run: p"),
+    ({"p": {"loss": 1.0, "optimizer_steps": "two"}}, "{'p': {'optimizer_steps': 'two'}}", "are numbers"),
+    ({"p": {"loss": "low"}}, "{'p': {'loss': 'low'}}", "metrics are numbers by name; NaN: there is none"),
+    ({"p": {"loss": None}}, "{'p': {'loss': None}}", "metrics are numbers by name; NaN: there is none"),
+    ({"p": {"loss": [1.0, 2.0]}}, "{'p': {'loss': [1.0, 2.0]}}", "metrics are numbers by name"),
+    ({"p": {3: 1.0}}, "{'p': {3: 1.0}}", "metrics are numbers by name"),
+])  # fmt: skip
+def test_metrics_of_an_update_that_are_no_numbers_of_the_runs_policies_are_refused(
+    monkeypatch, metrics, said, fix
+):
+    with pytest.raises(PluginError) as caught:
+        updated_with(monkeypatch, metrics)
+    assert caught.value.what == f"trainer 'none' of coterie: update returned {said}"
+    assert caught.value.path == "trainer" and fix in caught.value.fix
+
+
+def test_a_policys_metrics_may_be_nan_and_numbers_of_any_type(monkeypatch):
+    row = updated_with(monkeypatch, {"p": {"loss": float("nan"), "entropy": np.float32(0.5), "tokens": 3}})
+    assert math.isnan(row["policy/p/loss"]) and row["policy/p/entropy"] == 0.5 and row["policy/p/tokens"] == 3

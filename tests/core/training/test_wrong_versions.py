@@ -10,9 +10,11 @@ import pytest
 
 from coterie.api.open_run import open_run
 from coterie.backends.engines.tabular import TabularEngine
+from coterie.backends.executors.local import LocalExecutor
 from coterie.backends.trainers.tabular import TabularTrainer
-from coterie.core.errors import PluginError
+from coterie.core.errors import PluginError, TooManyMissing
 from coterie.core.loop import train
+from coterie.core.rollout.engine_client import LocalEngineClient
 from tests.core.training.steps_ahead import Record, made
 from tests.core.training.test_steps_in_play import MATRIX
 
@@ -74,6 +76,57 @@ def test_versions_are_integers(version):
 
     said, _ = refused("schedule.play=in_flight", change=change)
     assert "Call.version is Weights.version" in said
+
+
+class Later(TabularEngine):
+    """Draws with other weights than it is asked for, and says so."""
+
+    finish = None
+
+    async def generate(self, request):
+        call = await super().generate(request)
+        return replace(call, version=call.version + 1, finish=self.finish or call.finish)
+
+
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_an_engine_that_draws_with_another_version_than_it_is_asked_for_is_named(ahead):
+    said, step = refused(f"engine={HERE}:Later", f"schedule.max_staleness={ahead}")
+    assert said.startswith(f"engine: engine '{HERE}:Later' of tests: generate returned"), said
+    assert "a call of version 1 of policy" in said and "Request.version (0)" in said and step == 0
+
+
+def test_an_aborted_call_of_another_version_is_lost_as_any_aborted_one_is(monkeypatch):
+    monkeypatch.setattr(Later, "finish", "abort")
+    run = made(MATRIX, Record(), "schedule.steps=1", f"engine={HERE}:Later")
+
+    async def go():
+        try:
+            await open_run(run)
+            with pytest.raises(TooManyMissing, match="the engine aborted the call"):
+                await train(run)
+        finally:
+            await run.close()
+
+    asyncio.run(go())
+
+
+class ClientOfLater(LocalEngineClient):
+    async def generate(self, request):
+        call = await super().generate(request)
+        return replace(call, version=call.version + 1)
+
+
+class WithItsClient(LocalExecutor):
+    """Plays with an engine client of its own."""
+
+    async def open(self, ctx):
+        await super().open(replace(ctx, engine=ClientOfLater(ctx.engine.engine)))
+
+
+def test_an_executors_client_that_answers_with_another_version_is_named():
+    said, step = refused(f"executor={HERE}:WithItsClient")
+    assert "plugin 'ClientOfLater' of tests: generate returned" in said
+    assert "Request.version (0)" in said and step == 0
 
 
 def test_an_executor_that_drops_the_versions_is_named():

@@ -22,7 +22,7 @@ from typing import Any
 
 from coterie.backends.cluster.code import Code, use_code
 from coterie.backends.cluster.wire import answered, sent_error
-from coterie.backends.executors.ray.exchange import Answer, Answers, Asked, Host, News, Vocabularies
+from coterie.backends.executors.ray.exchange import Answer, Answers, Host, HostRequest, News, Vocabularies
 from coterie.backends.executors.ray.shipping import Receiver, SentWeights
 from coterie.core.concurrency.active_rollouts import ActiveRollouts, in_cohort
 from coterie.core.errors import SystemFault
@@ -56,7 +56,7 @@ class EngineHost:
         """Hosts that counted as dead: one that was only slow tells nothing any more."""
         self._kept: dict[Place, dict[Key, tuple[Request, asyncio.Task[Call]]]] = {}
         """By job that is in play: its requests so far, with their calls."""
-        self._waiting: dict[tuple[str, int], Asked] = {}
+        self._waiting: dict[tuple[str, int], HostRequest] = {}
         """By host and number: requests that were not answered yet."""
         self._orphans: set[tuple[Place, Key]] = set()
         """Requests of hosts that are gone, without a call then. Each counts as active until its job, played
@@ -185,7 +185,7 @@ class EngineHost:
             self._hosts[host] = Host(vocabularies=Vocabularies(self._codecs))
         return self._hosts[host]
 
-    def _answer(self, host: str, asked: Asked, task: asyncio.Task[Call]) -> None:
+    def _answer(self, host: str, asked: HostRequest, task: asyncio.Task[Call]) -> None:
         """Keep the answer of a request for its host, unless one of the two is gone."""
         waited = self._waiting.pop((host, asked.number), None)
         error = None if task.cancelled() else task.exception()
@@ -198,7 +198,7 @@ class EngineHost:
         self._known(host).answers.append(answer)
         self._news.setdefault(host, asyncio.Event()).set()
 
-    def _generated(self, asked: Asked) -> asyncio.Task[Call]:
+    def _generated(self, asked: HostRequest) -> asyncio.Task[Call]:
         """The call of a request; the one that it had before, if its job is played again."""
         place, key = _place(asked), asked.request.key
         kept = self._kept.setdefault(place, {})
@@ -217,7 +217,7 @@ class EngineHost:
                 self._adopted(place, key)
                 task.cancel()
 
-    def _orphaned(self, asked: Asked) -> None:
+    def _orphaned(self, asked: HostRequest) -> None:
         place, key = _place(asked), asked.request.key
         if key in self._kept.get(place, {}) and (place, key) not in self._orphans:
             self._orphans.add((place, key))
@@ -240,6 +240,6 @@ class EngineHost:
                     self._active.stop()
 
 
-def _place(asked: Asked) -> Place:
+def _place(asked: HostRequest) -> Place:
     key = asked.request.key
     return asked.cohort, key.task, key.epoch, key.chain

@@ -33,10 +33,10 @@ class Vocabularies:
 
     def new(self) -> dict[str, list[str]]:
         """Words that the other process hasn't been told, by policy."""
-        found = {policy: codec.words(self._told[policy]) for policy, codec in self._codecs.items()}
-        for policy, words in found.items():
+        new = {policy: codec.words(self._told[policy]) for policy, codec in self._codecs.items()}
+        for policy, words in new.items():
             self._told[policy] += len(words)
-        return {policy: words for policy, words in found.items() if words}
+        return {policy: words for policy, words in new.items() if words}
 
     def learn(self, words: Mapping[str, list[str]]) -> None:
         """See what the other process has seen."""
@@ -45,7 +45,7 @@ class Vocabularies:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class HostRequest:
     """A request of a rollout host."""
 
     number: int
@@ -62,7 +62,7 @@ class News:
     """Active rollouts by cohort, all of them; a cohort without any is absent."""
     taken: Mapping[str, int]
     """Jobs by cohort that the host has begun: they are among `live`, if they did not end since."""
-    asked: tuple[Asked, ...] = ()
+    asked: tuple[HostRequest, ...] = ()
     cancelled: tuple[int, ...] = ()
     """Requests whose rollouts were cancelled."""
     words: Mapping[str, list[str]] = field(default_factory=dict)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from coterie.backends.cluster.wire import Answered, received_error, unwrapped
-from coterie.backends.executors.ray.exchange import Answer, Answers, Asked, News, Vocabularies
+from coterie.backends.executors.ray.exchange import Answer, Answers, HostRequest, News, Vocabularies
 from coterie.core.concurrency.active_rollouts import COHORT, ActiveRollouts
 from coterie.core.errors import UserError
 from coterie.core.protocols import Codec
@@ -65,7 +65,7 @@ class HostEngineClient:
         self._count = HostCount(self._due)
         self._count.listen(self._due)
         self._local = LocalEngineClient(None, self._count)  # type: ignore[arg-type]
-        self._asked: dict[str, list[Asked]] = {}
+        self._asked: dict[str, list[HostRequest]] = {}
         """By cohort: requests that were not told yet."""
         self._began: Counter[str] = Counter()
         self._cancelled: list[int] = []
@@ -111,7 +111,7 @@ class HostEngineClient:
         self._open[number] = cohort, future
         if not self._asked:
             self._oldest = time.monotonic()
-        self._asked.setdefault(cohort, []).append(Asked(number, cohort, request))
+        self._asked.setdefault(cohort, []).append(HostRequest(number, cohort, request))
         self._count.wait()
         if not self._batches:
             self._due()
@@ -157,19 +157,19 @@ class HostEngineClient:
             if stalled or not self._batches or not live.get(cohort) or self._count.all_wait(cohort)
         }
         asked = tuple(
-            one for cohort in sorted(settled & self._asked.keys()) for one in self._asked.pop(cohort)
+            request for cohort in sorted(settled & self._asked.keys()) for request in self._asked.pop(cohort)
         )
         taken = {cohort: self._began.pop(cohort) for cohort in settled & self._began.keys()}
         # Of a cohort that is not settled nothing is told: its jobs count as they did.
-        told = {cohort: count for cohort, count in self._told.items() if cohort not in settled}
-        told |= {cohort: live[cohort] for cohort in settled if live.get(cohort)}
+        counts = {cohort: count for cohort, count in self._told.items() if cohort not in settled}
+        counts |= {cohort: live[cohort] for cohort in settled if live.get(cohort)}
         cancelled, self._cancelled = tuple(self._cancelled), []
         if not self._asked:
             self._oldest = float("inf")
-        if not (asked or taken or cancelled or told != self._told):
+        if not (asked or taken or cancelled or counts != self._told):
             return None
-        self._told = told
-        return News(told, taken, asked, cancelled, self._vocabularies.new())
+        self._told = counts
+        return News(counts, taken, asked, cancelled, self._vocabularies.new())
 
     async def _collect(self) -> None:
         try:

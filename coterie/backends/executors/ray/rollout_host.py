@@ -23,7 +23,7 @@ Record = tuple[str, int, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class JobResult:
     """A job's tree and scores, or the exception that it raised."""
 
     number: int
@@ -36,7 +36,7 @@ class Played:
 class Report:
     """What a host has to tell the run."""
 
-    played: list[Played]
+    played: list[JobResult]
     records: list[Record]
     active: int
     """Jobs that are played or scored now."""
@@ -56,13 +56,13 @@ def unpacked(data: bytes) -> tuple[Tree, ScoredRollout]:
 class _Records(logging.Handler):
     """Keeps warnings, which the run logs."""
 
-    def __init__(self, records: list[Record], told: Callable[[], None]) -> None:
+    def __init__(self, records: list[Record], logged: Callable[[], None]) -> None:
         super().__init__(logging.WARNING)
-        self._records, self._told = records, told
+        self._records, self._logged = records, logged
 
     def emit(self, record: logging.LogRecord) -> None:
         self._records.append((record.name, record.levelno, record.getMessage()))
-        self._told()
+        self._logged()
 
 
 class RolloutHost:
@@ -72,7 +72,7 @@ class RolloutHost:
 
     def __init__(self) -> None:
         self._jobs: dict[int, asyncio.Task[None]] = {}
-        self._played: list[Played] = []
+        self._played: list[JobResult] = []
         self._records: list[Record] = []
         self._news = asyncio.Event()
         self._side: RolloutSide
@@ -152,11 +152,11 @@ class RolloutHost:
         try:
             rollout = await self._side.play(job)
             result: tuple[Tree, ScoredRollout] = rollout.tree, await rollout.scored
-            self._played.append(Played(number, packed(result)))
+            self._played.append(JobResult(number, packed(result)))
         except asyncio.CancelledError:
             raise
         except BaseException as error:
-            self._played.append(Played(number, error=sent_error(error, f"in {self.process}")))
+            self._played.append(JobResult(number, error=sent_error(error, f"in {self.process}")))
         finally:
             self._jobs.pop(number, None)
             client.ended()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -137,6 +138,31 @@ def test_the_jobs_of_a_killed_host_are_played_again(cluster, tmp_path, monkeypat
     assert rollouts(tmp_path / "ray") == rollouts(tmp_path / "local")
     lost = [row.get("cluster/hosts_lost") for row in rows(tmp_path / "ray")]
     assert [n for n in lost if n is not None] == [1.0]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_many_kills_and_freezes_change_no_result(cluster, tmp_path, monkeypatch, ahead):
+    """20 hosts are killed and 5 frozen in 50 steps, each while it has jobs."""
+    rng, settings = random.Random(7), ["schedule.steps=50", f"schedule.max_staleness={ahead}"]
+    coterie.train(MATRIX, overrides=settings, out=tmp_path / "local")
+    plain, shares, done = RayExecutor._hand, iter(range(10**6)), []
+    faults = dict(
+        zip(rng.sample(range(3, 95), 25), [signal.SIGKILL] * 20 + [signal.SIGSTOP] * 5, strict=True)
+    )
+
+    async def hand(executor: RayExecutor, host: Any, jobs: list[Any]) -> None:
+        if (how := faults.get(next(shares))) is not None:
+            done.append(how)
+            os.kill(host.pid, how)
+        await plain(executor, host, jobs)
+
+    monkeypatch.setattr(RayExecutor, "_hand", hand)
+    more = ["cluster.timeout=4", "cluster.restarts=99"]
+    coterie.train(MATRIX, overlays=["ray"], overrides=[*settings, *more], out=tmp_path / "ray")
+    assert len(done) >= 20
+    assert weights(tmp_path / "ray") == weights(tmp_path / "local")
+    assert rollouts(tmp_path / "ray") == rollouts(tmp_path / "local")
 
 
 def test_a_host_that_hangs_counts_as_dead(cluster, tmp_path, monkeypatch, caplog):
