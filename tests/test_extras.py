@@ -137,7 +137,7 @@ def test_nothing_names_an_extra_that_is_gone():
 
 
 @pytest.mark.parametrize(
-    "setting", ["engine=sglang", "trackers={mine: {type: wandb}}", "executor=ray", "trainer=megatron"]
+    "setting", ["engine=sglang", "trackers={mine: {type: wandb}}", "executor=slurm", "trainer=megatron"]
 )
 def test_a_plugin_that_nobody_built_is_unknown_and_names_no_extra(setting: str):
     from tests.cli.support import coterie

@@ -18,6 +18,7 @@ from coterie.compose.members import (
     DrawsTasks,
     FingerprintsTasks,
     HasVocabulary,
+    HostsEngine,
     LocatesTasks,
     MayLackFeedback,
     OmitsTask,
@@ -96,6 +97,7 @@ CAPABILITIES: dict[str, tuple[type, ...]] = {
         UsesRunFolder,
     ),
     "engine": (protocols.engine.LeasesVersions, UsesRunFolder),
+    "executor": (HostsEngine,),
     "estimator": (protocols.estimator.SumsOverTurns, protocols.estimator.StopsEpisodes),
     "loss": (protocols.loss.HasLengthConstant, protocols.loss.NeedsFreshSamples),
     "trainer": (

@@ -226,7 +226,7 @@ def test_recipes_are_grouped_by_environment_and_import_no_torch(tmp_path):
     assert "team: " in wrong
     [split] = [line for line in done.stdout.splitlines() if "sudoku_split" in line and "--with" not in line]
     assert (
-        split.endswith("gpu_24gb, gpu_80gb, l0, l1, l2, one_gpu, per_role, sudoku_9x9")
+        split.endswith("gpu_24gb, gpu_80gb, l0, l1, l2, one_gpu, per_role, ray, sudoku_9x9")
         and "planner > executor" in split
     )
     assert "sudoku_split_per_role" not in done.stdout

@@ -322,9 +322,18 @@ def test_per_role_on_a_single_agent_names_its_policy_and_is_not_listed():
     assert list(per_role.config.policies) == ["solver"]
     assert per_role.config.policies["solver"] == single.config.policies["shared"]
     listed = {info.name: info for info in recipes(details=True)}
-    assert listed["sudoku_single"].overlays == [*GPUS, "l0", "l1", "l2", "one_gpu", "sudoku_9x9"]
-    assert listed["sudoku_split"].overlays == [*GPUS, "l0", "l1", "l2", "one_gpu", "per_role", "sudoku_9x9"]
-    assert listed["magrpo"].overlays == [*GPUS, "l0", "l1", "l2", "one_gpu", "shared"]
+    assert listed["sudoku_single"].overlays == [*GPUS, "l0", "l1", "l2", "one_gpu", "ray", "sudoku_9x9"]
+    assert listed["sudoku_split"].overlays == [
+        *GPUS,
+        "l0",
+        "l1",
+        "l2",
+        "one_gpu",
+        "per_role",
+        "ray",
+        "sudoku_9x9",
+    ]
+    assert listed["magrpo"].overlays == [*GPUS, "l0", "l1", "l2", "one_gpu", "ray", "shared"]
     assert (listed["magrpo"].order, listed["sudoku_tool"].order) == ("planner + executor", "tool > plan")
 
 
@@ -408,7 +417,7 @@ def test_recipes_and_overlays_of_plugins_compose_with_ours(other_plugin, caplog)
     assert "l0' of other is already registered by coterie" in other_plugin.errors[0]
     listed = {info.name: info for info in recipes(details=True)}
     assert "other_before" not in listed
-    assert listed["other_team"].overlays == ["other_own", "per_role"], "trainer none trains nothing"
+    assert listed["other_team"].overlays == ["other_own", "per_role", "ray"], "trainer none trains nothing"
     assert "other_planner" in listed["sudoku_split"].overlays
     assert "other_planner" not in listed["sudoku_tool"].overlays, "the team has no planner"
 

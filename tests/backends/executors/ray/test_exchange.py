@@ -182,7 +182,7 @@ def numbered(turns: list[list[tuple[int, int]]], cohort: str = "") -> list[Job]:
 
 
 @given(turns=JOBS, hosts=st.integers(1, 4), seed=st.integers(0, 2**32))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_batches_are_those_of_one_process(turns: Any, hosts: int, seed: int) -> None:
     jobs = numbered(turns)
 
@@ -211,7 +211,7 @@ async def settle(hosts: Hosts) -> None:
 
 
 @given(turns=JOBS, hosts=st.integers(2, 3), seed=st.integers(0, 2**32), at=st.integers(0, 60))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_the_jobs_of_a_lost_host_are_played_again_in_the_same_batches(
     turns: Any, hosts: int, seed: int, at: int
 ) -> None:
