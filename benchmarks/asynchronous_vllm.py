@@ -319,7 +319,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--words", type=int, help="of a prompt; default: measured, so that g = u")
     parser.add_argument("--tasks", type=int, default=2)
     parser.add_argument("--branches", type=int, default=2)
-    parser.add_argument("--new-tokens", type=int, default=224)
+    parser.add_argument("--new-tokens", type=int, default=320)
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--engine", default="{}", help="further settings of the engine, as JSON")
     parser.add_argument("--out", type=Path, default=RESULTS)
