@@ -47,8 +47,10 @@ def load_plugin_file(manager: Plugins, path: Path) -> None:
         fix = "call it under `if __name__ == '__main__':` alone"
         raise PluginError(f"{path} calls sys.exit({error.code!r}) when it is imported", fix=fix) from error
     except BaseException as error:  # a stranger's module may raise anything
-        why = f"{type(error).__name__}: {error}{renamed(error)}"
-        raise PluginError(f"{path} fails when it is imported", why=why) from error
+        why, fix = f"{type(error).__name__}: {error}{renamed(error)}", ""
+        if isinstance(error, ModuleNotFoundError):
+            fix = f"install it; what lies beside the file is found with PYTHONPATH={path.resolve().parent}"
+        raise PluginError(f"{path} fails when it is imported", why=why, fix=fix) from error
     report = Report(name, str(path), "")
     loaded[path.resolve()] = content, report
     manager.add(module, report)

@@ -75,6 +75,10 @@ class Plugins(pluggy.PluginManager):
             if twice:
                 continue
             report = Report(entry.name, distribution, version)
+            if importlib.metadata.EntryPoint.pattern.match(entry.value) is None:
+                self.reports.append(report)
+                self.fail(report, f"its value {entry.value!r} names no module: write `name = module`")
+                continue
             try:
                 module = entry.load()
             except KeyboardInterrupt:
@@ -129,6 +133,7 @@ class Plugins(pluggy.PluginManager):
             else:
                 report.provides.setdefault(KIND_OF[hook], []).append(name)
 
+        register.__qualname__ = "register"  # as a wrong call names it
         try:
             function(register=register)
         except (KeyboardInterrupt, PluginError):

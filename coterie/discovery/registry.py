@@ -117,9 +117,11 @@ class Registry:
         self._qualified[kind][f"{distribution}:{name}"] = entry
         taken = self._entries[kind].get(name)
         if taken is not None:
+            in_a_file = distribution.endswith(".py")  # a file with a fault is refused as a whole
             raise PluginError(
                 f"{kind} '{name}' of {distribution} is already registered by {taken.distribution}",
-                fix=f"choose another name, or select it as '{distribution}:{name}'",
+                fix="choose another name"
+                + ("" if in_a_file else f", or select it as '{distribution}:{name}'"),
             )
         self._entries[kind][name] = entry
 
@@ -188,6 +190,8 @@ def import_object(target: str, what: str, path: str = "") -> Any:
     """
     module_name, _, attribute = target.partition(":")
     failed = f"{what} can't be imported from '{target}'"
+    if not attribute:
+        raise PluginError(failed, path=path, why="it names a module alone", fix="write 'module:attribute'")
     try:
         target_object = importlib.import_module(module_name)
         for part in attribute.split("."):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import re
 import sys
 import textwrap
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ from coterie import hookimpl
 from coterie.api.plugin_files import load_plugin_file
 from coterie.core.errors import MissingExtra, PluginError
 from coterie.core.plugins import KINDS, Composed
-from coterie.discovery import KIND_OF, Plugins, Report, hookspecs
+from coterie.discovery import KIND_OF, Plugins, Report, hookspecs, import_object
 
 
 class FakeEntry:
@@ -413,3 +414,37 @@ def test_two_entry_points_of_one_name_are_reported(entries):
     manager.load(None)
     assert [report.ok for report in manager.reports] == [True, False]
     assert "already registered" in manager.reports[1].errors[0]
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        ("register('z')", r"register\(\) missing 1 required positional argument: 'target'"),
+        ("register('z', 'a:b', confg=1)", r"register\(\) got an unexpected keyword argument 'confg'"),
+        ("register('mine', 'json:JSONDecoder'); register('mine', 'json:loads')", "fix: choose another name$"),
+        ("import a_neighbour_that_is_elsewhere", ""),
+    ],
+)
+def test_what_a_file_registers_wrongly_is_told_in_its_own_words(tmp_path, call, text):
+    file = tmp_path / f"wrong_{abs(hash(call))}.py"
+    body = f"from coterie import hookimpl\n@hookimpl\ndef register_rewards(register):\n    {call}\n"
+    file.write_text(body if text else call)
+    with pytest.raises(PluginError) as error:
+        load_plugin_file(built_ins(), file)
+    message = f"{error.value} {error.value.why}"
+    assert re.search(text, message, re.M) and "_call_registration" not in message
+    if not text:
+        assert f"PYTHONPATH={tmp_path}" in error.value.fix
+
+
+def test_an_entry_point_without_a_module_is_reported(entries):
+    entries.append(FakeEntry("empty", "a-dist", module))
+    entries[0].value = ""
+    _, reports = loaded()
+    assert reports["empty"].errors == ["its value '' names no module: write `name = module`"]
+
+
+def test_a_target_without_an_attribute_is_told():
+    with pytest.raises(PluginError, match="can't be imported from 'json'") as error:
+        import_object("json", "reward 'z'", "rewards.z")
+    assert error.value.fix == "write 'module:attribute'" and error.value.path == "rewards.z"
