@@ -18,7 +18,6 @@ from coterie.compose.members import (
     DrawsTasks,
     FingerprintsTasks,
     HasVocabulary,
-    HostsEngine,
     LocatesTasks,
     MayLackFeedback,
     OmitsTask,
@@ -97,7 +96,6 @@ CAPABILITIES: dict[str, tuple[type, ...]] = {
         UsesRunFolder,
     ),
     "engine": (protocols.engine.LeasesVersions, UsesRunFolder),
-    "executor": (HostsEngine,),
     "estimator": (protocols.estimator.SumsOverTurns, protocols.estimator.StopsEpisodes),
     "loss": (protocols.loss.HasLengthConstant, protocols.loss.NeedsFreshSamples),
     "trainer": (

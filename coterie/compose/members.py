@@ -12,8 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from coterie.core.config import RunConfig
-from coterie.core.protocols import Demonstration, Engine
-from coterie.core.rollout.engine_client import LocalEngineClient
+from coterie.core.protocols import Demonstration
 from coterie.core.types import Metrics, Task, Weights
 
 
@@ -28,25 +27,6 @@ class Build(Protocol):
 
     def make(self, kind: str, table: Any, path: str) -> Any:
         """Make another component of a kind from its table; `path` is the table's, for error messages."""
-
-
-@runtime_checkable
-class HostsEngine(Protocol):
-    """An executor that runs the engine in a process of its own, near the rollout sides."""
-
-    def host_engine(
-        self, engine: Engine, make: Callable[[], Engine], resources: Sequence[Any]
-    ) -> LocalEngineClient:
-        """The client whose engine passes weights to the one that `make` makes there.
-
-        Args:
-            engine: the same engine in this process, which is never opened.
-            make: picklable.
-            resources: sandboxes, tools and chat models of the rollout side.
-
-        Raises:
-            ConfigError: one of them can't be used in other processes.
-        """
 
 
 @runtime_checkable

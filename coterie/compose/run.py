@@ -11,8 +11,9 @@ from typing import Any, Literal, Protocol, get_args, get_origin, runtime_checkab
 
 from coterie.compose.builder import SHARED, ComponentBuilder
 from coterie.compose.checks import check, check_words
+from coterie.compose.hosting import HostsEngine, engine_client
 from coterie.compose.layer_errors import layer_named
-from coterie.compose.members import Demonstrates, HostsEngine
+from coterie.compose.members import Demonstrates
 from coterie.compose.rollout_side import RolloutParts, make_rollout_parts, make_rollout_side
 from coterie.compose.settings import REFERRED
 from coterie.compose.staleness import check_staleness, check_versions, plays_pinned
@@ -20,12 +21,11 @@ from coterie.core.config import TABLES, Resolved, RunConfig, ScheduleConfig
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import Plugin
 from coterie.core.plugins.origin import origin_of, plugin_call
-from coterie.core.protocols import AdvantageEstimator, Engine, Environment, Executor, Length, Loss
+from coterie.core.protocols import AdvantageEstimator, Environment, Executor, Length, Loss
 from coterie.core.protocols.environment import HasNotSummable
 from coterie.core.protocols.estimator import SumsOverTurns
 from coterie.core.protocols.loss import NeedsFreshSamples
 from coterie.core.rollout.contracts import refuse
-from coterie.core.rollout.engine_client import LocalEngineClient
 from coterie.core.rollout.side import LocalRolloutSide
 from coterie.core.training.curriculum import LevelTasks, trained_on
 from coterie.core.training.run import Run
@@ -142,7 +142,7 @@ def _prepare(resolved: Resolved, splits: Collection[Split]) -> Prepared:
         engine, trainer = late["engine"](), late["trainer"]()
         pinned = plays_pinned(config, trainer)
         check_versions(config, engine, trainer, pinned)
-        client = _client(resolved, engine, components["executor"], side)
+        client = engine_client(resolved, engine, components["executor"], side)
         return Run(
             resolved=resolved,
             rollout_side=side,
@@ -161,21 +161,6 @@ def _prepare(resolved: Resolved, splits: Collection[Split]) -> Prepared:
         )
 
     return Prepared(config, side, make)
-
-
-def _client(
-    resolved: Resolved, engine: Engine, executor: Executor, side: LocalRolloutSide
-) -> LocalEngineClient:
-    """The client of the engine, which the executor may have elsewhere."""
-    if not isinstance(executor, HostsEngine):
-        return LocalEngineClient(engine)
-    return executor.host_engine(engine, partial(make_engine, resolved), side.resources)
-
-
-def make_engine(resolved: Resolved) -> Engine:
-    """The engine of a run, in any process."""
-    engine: Engine = ComponentBuilder(resolved.config).make("engine", resolved.config.engine, "engine")
-    return engine
 
 
 def trained_splits(schedule: ScheduleConfig) -> tuple[Split, ...]:

@@ -1,0 +1,47 @@
+"""The engine of a run in a process of its own, where the executor has one for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
+
+from coterie.compose.builder import ComponentBuilder
+from coterie.core.config import Resolved
+from coterie.core.protocols import Engine, Executor
+from coterie.core.rollout.engine_client import LocalEngineClient
+from coterie.core.rollout.side import LocalRolloutSide
+
+
+@runtime_checkable
+class HostsEngine(Protocol):
+    """An executor that runs the engine in a process of its own, near the rollout sides."""
+
+    def host_engine(
+        self, engine: Engine, make: Callable[[], Engine], resources: Sequence[Any]
+    ) -> LocalEngineClient:
+        """The client whose engine passes weights to the one that `make` makes there.
+
+        Args:
+            engine: the same engine in this process, which is never opened.
+            make: picklable.
+            resources: sandboxes, tools and chat models of the rollout side.
+
+        Raises:
+            ConfigError: one of them can't be used in other processes.
+        """
+
+
+def engine_client(
+    resolved: Resolved, engine: Engine, executor: Executor, side: LocalRolloutSide
+) -> LocalEngineClient:
+    """The client of the engine, which the executor may have elsewhere."""
+    if not isinstance(executor, HostsEngine):
+        return LocalEngineClient(engine)
+    return executor.host_engine(engine, partial(make_engine, resolved), side.resources)
+
+
+def make_engine(resolved: Resolved) -> Engine:
+    """The engine of a run, in any process."""
+    engine: Engine = ComponentBuilder(resolved.config).make("engine", resolved.config.engine, "engine")
+    return engine
