@@ -183,6 +183,9 @@ class RunConfig(Strict):
         policies = table.get("policies") if isinstance(table, Mapping) else None
         if not isinstance(policies, Mapping) or all(isinstance(p, PolicyConfig) for p in policies.values()):
             return table
+        if not POLICY_READERS:
+            fix = "take coterie.RunConfig, or coterie.load(table).config"
+            raise ConfigError("nothing that reads policies is imported", path="policies", fix=fix)
         return {**table, "policies": POLICY_READERS[-1](table)}
 
 

@@ -241,6 +241,13 @@ def test_a_table_from_python_is_validated_by_the_same_schema() -> None:
     assert isinstance(config.policies["row"], UrnPolicy) and load(config).table == table
 
 
+def test_a_schema_that_is_imported_alone_says_what_reads_policies(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = load(MATRIX, overrides=URN).table
+    monkeypatch.setattr("coterie.core.config.schema.POLICY_READERS", [])
+    with pytest.raises(ConfigError, match="nothing that reads policies is imported"):
+        coterie.RunConfig.model_validate(table)
+
+
 def test_a_policy_of_another_schema_is_converted_for_a_backend() -> None:
     urns = {"p": UrnPolicy(model="org/model", pace=2.0)}
     assert declared(urns, TensorPolicy) == {"p": TensorPolicy(model="org/model")}
