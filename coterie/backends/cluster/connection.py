@@ -92,6 +92,7 @@ class Connection:
         self._ours = False
         """Whether this object has connected, and disconnects."""
         self._actors: list[Any] = []
+        self._losses = 0
 
     def open(self) -> None:
         """Connect; start a cluster on this machine where there is none to connect to.
@@ -149,7 +150,7 @@ class Connection:
                     fix="take fewer workers or fewer CPUs for each, or add nodes",
                 )
 
-    def actor(self, cls: type, *, cpus: float, gpus: float = 0.0, name: str) -> Any:
+    def actor(self, cls: type, *, cpus: float, gpus: float = 0.0) -> Any:
         """The handle of a new actor. It ends with the run's process at the latest: none is detached."""
         variables = {name: os.environ[name] for name in KEPT if name in os.environ}
         options = {
@@ -167,6 +168,25 @@ class Connection:
         if handle in self._actors:
             self._actors.remove(handle)
         self.ray.kill(handle)
+
+    def lose(self, handle: Any, what: str, why: str) -> None:
+        """Kill what is left of an actor that is gone, and count it.
+
+        Args:
+            what: its process, in words.
+
+        Raises:
+            UserError: it is one more than `cluster.restarts`.
+        """
+        self.remove(handle)
+        self._losses += 1
+        if self._losses > self.settings.restarts:
+            raise UserError(
+                f"{what} is gone, and {self._losses - 1} processes of the run were replaced before",
+                path="cluster.restarts",
+                why=why,
+                fix="see what ends them (memory?); resume the run, perhaps with a larger cluster.restarts",
+            )
 
     def close(self) -> None:
         """Kill all actors, and disconnect."""

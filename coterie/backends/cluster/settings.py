@@ -29,7 +29,7 @@ class ClusterConfig(PluginConfig):
         4096, ge=1, description="Most episodes that a rollout host plays and scores at the same time."
     )
     restarts: Annotated[int, SAME] = Field(
-        20, ge=0, description="Rollout hosts that may be replaced in a run; their jobs are played again."
+        20, ge=0, description="Rollout hosts and engine hosts that may be replaced in a run."
     )
     timeout: Annotated[float, SAME] = Field(
         60, gt=1, description="Seconds without an answer after which a process counts as dead."

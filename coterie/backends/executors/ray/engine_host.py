@@ -6,7 +6,8 @@ The engine sees one count of active rollouts, over all hosts. Two rules keep it 
 * A host tells its counts and requests together, when all of its active rollouts of a cohort wait.
 
 So the requests of a batch are those that one process would have had. A job that is played again, since its
-host died, gets the calls that it got before: they are kept by key until its tree is there.
+host died, gets the calls that it got before: they are kept by key until its tree is there. An engine host
+that takes the place of another one gets them from the rollout hosts (`restore`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,15 @@ from typing import Any
 
 from coterie.backends.cluster.code import Code, use_code
 from coterie.backends.cluster.wire import answered, sent_error
-from coterie.backends.executors.ray.exchange import Answer, Answers, Host, HostRequest, News, Vocabularies
+from coterie.backends.executors.ray.exchange import (
+    Answer,
+    Answers,
+    Host,
+    HostRequest,
+    News,
+    Place,
+    Vocabularies,
+)
 from coterie.backends.executors.ray.shipping import Receiver, SentWeights
 from coterie.core.concurrency.active_rollouts import ActiveRollouts, in_cohort
 from coterie.core.errors import SystemFault
@@ -30,9 +39,6 @@ from coterie.core.plugins.origin import closed, plugin_call, plugin_open
 from coterie.core.protocols import Codec, Engine, EngineContext
 from coterie.core.rollout.engine_client import IdleTime, LocalEngineClient
 from coterie.core.types import Call, Key, Request
-
-Place = tuple[str, str, int, int]
-"""(cohort, task, epoch, chain): a job."""
 
 
 class CountedRollouts(ActiveRollouts):
@@ -54,7 +60,7 @@ class EngineHost:
         self._hosts: dict[str, Host] = {}
         self._dropped: set[str] = set()
         """Hosts that counted as dead: one that was only slow tells nothing any more."""
-        self._kept: dict[Place, dict[Key, tuple[Request, asyncio.Task[Call]]]] = {}
+        self._kept: dict[Place, dict[Key, tuple[Request, asyncio.Future[Call]]]] = {}
         """By job that is in play: its requests so far, with their calls."""
         self._waiting: dict[tuple[str, int], HostRequest] = {}
         """By host and number: requests that were not answered yet."""
@@ -84,9 +90,21 @@ class EngineHost:
     # ------------------------------------------------------------------------------------------ for the run
 
     @answered
+    async def alive(self, patience: float) -> None:
+        """Answer after so many seconds: so the run notes that the process has ended, or hangs."""
+        await asyncio.sleep(patience)
+
+    @answered
+    async def introduce(self, sent: SentWeights) -> None:
+        """Take the module and the tokenizer of weights, without giving them to the engine."""
+        self._receiver.receive(sent)
+
+    @answered
     async def load_weights(self, sent: SentWeights) -> None:
         with plugin_call(self._engine, "load_weights"):
             await self._engine.load_weights(self._receiver.receive(sent))
+        policy = sent.weights.policy
+        self._codecs[policy] = self._client.codec(policy)
 
     @answered
     async def call(self, method: str, policy: str, version: int) -> None:
@@ -97,8 +115,7 @@ class EngineHost:
 
     @answered
     async def codec(self, policy: str) -> Codec:
-        codec = self._codecs[policy] = self._client.codec(policy)
-        return codec
+        return self._client.codec(policy)
 
     @answered
     async def batches(self) -> bool:
@@ -122,19 +139,21 @@ class EngineHost:
                 self._active.start(count)
 
     @answered
-    async def drop(self, host: str, played: list[Place]) -> None:
-        """Forget a host that is gone, with its counts and requests, and the calls of jobs that are played."""
+    async def drop(self, host: str) -> None:
+        """Forget a host that is gone, with its counts and requests."""
         self._dropped.add(host)
         known = self._hosts.pop(host, Host())
         for number in [number for name, number in self._waiting if name == host]:
             self._orphaned(self._waiting.pop((host, number)))
         self._count(Counter(known.sent) + Counter(known.live), Counter())
-        self._forget(played)
 
     @answered
     async def forget(self, played: list[Place]) -> None:
         """Drop the kept calls of jobs whose trees are there, or that are cancelled."""
-        self._forget(played)
+        for place in played:
+            for key, (_, task) in self._kept.pop(place, {}).items():
+                self._adopted(place, key)
+                task.cancel()
 
     @answered
     async def close(self) -> None:
@@ -168,6 +187,14 @@ class EngineHost:
         self._count(before, Counter(known.sent) + Counter(known.live))
 
     @answered
+    async def restore(self, calls: list[tuple[HostRequest, Call]]) -> None:
+        """Keep the calls that the jobs of a host got from an engine host which is gone."""
+        for asked, call in calls:
+            known: asyncio.Future[Call] = asyncio.get_running_loop().create_future()
+            known.set_result(call)
+            self._kept.setdefault(asked.place, {})[asked.request.key] = asked.request, known
+
+    @answered
     async def answers(self, host: str) -> Answers:
         """The answers for a host, once there are any."""
         event = self._news.setdefault(host, asyncio.Event())
@@ -185,7 +212,7 @@ class EngineHost:
             self._hosts[host] = Host(vocabularies=Vocabularies(self._codecs))
         return self._hosts[host]
 
-    def _answer(self, host: str, asked: HostRequest, task: asyncio.Task[Call]) -> None:
+    def _answer(self, host: str, asked: HostRequest, task: asyncio.Future[Call]) -> None:
         """Keep the answer of a request for its host, unless one of the two is gone."""
         waited = self._waiting.pop((host, asked.number), None)
         error = None if task.cancelled() else task.exception()
@@ -198,9 +225,9 @@ class EngineHost:
         self._known(host).answers.append(answer)
         self._news.setdefault(host, asyncio.Event()).set()
 
-    def _generated(self, asked: HostRequest) -> asyncio.Task[Call]:
+    def _generated(self, asked: HostRequest) -> asyncio.Future[Call]:
         """The call of a request; the one that it had before, if its job is played again."""
-        place, key = _place(asked), asked.request.key
+        place, key = asked.place, asked.request.key
         kept = self._kept.setdefault(place, {})
         before = kept.get(key)
         self._adopted(place, key)
@@ -211,14 +238,8 @@ class EngineHost:
         kept[key] = asked.request, task
         return task
 
-    def _forget(self, played: list[Place]) -> None:
-        for place in played:
-            for key, (_, task) in self._kept.pop(place, {}).items():
-                self._adopted(place, key)
-                task.cancel()
-
     def _orphaned(self, asked: HostRequest) -> None:
-        place, key = _place(asked), asked.request.key
+        place, key = asked.place, asked.request.key
         if key in self._kept.get(place, {}) and (place, key) not in self._orphans:
             self._orphans.add((place, key))
             with in_cohort(asked.cohort):
@@ -238,8 +259,3 @@ class EngineHost:
                     self._active.start(after[cohort] - before[cohort])
                 for _ in range(before[cohort] - after[cohort]):
                     self._active.stop()
-
-
-def _place(asked: HostRequest) -> Place:
-    key = asked.request.key
-    return asked.cohort, key.task, key.epoch, key.chain

@@ -8,6 +8,13 @@ from typing import Any, Protocol, runtime_checkable
 
 from coterie.core.types import Call, Request
 
+Place = tuple[str, str, int, int]
+"""(cohort, task, epoch, chain): a job."""
+
+
+class EngineGone(Exception):
+    """The engine host can't be reached."""
+
 
 @runtime_checkable
 class LearnsWords(Protocol):
@@ -52,6 +59,12 @@ class HostRequest:
     """Counted by the host. The answer has the same."""
     cohort: str
     request: Request
+
+    @property
+    def place(self) -> Place:
+        """The job that it belongs to."""
+        key = self.request.key
+        return self.cohort, key.task, key.epoch, key.chain
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -56,6 +56,8 @@ class _Host:
     pid: int = 0
     jobs: dict[int, _Job] = field(default_factory=dict)
     loop: asyncio.Task[None] | None = None
+    start: int = -1
+    """The number of the engine host that it asks."""
 
 
 class RayExecutor(Plugin):
@@ -81,11 +83,10 @@ class RayExecutor(Plugin):
         self._jobs: dict[int, _Job] = {}
         """Those that are not done, by number."""
         self._numbers = self._made = 0
-        self._told: set[tuple[str, int, str]] = set()
+        self._warnings: set[tuple[str, int, str]] = set()
         self._sending: asyncio.Task[None] | None = None
-        self._replacing: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._lost: BaseException | None = None
-        self._replaced = 0
         self._metrics: Counter[str] = Counter()
         """Of the cluster since the last training job; the next one's scores carry them to the step's row."""
         self._side = b""
@@ -102,8 +103,8 @@ class RayExecutor(Plugin):
         for plugin in (engine, *resources):
             _check_remote(plugin)
         self._engine = HostedEngine(make, self._connection)
-        client = LocalEngineClient(self._engine, idle_time=HostedIdleTime(self._engine))
-        return client
+        self._engine.replaced, self._engine.failed = self._reconnect, self._fail
+        return LocalEngineClient(self._engine, idle_time=HostedIdleTime(self._engine))
 
     async def open(self, ctx: ExecutorContext) -> None:
         """Start the rollout hosts.
@@ -155,9 +156,7 @@ class RayExecutor(Plugin):
 
     async def close(self) -> None:
         """End the rollout hosts; the engine's close disconnects."""
-        tasks = [
-            task for task in (self._sending, *self._replacing, *(host.loop for host in self._hosts)) if task
-        ]
+        tasks = [task for task in (self._sending, *self._tasks, *(host.loop for host in self._hosts)) if task]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -197,20 +196,19 @@ class RayExecutor(Plugin):
                 shares.setdefault(host, []).append(job)
             if not shares:
                 return
-            for host, jobs in shares.items():
-                await self._count(host, jobs)
+            counted = [self._counted(host, jobs) for host, jobs in shares.items()]
+            await asyncio.gather(*counted)  # first of all: no batch may begin between
             for host, jobs in shares.items():
                 await self._hand(host, jobs)
 
-    async def _count(self, host: _Host, jobs: list[_Job]) -> None:
-        cohorts: dict[str, int] = {}
-        for job in jobs:
-            cohorts[job.job.cohort] = cohorts.get(job.job.cohort, 0) + 1
-        await self._engine.call("send", host.name, cohorts)
+    def _counted(self, host: _Host, jobs: Iterable[_Job]) -> Awaitable[None]:
+        """Let the engine host count jobs that are about to be sent to a host."""
+        cohorts = Counter(job.job.cohort for job in jobs)
+        return self._engine.notify("send", host.name, dict(cohorts))
 
     async def _hand(self, host: _Host, jobs: list[_Job]) -> None:
         with suppress(_Gone):  # `_watch` notices too, and gives its jobs to another
-            await self._call(host, "play", [(job.number, job.job) for job in jobs])
+            await self._call(host, "play", host.start, [(job.number, job.job) for job in jobs])
 
     async def _cancelled(self, job: _Job) -> None:
         if job in self._queue:
@@ -218,7 +216,7 @@ class RayExecutor(Plugin):
         elif job.host is not None and job.host.jobs.pop(job.number, None) is not None:
             try:
                 await self._call(job.host, "cancel", [job.number])
-                await self._engine.call("forget", [job.place])
+                await self._engine.notify("forget", [job.place])
             except (_Gone, UserError):
                 return
 
@@ -227,21 +225,46 @@ class RayExecutor(Plugin):
     async def _new_host(self) -> _Host:
         name = f"rollout host {self._made}"
         self._made += 1
-        handle = self._connection.actor(RolloutHost, cpus=self.settings.worker_cpus, name=name)
+        handle = self._connection.actor(RolloutHost, cpus=self.settings.worker_cpus)
         host = _Host(name, handle)
         try:
-            host.pid = await self._call(host, "open", name, own_code(), self._side, self._engine.actor)
+            host.pid = await self._call(host, "open", name, own_code(), self._side)
         except _Gone as error:
             raise UserError(f"{name} ended while it was opened", path="executor", why=str(error)) from error
         return host
 
     async def _begin(self, host: _Host) -> None:
         """Give a host the codecs, known once the engine has weights, and take its reports from then on."""
+        batches = await self._engine.call("batches")
         codecs = {policy: self._engine.codec(policy) for policy in self._engine.policies}
         sent = self._connection.ray.cloudpickle.dumps(codecs)
+        host.start, actor = self._engine.start, self._engine.actor
         with suppress(_Gone):  # `_watch` notices too
-            await self._call(host, "begin", sent, await self._engine.call("batches"))
+            await self._call(host, "begin", actor, sent, batches)
         host.loop = asyncio.ensure_future(self._watch(host))
+
+    def _reconnect(self, why: str, seconds: float) -> None:
+        """Let another engine host count the jobs of all hosts, and the hosts ask it."""
+        self._metrics.update({"cluster/engines_lost": 1})
+        self._metrics["cluster/replacing"] += seconds  # type: ignore[assignment]
+        for host in self._hosts:
+            if host.start >= 0:
+                counted = self._counted(host, host.jobs.values())
+                self._beside(self._told(host, counted, [*host.jobs]))
+                host.start = self._engine.start
+
+    async def _told(self, host: _Host, counted: Awaitable[None], numbers: list[int]) -> None:
+        actor, start = self._engine.actor, self._engine.start
+        await counted
+        with suppress(_Gone):  # `_watch` notices too
+            await self._call(host, "reconnect", actor, start, numbers)
+
+    def _beside(self, work: Coroutine[Any, Any, None] | Awaitable[None]) -> None:
+        """Do something beside the play; its error ends all that is played."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._sent)
 
     async def _call(self, host: _Host, method: str, *arguments: Any) -> Any:
         """Call a method of a host.
@@ -264,17 +287,14 @@ class RayExecutor(Plugin):
                 self._take(host, report)
         except (_Gone, TimeoutError) as error:
             why = str(error) or f"no answer for {self.settings.timeout:g} s"
-            replacing = asyncio.ensure_future(self._replace(host, why))
-            self._replacing.add(replacing)
-            replacing.add_done_callback(self._replacing.discard)
-            replacing.add_done_callback(self._sent)
+            self._beside(self._replace(host, why))
         except Exception as error:
             self._fail(error)
 
     def _take(self, host: _Host, report: Report) -> None:
         for record in report.records:
-            if record not in self._told:
-                self._told.add(record)
+            if record not in self._warnings:
+                self._warnings.add(record)
                 logging.getLogger(record[0]).log(record[1], "%s", record[2])
         done = []
         for played in report.played:
@@ -294,10 +314,7 @@ class RayExecutor(Plugin):
                     scored, self._metrics = ScoredRollout(scored.scores, metrics), Counter()
                 job.result.set_result((tree, scored))
         if done:
-            forgetting = asyncio.ensure_future(self._engine.call("forget", done))
-            self._replacing.add(forgetting)
-            forgetting.add_done_callback(self._replacing.discard)
-            forgetting.add_done_callback(self._sent)
+            self._beside(self._engine.notify("forget", done))
         if self._queue:
             self._send_soon()
 
@@ -305,12 +322,7 @@ class RayExecutor(Plugin):
         """Start another host in place of one that is gone, and play its jobs there."""
         began = time.perf_counter()
         self._hosts.remove(host)
-        self._connection.remove(host.handle)
-        self._replaced += 1
-        if self._replaced > self.settings.restarts:
-            what = f"{self._replaced} rollout hosts were lost; the last one: {why}"
-            fix = "see what ends them (memory?), or raise cluster.restarts"
-            raise UserError(what, path="cluster.restarts", fix=fix)
+        self._connection.lose(host.handle, host.name, why)
         new = await self._new_host()
         await self._begin(new)
         jobs = [job for job in host.jobs.values() if not job.result.done()]
@@ -322,10 +334,13 @@ class RayExecutor(Plugin):
                 fix = "see whether a plugin ends the process, or blocks it for longer than cluster.timeout"
                 job.result.set_exception(UserError(what, path="executor", fix=fix))
         jobs = [job for job in jobs if not job.result.done()]
-        if jobs:
-            await self._count(new, jobs)  # before the old one's are dropped: no batch may begin between
-        await self._engine.call("drop", host.name, [])
         self._hosts.append(new)
+        if new.start == self._engine.start:
+            counted = self._counted(new, jobs)  # before the old one's are dropped: no batch may begin between
+            await asyncio.gather(counted, self._engine.notify("drop", host.name))
+        else:  # the engine host was replaced meanwhile, and knows neither
+            self._beside(self._told(new, self._counted(new, jobs), [*new.jobs]))
+            new.start = self._engine.start
         await self._hand(new, jobs)
         seconds = time.perf_counter() - began
         self._metrics.update({"cluster/hosts_lost": 1, "cluster/jobs_again": len(jobs)})

@@ -5,12 +5,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from coterie.backends.cluster.wire import Answered, received_error, unwrapped
-from coterie.backends.executors.ray.exchange import Answer, Answers, HostRequest, News, Vocabularies
+from coterie.backends.executors.ray.exchange import (
+    Answer,
+    Answers,
+    EngineGone,
+    HostRequest,
+    News,
+    Place,
+    Vocabularies,
+)
 from coterie.core.concurrency.active_rollouts import COHORT, ActiveRollouts
 from coterie.core.errors import UserError
 from coterie.core.protocols import Codec
@@ -22,7 +30,7 @@ STALL_SECONDS = 60.0
 """Time after which requests are sent although other rollouts of the host don't wait yet."""
 
 Method = Callable[..., Awaitable[Answered]]
-"""Calls a method of the engine host: its name, then its arguments."""
+"""Calls a method of the engine host: its name, then its arguments. Raises EngineGone."""
 
 
 class HostCount(ActiveRollouts):
@@ -50,7 +58,8 @@ class HostEngineClient:
     """An `EngineClient` that tells the engine host of its rollouts' requests and of their count.
 
     News leave when all active rollouts of a cohort wait or have ended. With an engine that does not begin its
-    batches by the count they leave at once.
+    batches by the count they leave at once. While the engine host is gone, requests wait: `reconnect` names
+    another one, which is asked for what the first one owed.
 
     Args:
         method: calls a method of the engine host.
@@ -69,7 +78,9 @@ class HostEngineClient:
         """By cohort: requests that were not told yet."""
         self._began: Counter[str] = Counter()
         self._cancelled: list[int] = []
-        self._open: dict[int, tuple[str, asyncio.Future[Call]]] = {}
+        self._open: dict[int, tuple[HostRequest, asyncio.Future[Call]]] = {}
+        self._calls: dict[Place, list[tuple[HostRequest, Call]]] = {}
+        """By job that is played: the calls that it got. Another engine host is told them."""
         self._told: dict[str, int] = {}
         """The counts that were told last."""
         self._numbers = 0
@@ -78,23 +89,52 @@ class HostEngineClient:
         """When the oldest request that was not told was made."""
         self._loops: list[asyncio.Task[None]] = []
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Has the exception of the engine host once it can't be reached any more."""
+        """Has the exception of an engine host that takes nothing from this host any more."""
 
     def start(self) -> None:
         self._loops = [asyncio.ensure_future(self._tell()), asyncio.ensure_future(self._collect())]
 
+    async def reconnect(self, method: Method, began: Mapping[str, int]) -> None:
+        """Tell an engine host that took the place of another all that the other one knew of this host.
+
+        Args:
+            began: jobs by cohort that the new one counts as sent here, and that this host has begun.
+        """
+        ending = self._silence()
+        # All of this before the first await: a job that begins meanwhile is counted by the new one.
+        self._method, self._told, self._began = method, {}, Counter(began)
+        self._cancelled.clear()
+        self._asked = {}
+        for asked, _ in self._open.values():
+            self._asked.setdefault(asked.cohort, []).append(asked)
+        self._vocabularies = Vocabularies(self._codecs)
+        calls = [call for calls in self._calls.values() for call in calls]
+        await ending
+        try:
+            unwrapped(await method("restore", calls))
+        except EngineGone:
+            return
+        if self._method is method:  # else yet another one came meanwhile
+            self._due()
+            self.start()
+
     async def close(self) -> None:
+        await self._silence()
+        self.failed.cancel()
+
+    def _silence(self) -> Awaitable[Any]:
+        """Cancel the loops; the result waits for their end."""
         for loop in self._loops:
             loop.cancel()
-        await asyncio.gather(*self._loops, return_exceptions=True)
-        self.failed.cancel()
+        return asyncio.gather(*self._loops, return_exceptions=True)
 
     def began(self, cohort: str) -> None:
         """Note that the host has begun a job that it was sent; before its rollout counts."""
         self._began[cohort] += 1
 
-    def ended(self) -> None:
+    def ended(self, place: Place) -> None:
         """Note that a job has ended, perhaps without a rollout that counted."""
+        self._calls.pop(place, None)
         self._due()
 
     # --------------------------------------------------------------------------------------- EngineClient
@@ -108,10 +148,11 @@ class HostEngineClient:
         cohort, number = COHORT.get(), self._numbers
         self._numbers += 1
         future: asyncio.Future[Call] = asyncio.get_running_loop().create_future()
-        self._open[number] = cohort, future
+        asked = HostRequest(number, cohort, request)
+        self._open[number] = asked, future
         if not self._asked:
             self._oldest = time.monotonic()
-        self._asked.setdefault(cohort, []).append(HostRequest(number, cohort, request))
+        self._asked.setdefault(cohort, []).append(asked)
         self._count.wait()
         if not self._batches:
             self._due()
@@ -144,6 +185,8 @@ class HostEngineClient:
                 await asyncio.sleep(0)  # what began in the same turn of the loop may still ask
                 if (news := self._news()) is not None:
                     unwrapped(await self._method("tell", self._host, news))
+        except EngineGone:  # another one comes, or the run ends
+            return
         except Exception as error:
             self._fail(error)
 
@@ -178,27 +221,30 @@ class HostEngineClient:
                 self._vocabularies.learn(answers.words)
                 for answer in answers.answers:
                     self._take(answer)
+        except EngineGone:
+            return
         except Exception as error:
             self._fail(error)
 
     def _take(self, answer: Answer) -> None:
-        cohort, future = self._open.pop(answer.number, ("", None))
-        if future is None:  # it was cancelled
+        asked, future = self._open.pop(answer.number, (None, None))
+        if asked is None or future is None:  # it was cancelled
             return
-        self._count.resume(1, cohort)
+        self._count.resume(1, asked.cohort)
         if answer.call is not None:
+            self._calls.setdefault(asked.place, []).append((asked, answer.call))
             future.set_result(answer.call)
         else:
             future.set_exception(received_error(answer.error))
 
     def _fail(self, cause: Exception) -> None:
-        """The engine host is gone: whoever waits for it gets to know."""
+        """The engine host takes nothing from this host: whoever waits for it gets to know."""
         why = f"{type(cause).__name__}: {cause}".strip().partition("\n")[0]
         fix = "`coterie run RUN --resume` goes on from the last checkpoint"
         error = UserError("the engine's process is gone", path="engine", why=why, fix=fix)
         waiting, self._open = self._open, {}
-        for cohort, future in waiting.values():
-            self._count.resume(1, cohort)
+        for asked, future in waiting.values():
+            self._count.resume(1, asked.cohort)
             if not future.done():
                 future.set_exception(error)
         if not self.failed.done():

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import logging
+import time
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,16 +13,23 @@ from coterie.backends.cluster.code import own_code
 from coterie.backends.cluster.connection import Connection
 from coterie.backends.cluster.wire import unwrapped
 from coterie.backends.executors.ray.engine_host import EngineHost
-from coterie.backends.executors.ray.shipping import Sender
+from coterie.backends.executors.ray.shipping import KeptWeights, Sender
 from coterie.core.concurrency.active_rollouts import ActiveRollouts
 from coterie.core.errors import UserError
 from coterie.core.protocols import Codec, Engine, EngineContext
 from coterie.core.rollout.engine_client import IdleTime
 from coterie.core.types import Call, Request, Weights
 
+log = logging.getLogger("coterie")
+IDLE_SECONDS = 5.0
+"""Longest wait for a number that only a metric needs."""
+
 
 class HostedEngine:
     """An `Engine` whose work is done by an engine host.
+
+    An engine host that dies, or does not answer for `cluster.timeout` seconds, is replaced: another one gets
+    the weights that it had, and then what `replaced` tells it.
 
     Args:
         make: makes the engine, in any process. Picklable.
@@ -29,10 +38,21 @@ class HostedEngine:
     def __init__(self, make: Callable[[], Engine], connection: Connection) -> None:
         self._make, self._connection = make, connection
         self._sender = Sender()
+        self._kept: KeptWeights
         self._codecs: dict[str, Codec] = {}
+        self._payload = b""
+        self._watching: asyncio.Task[None] | None = None
+        self._replacing: asyncio.Task[None] | None = None
         self.policies: tuple[str, ...] = ()
         self.actor: Any = None
         self.pid = 0
+        self.start = 0
+        """How many engine hosts there were before this one."""
+        self.replaced: Callable[[str, float], None] = lambda why, seconds: None
+        """Called once there is another engine host, with the reason and the seconds that it took. What this
+        function tells the engine host comes before all other calls."""
+        self.failed: Callable[[BaseException], None] = lambda error: None
+        """Called with the error that ends the run, since there can't be another engine host."""
 
     async def open(self, ctx: EngineContext) -> None:
         """Connect to the cluster, and open the engine there.
@@ -41,13 +61,16 @@ class HostedEngine:
             UserError: the cluster can't be reached, or has too little room.
         """
         self._connection.open()
-        settings, pickled = self._connection.settings, self._connection.ray.cloudpickle.dumps
-        self.actor = self._connection.actor(
-            EngineHost, cpus=settings.engine_cpus, gpus=settings.engine_gpus, name="engine"
-        )
+        ray = self._connection.ray
+        self._kept = KeptWeights(ray.put)
         self.policies = tuple(ctx.policies)
-        payload = pickled((self._make, replace(ctx, active_rollouts=ActiveRollouts())))
-        self.pid = await self.call("open", own_code(), payload)
+        self._payload = ray.cloudpickle.dumps((self._make, replace(ctx, active_rollouts=ActiveRollouts())))
+        self.actor = self._new()
+        try:
+            self.pid = unwrapped(await self.actor.open.remote(own_code(), self._payload))
+        except ray.exceptions.RayError as error:
+            raise _gone(_reason(error)) from error
+        self._watching = asyncio.ensure_future(self._watch())
 
     async def generate(self, request: Request) -> Call:
         """Refuse.
@@ -59,58 +82,164 @@ class HostedEngine:
 
     async def load_weights(self, weights: Weights) -> None:
         sent = await asyncio.to_thread(self._sender.send, weights)
-        await self.call("load_weights", sent)
+        await self._up()
+        await self.notify("load_weights", self._kept.load(sent))
         self._codecs.pop(weights.policy, None)  # its context may be known only now
 
     async def lease(self, policy: str, version: int) -> None:
-        await self.call("call", "lease", policy, version)
+        await self._up()
+        self._kept.lease(policy, version)
+        await self.notify("call", "lease", policy, version)
 
     async def release(self, policy: str, version: int) -> None:
-        await self.call("call", "release", policy, version)
+        await self._up()
+        self._kept.release(policy, version)
+        await self.notify("call", "release", policy, version)
 
     def codec(self, policy: str) -> Codec:
         if policy not in self._codecs:
-            self._codecs[policy] = self.call_now("codec", policy)
+            ray, seconds = self._connection.ray, self._connection.settings.timeout
+            try:
+                answer = ray.get(self.actor.codec.remote(policy), timeout=seconds)
+                self._codecs[policy] = unwrapped(answer)
+            except ray.exceptions.RayError as error:
+                raise _gone(_reason(error)) from error
         return self._codecs[policy]
 
     async def close(self) -> None:
         """Close the engine, end its process, and disconnect."""
+        tasks = [task for task in (self._watching, self._replacing) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         try:
-            async with asyncio.timeout(self._connection.settings.timeout):
-                if self.pid:
-                    await self.call("close")
-        except (UserError, TimeoutError):
+            if self.pid:
+                async with asyncio.timeout(self._connection.settings.timeout):
+                    unwrapped(await self.actor.close.remote())
+        except (TimeoutError, self._connection.ray.exceptions.RayError):
             pass  # its process is gone or hangs, and is killed
         finally:
             self._connection.close()
 
     # ------------------------------------------------------------------------------------- the engine host
 
-    async def call(self, method: str, *arguments: Any) -> Any:
-        """Call a method of the engine host.
+    async def call(self, method: str) -> Any:
+        """What a method of the engine host returns; it may be called twice.
 
         Raises:
-            UserError: its process is gone.
+            UserError: its process is gone, and there can't be another one.
             Exception: what the method raised.
         """
-        try:
-            answer = await getattr(self.actor, method).remote(*arguments)
-        except self._connection.ray.exceptions.RayError as error:
-            raise self._lost(error) from error
-        return unwrapped(answer)
+        while True:
+            actor, start = self.actor, self.start
+            try:
+                return unwrapped(await getattr(actor, method).remote())
+            except self._connection.ray.exceptions.RayError as error:
+                await self._another(start, _reason(error))
 
-    def call_now(self, method: str, *arguments: Any) -> Any:
-        """Call a method of the engine host, and wait for its answer on the event loop."""
+    def notify(self, method: str, *arguments: Any) -> Awaitable[None]:
+        """Call a method of the engine host before this function returns.
+
+        The result waits until the method has returned, or until another engine host is there, which knows as
+        much by what `_fill` and `replaced` tell it.
+        """
+        return asyncio.ensure_future(
+            self._notified(getattr(self.actor, method).remote(*arguments), self.start)
+        )
+
+    async def _notified(self, reference: Any, start: int) -> None:
+        try:
+            unwrapped(await reference)
+        except self._connection.ray.exceptions.RayError as error:
+            await self._another(start, _reason(error))
+
+    def idle_seconds(self) -> float:
+        """Seconds without a request since the last call of this method; 0 where nobody knows."""
         ray = self._connection.ray
         try:
-            return unwrapped(ray.get(getattr(self.actor, method).remote(*arguments)))
-        except ray.exceptions.RayError as error:
-            raise self._lost(error) from error
+            return float(unwrapped(ray.get(self.actor.idle_seconds.remote(), timeout=IDLE_SECONDS)))
+        except ray.exceptions.RayError:
+            return 0.0
 
-    def _lost(self, error: Exception) -> UserError:
-        why = str(error).strip().partition("\n")[0]
-        fix = "`coterie run RUN --resume` goes on from the last checkpoint"
-        return UserError("the engine's process is gone", path="engine", why=why, fix=fix)
+    # ----------------------------------------------------------------------------------------- replacement
+
+    def _new(self) -> Any:
+        settings = self._connection.settings
+        return self._connection.actor(EngineHost, cpus=settings.engine_cpus, gpus=settings.engine_gpus)
+
+    async def _watch(self) -> None:
+        """Replace an engine host as soon as it is gone."""
+        timeout = self._connection.settings.timeout
+        while True:
+            start = self.start
+            try:
+                async with asyncio.timeout(timeout):
+                    unwrapped(await self.actor.alive.remote(timeout / 4))
+                continue
+            except TimeoutError:
+                why = f"no answer for {timeout:g} s"
+            except self._connection.ray.exceptions.RayError as error:
+                why = _reason(error)
+            try:
+                await self._another(start, why)
+            except Exception as error:
+                self.failed(error)
+                return
+
+    async def _up(self) -> None:
+        """Wait while the engine host is replaced: what is noted meanwhile would not reach the other one."""
+        if self._replacing is not None:
+            await asyncio.shield(self._replacing)
+
+    async def _another(self, start: int, why: str) -> None:
+        """Wait for an engine host that comes after the one with this number.
+
+        Raises:
+            UserError: there can't be one.
+        """
+        if self.start > start:
+            return
+        if self._replacing is None or (self._replacing.done() and not self._replacing.exception()):
+            self._replacing = asyncio.ensure_future(self._replace(why))
+        await asyncio.shield(self._replacing)
+
+    async def _replace(self, why: str) -> None:
+        began = time.perf_counter()
+        gone = self.actor
+        while True:
+            self._connection.lose(gone, "the engine's process", why)
+            gone = self._new()
+            try:
+                pid = await self._fill(gone)
+                break
+            except self._connection.ray.exceptions.RayError as error:
+                why = _reason(error)
+        seconds = time.perf_counter() - began
+        self.actor, self.pid, self.start = gone, pid, self.start + 1
+        log.warning(
+            "the engine's process is gone (%s); another one has its weights after %.1f s", why, seconds
+        )
+        self.replaced(why, seconds)
+
+    async def _fill(self, actor: Any) -> int:
+        """Open the engine in a new process, with all weights that it had; returns the process id."""
+        pid = int(unwrapped(await actor.open.remote(own_code(), self._payload)))
+        for stored in self._kept.introductions:
+            unwrapped(await actor.introduce.remote(stored))
+        for policy, version, stored, leases in [*self._kept.versions()]:
+            unwrapped(await actor.load_weights.remote(stored))
+            for _ in range(leases):
+                unwrapped(await actor.call.remote("lease", policy, version))
+        return pid
+
+
+def _reason(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
+def _gone(why: str) -> UserError:
+    fix = "`coterie run RUN --resume` goes on from the last checkpoint"
+    return UserError("the engine's process is gone", path="engine", why=why, fix=fix)
 
 
 class HostedIdleTime(IdleTime):
@@ -121,4 +250,4 @@ class HostedIdleTime(IdleTime):
         self._hosted = engine
 
     def take(self) -> float:
-        return float(self._hosted.call_now("idle_seconds"))
+        return self._hosted.idle_seconds()

@@ -7,14 +7,16 @@ import logging
 import os
 import pickle
 import zlib
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from coterie.backends.cluster.code import Code, use_code
-from coterie.backends.cluster.wire import answered, sent_error
-from coterie.backends.executors.ray.host_client import HostEngineClient
+from coterie.backends.cluster.wire import Answered, answered, sent_error
+from coterie.backends.executors.ray.exchange import EngineGone
+from coterie.backends.executors.ray.host_client import HostEngineClient, Method
 from coterie.core.protocols import RolloutJob, RolloutSide, ScoredRollout
 from coterie.core.types import Tree
 
@@ -72,66 +74,92 @@ class RolloutHost:
 
     def __init__(self) -> None:
         self._jobs: dict[int, asyncio.Task[None]] = {}
+        self._begun: dict[int, tuple[int, str]] = {}
+        """Of each job that the run may still count: how many engine hosts there were before the one that
+        counted it when it was sent, and its cohort."""
+        self._reported: list[JobResult] = []
+        """Those of the last report."""
         self._played: list[JobResult] = []
         self._records: list[Record] = []
         self._news = asyncio.Event()
         self._side: RolloutSide
         self._name = ""
-        self._engine: Any = None
         self._client: HostEngineClient | None = None
 
     @answered
-    async def open(self, name: str, code: Code, make: bytes, engine: Any) -> int:
+    async def open(self, name: str, code: Code, make: bytes) -> int:
         """Make the rollout side; returns the process id.
 
         Args:
             make: the pickled function that makes it.
-            engine: handle of the engine host.
         """
         use_code(code)
         log = logging.getLogger("coterie")
         log.addHandler(_Records(self._records, self._news.set))
         log.propagate = False
         self._side = pickle.loads(make)()
-        self._name, self._engine = name, engine
+        self._name = name
         return os.getpid()
 
     @answered
-    async def begin(self, codecs: bytes, batches: bool) -> None:
+    async def begin(self, engine: Any, codecs: bytes, batches: bool) -> None:
         """Open the rollout side.
 
         Args:
+            engine: handle of the engine host.
             codecs: the pickled codecs, by policy.
             batches: whether the engine begins its batches by the count of active rollouts.
         """
-
-        def method(called: str, *arguments: Any) -> Any:
-            return getattr(self._engine, called).remote(*arguments)
-
-        self._client = HostEngineClient(method, self._name, batches=batches, codecs=pickle.loads(codecs))
+        codecs_ = pickle.loads(codecs)
+        self._client = HostEngineClient(_method(engine), self._name, batches=batches, codecs=codecs_)
         self._client.start()
         await self._side.open(self._client)
 
     @answered
-    async def play(self, jobs: list[tuple[int, RolloutJob]]) -> None:
-        """Begin jobs; `report` has their results."""
+    async def reconnect(self, engine: Any, start: int, counted: Sequence[int]) -> None:
+        """Ask another engine host from now on; the one before is gone.
+
+        Args:
+            engine: its handle.
+            start: how many there were before it.
+            counted: numbers of the jobs that it counts as sent to this host.
+        """
+        counts = {*counted}
+        began = Counter(
+            cohort for number, (when, cohort) in self._begun.items() if number in counts or when == start
+        )
+        assert self._client is not None, "`begin` comes first"
+        await self._client.reconnect(_method(engine), began)
+
+    @answered
+    async def play(self, start: int, jobs: list[tuple[int, RolloutJob]]) -> None:
+        """Begin jobs; `report` has their results.
+
+        Args:
+            start: how many engine hosts there were before the one that counts them.
+        """
         for number, job in jobs:
+            self._begun[number] = start, job.cohort
             self._jobs[number] = asyncio.ensure_future(self._play(number, job))
 
     @answered
     async def cancel(self, numbers: list[int]) -> None:
         for number in numbers:
+            self._begun.pop(number, None)
             if task := self._jobs.get(number):
                 task.cancel()
 
     @answered
     async def report(self, patience: float) -> Report:
         """What there is to tell, once there is something, or after `patience` seconds."""
+        for known in self._reported:  # the run has taken it, or would not ask again
+            self._begun.pop(known.number, None)
         with suppress(TimeoutError):
             async with asyncio.timeout(patience):
                 await self._news.wait()
         self._news.clear()
         played, self._played = self._played, []
+        self._reported = played
         records = self._records[:]
         del self._records[: len(records)]
         return Report(played, records, len(self._jobs))
@@ -159,5 +187,19 @@ class RolloutHost:
             self._played.append(JobResult(number, error=sent_error(error, f"in {self.process}")))
         finally:
             self._jobs.pop(number, None)
-            client.ended()
+            client.ended((job.cohort, job.task.id, job.epoch, job.chain))
             self._news.set()
+
+
+def _method(engine: Any) -> Method:
+    """Calls a method of an engine host."""
+    from ray.exceptions import RayError
+
+    async def call(name: str, *arguments: Any) -> Answered:
+        try:
+            answer: Answered = await getattr(engine, name).remote(*arguments)
+        except RayError as error:
+            raise EngineGone(str(error)) from error
+        return answer
+
+    return call

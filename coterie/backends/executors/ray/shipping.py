@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,7 +29,13 @@ class SentWeights:
     state: Mapping[str, Any] | None = None
     """Afterwards: the tensors of the module that the policy trains, by name."""
     tokenizer: bytes = b""
+    """The pickled tokenizer, the first time that the policy is sent."""
     tensors: list[tuple[str, Any]] | None = None
+
+    @property
+    def introduces(self) -> bool:
+        """Whether what is sent later needs something of it."""
+        return bool(self.tokenizer or (self.pickled and self.module >= 0))
 
 
 class Sender:
@@ -77,6 +84,52 @@ def _copied(tensor: Any) -> Any:
     return tensor.detach().to("cpu", copy=True)
 
 
+class KeptWeights:
+    """What another receiver needs to have the weights that the first one has: the newest version of each
+    policy, older ones that are leased, and what introduced their modules.
+
+    Args:
+        stored: what is kept in place of a `SentWeights`, such as a reference to Ray's object store.
+    """
+
+    def __init__(self, stored: Callable[[SentWeights], Any]) -> None:
+        self._stored = stored
+        self.introductions: list[Any] = []
+        self._versions: dict[str, dict[int, Any]] = {}
+        """By policy and version, in the order in which they were loaded."""
+        self._leases: Counter[tuple[str, int]] = Counter()
+
+    def load(self, sent: SentWeights) -> Any:
+        """Keep a new version; returns what is stored of it."""
+        policy, stored = sent.weights.policy, self._stored(sent)
+        if sent.introduces:
+            self.introductions.append(stored)
+        versions = self._versions.setdefault(policy, {})
+        versions.pop(sent.weights.version, None)
+        versions[sent.weights.version] = stored
+        self._tidy(policy)
+        return stored
+
+    def lease(self, policy: str, version: int) -> None:
+        self._leases[policy, version] += 1
+
+    def release(self, policy: str, version: int) -> None:
+        self._leases[policy, version] -= 1
+        self._tidy(policy)
+
+    def versions(self) -> Iterator[tuple[str, int, Any, int]]:
+        """(policy, version, what is stored, leases) of each, older ones first."""
+        for policy, versions in self._versions.items():
+            for version, stored in versions.items():
+                yield policy, version, stored, self._leases[policy, version]
+
+    def _tidy(self, policy: str) -> None:
+        versions = self._versions.get(policy, {})
+        for version in [*versions][:-1]:
+            if self._leases[policy, version] <= 0:
+                del versions[version]
+
+
 class Receiver:
     """Makes weights of what a `Sender` sends."""
 
@@ -89,9 +142,11 @@ class Receiver:
         weights, policy = sent.weights, sent.weights.policy
         if sent.tokenizer:
             self._tokenizers[policy] = pickle.loads(sent.tokenizer)
-        module = pickle.loads(sent.pickled) if sent.pickled else self._modules.get(sent.module)
-        if sent.module >= 0 and sent.pickled:
-            self._modules[sent.module] = module = _on_gpu(module)
+        module = self._modules.get(sent.module)
+        if sent.pickled and module is None:
+            module = pickle.loads(sent.pickled)
+            if sent.module >= 0:
+                self._modules[sent.module] = module = _on_gpu(module)
         if sent.state is not None:
             _write(module, sent.state)
         given = sent.tensors

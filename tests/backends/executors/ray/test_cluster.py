@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import signal
@@ -19,6 +20,7 @@ import coterie
 from coterie.backends.cluster.connection import QUIET
 from coterie.backends.executors.ray import executor as module
 from coterie.backends.executors.ray.executor import RayExecutor
+from coterie.backends.executors.ray.hosted_engine import HostedEngine
 from coterie.core.errors import ConfigError, UserError
 from tests.test_resume import MATRIX, rollouts, rows, same, weights
 
@@ -134,35 +136,70 @@ def test_the_jobs_of_a_killed_host_are_played_again(cluster, tmp_path, monkeypat
     coterie.train(source, **named, overrides=settings, out=tmp_path / "local")
     on_ray(tmp_path / "ray", game, 2)
     assert killed and len(watched.hosts) == 3 and "another one plays its" in caplog.text
-    kept = [{k: v for k, v in row.items() if not k.startswith("cluster/")} for row in rows(tmp_path / "ray")]
-    assert kept == rows(tmp_path / "local") and weights(tmp_path / "ray") == weights(tmp_path / "local")
-    assert rollouts(tmp_path / "ray") == rollouts(tmp_path / "local")
+    same_but_for_the_cluster(tmp_path / "local", tmp_path / "ray")
     lost = [row.get("cluster/hosts_lost") for row in rows(tmp_path / "ray")]
     assert [n for n in lost if n is not None] == [1.0]
+
+
+class Faults:
+    """Kills and freezes hosts and the engine, one process at each of several moments.
+
+    Moments are counted: a host gets jobs (the process is serving then), weights are loaded (syncing), a step
+    has ended (idle).
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, planned: dict[int, tuple[str, int]]) -> None:
+        self.planned, self.moments = planned, 0
+        self.done: list[tuple[str, str, int]] = []
+        """(process, its state, signal)"""
+        self.executor: RayExecutor | None = None
+        hand, load, faults = RayExecutor._hand, HostedEngine.load_weights, self
+
+        async def handed(executor: RayExecutor, host: Any, jobs: list[Any]) -> None:
+            faults.executor = executor
+            faults.strike("serving", host)
+            await hand(executor, host, jobs)
+
+        async def loaded(engine: HostedEngine, weights: Any) -> None:
+            loading = asyncio.ensure_future(load(engine, weights))
+            await asyncio.sleep(0)
+            faults.strike("syncing")
+            await loading
+
+        monkeypatch.setattr(RayExecutor, "_hand", handed)
+        monkeypatch.setattr(HostedEngine, "load_weights", loaded)
+
+    def progress(self, *_: Any) -> None:
+        self.strike("idle")
+
+    def strike(self, state: str, host: Any = None) -> None:
+        self.moments += 1
+        if self.executor is None or self.moments not in self.planned:
+            return
+        victim, how = self.planned[self.moments]
+        host = host or self.executor._hosts[0]
+        with suppress(ProcessLookupError):  # it was gone before its death was known
+            os.kill(host.pid if victim == "host" else self.executor._engine.pid, how)
+            self.done.append((victim, state, how))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("ahead", [0, 2])
 def test_many_kills_and_freezes_change_no_result(cluster, tmp_path, monkeypatch, ahead):
-    """20 hosts are killed and 5 frozen in 50 steps, each while it has jobs."""
+    """20 processes are killed and 10 frozen in 50 steps."""
     rng, settings = random.Random(7), ["schedule.steps=50", f"schedule.max_staleness={ahead}"]
     coterie.train(MATRIX, overrides=settings, out=tmp_path / "local")
-    plain, shares, done = RayExecutor._hand, iter(range(10**6)), []
-    kinds = [signal.SIGKILL] * 20 + [signal.SIGSTOP] * 5
-    rng.shuffle(kinds)
-    faults = dict(zip(range(3, 103, 4), kinds, strict=True))  # three in a row would blame the job
-
-    async def hand(executor: RayExecutor, host: Any, jobs: list[Any]) -> None:
-        if (how := faults.get(next(shares))) is not None:
-            with suppress(ProcessLookupError):  # it got jobs before its death was known
-                os.kill(host.pid, how)
-                done.append(how)
-        await plain(executor, host, jobs)
-
-    monkeypatch.setattr(RayExecutor, "_hand", hand)
+    planned = [(who, how) for how, times in ((signal.SIGKILL, 10), (signal.SIGSTOP, 5)) for who in ("host", "engine")
+               for _ in range(times)]  # fmt: skip
+    rng.shuffle(planned)
+    # Apart from each other: three lost hosts with the same job would blame the job.
+    faults = Faults(monkeypatch, dict(zip(range(8, 8 + 7 * 30, 7), planned, strict=True)))
     more = ["cluster.timeout=4", "cluster.restarts=99"]
-    coterie.train(MATRIX, overlays=["ray"], overrides=[*settings, *more], out=tmp_path / "ray")
-    assert len(done) >= 20
+    coterie.train(MATRIX, overlays=["ray"], overrides=[*settings, *more], out=tmp_path / "ray",
+                  progress=faults.progress)  # fmt: skip
+    print("\n".join(f"{victim}, {state}: signal {how}" for victim, state, how in faults.done))
+    assert len(faults.done) >= 24
+    assert {state for _, state, _ in faults.done} == {"idle", "serving", "syncing"}
     assert weights(tmp_path / "ray") == weights(tmp_path / "local")
     assert rollouts(tmp_path / "ray") == rollouts(tmp_path / "local")
 
@@ -176,12 +213,76 @@ def test_a_host_that_hangs_counts_as_dead(cluster, tmp_path, monkeypatch, caplog
     assert weights(tmp_path / "ray") == weights(tmp_path / "local")
 
 
-def test_a_dead_engine_ends_the_run_by_name_and_a_resume_goes_on(cluster, tmp_path, monkeypatch):
+def kill_engine(monkeypatch: pytest.MonkeyPatch, when: str, how: int) -> list[int]:
+    """Kill the engine host once, while it serves or takes weights; the list will have its pid."""
+    killed: list[int] = []
+
+    def kill(engine: HostedEngine) -> None:
+        if not killed:
+            killed.append(engine.pid)
+            os.kill(engine.pid, how)
+
+    if when == "serving":
+        plain, shares = RayExecutor._hand, [0]
+
+        async def hand(executor: RayExecutor, host: Any, jobs: list[Any]) -> None:
+            shares[0] += 1
+            await plain(executor, host, jobs)
+            if shares[0] == 4:
+                kill(executor._engine)
+
+        monkeypatch.setattr(RayExecutor, "_hand", hand)
+    else:
+        load, loads = HostedEngine.load_weights, [0]
+
+        async def load_weights(engine: HostedEngine, weights: Any) -> None:
+            loads[0] += 1
+            loading = asyncio.ensure_future(load(engine, weights))
+            await asyncio.sleep(0)
+            if loads[0] == 5:
+                kill(engine)
+            await loading
+
+        monkeypatch.setattr(HostedEngine, "load_weights", load_weights)
+    return killed
+
+
+@pytest.mark.parametrize(
+    ("game", "when", "how"),
+    [
+        ("tabular ahead", "serving", signal.SIGKILL),
+        ("lora ahead", "serving", signal.SIGKILL),
+        ("lora ahead", "syncing", signal.SIGKILL),
+        ("tabular ahead", "serving", signal.SIGSTOP),
+    ],
+)
+def test_an_engine_that_is_lost_is_started_again_with_its_versions(
+    cluster, tmp_path, monkeypatch, caplog, game, when, how
+):
+    source, named, settings = GAMES[game]
+    coterie.train(source, **named, overrides=settings, out=tmp_path / "local")
+    killed = kill_engine(monkeypatch, when, how)
+    on_ray(tmp_path / "ray", game, 2, *(["cluster.timeout=4"] if how == signal.SIGSTOP else []))
+    assert killed and "another one has its weights after" in caplog.text
+    same_but_for_the_cluster(tmp_path / "local", tmp_path / "ray")
+    lost = [row.get("cluster/engines_lost") for row in rows(tmp_path / "ray")]
+    assert [n for n in lost if n is not None] == [1.0]
+
+
+def same_but_for_the_cluster(local: Path, ray: Path) -> None:
+    """Compare two runs, but for the metrics of lost processes."""
+    kept = [{k: v for k, v in row.items() if not k.startswith("cluster/")} for row in rows(ray)]
+    assert kept == rows(local) and weights(ray) == weights(local)
+    assert rollouts(ray) == rollouts(local)
+
+
+def test_an_engine_that_may_not_be_replaced_ends_the_run_and_a_resume_goes_on(cluster, tmp_path, monkeypatch):
     watched = Watched(monkeypatch)
     coterie.train(MATRIX, overrides=GAMES["tabular"][2], out=tmp_path / "local")
     kill = watched.at(2, lambda: os.kill(watched.executors[0]._engine.pid, signal.SIGKILL))
-    with pytest.raises(UserError, match="the engine's process is gone"):
-        on_ray(tmp_path / "ray", "tabular", 2, progress=kill)
+    with pytest.raises(UserError, match="the engine's process is gone, and 0 processes") as error:
+        on_ray(tmp_path / "ray", "tabular", 2, "cluster.restarts=0", progress=kill)
+    assert error.value.path == "cluster.restarts"
     coterie.train(resume=tmp_path / "ray", overrides=["cluster.workers=1"])
     same(tmp_path / "local", tmp_path / "ray")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 import random
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,7 +18,7 @@ from coterie.backends.cluster.code import own_code
 from coterie.backends.cluster.wire import unwrapped
 from coterie.backends.engines.request_batching import RequestBatcher
 from coterie.backends.executors.ray.engine_host import EngineHost
-from coterie.backends.executors.ray.exchange import Vocabularies
+from coterie.backends.executors.ray.exchange import EngineGone, Vocabularies
 from coterie.backends.executors.ray.host_client import HostEngineClient
 from coterie.backends.models.wordcodec import WordCodec
 from coterie.core.concurrency.active_rollouts import ActiveRollouts, in_cohort
@@ -121,6 +122,10 @@ class Hosts:
         self.rng = random.Random(seed)
         self.engine = EngineHost()
         self.count, self.clients = count, list[HostEngineClient]()
+        self.sent: defaultdict[int, list[Job]] = defaultdict(list)
+        self.begun: defaultdict[int, list[Job]] = defaultdict(list)
+        self.travelling = 0
+        """Messages with answers that are on their way."""
 
     async def open(self) -> None:
         payload = pickle.dumps((Recording, Context()))
@@ -135,23 +140,60 @@ class Hosts:
         return client
 
     async def method(self, name: str, *arguments: Any) -> Any:
+        engine = self.engine
         await slowly(self.rng)
         sent = pickle.loads(pickle.dumps(arguments))
-        answer = await getattr(self.engine, name)(*sent)
-        await slowly(self.rng)
+        if engine is not self.engine:
+            raise EngineGone
+        answer = await getattr(engine, name)(*sent)
+        self.travelling += name == "answers"
+        try:
+            await slowly(self.rng)
+        finally:
+            self.travelling -= name == "answers"
+        if engine is not self.engine:
+            raise EngineGone
         return pickle.loads(pickle.dumps(answer))
 
+    @property
+    def quiet(self) -> bool:
+        """Whether no answer is on its way to a host."""
+        waiting = any(host.answers for host in self.engine._hosts.values())
+        done = any(task.done() for kept in self.engine._kept.values() for _, task in kept.values())
+        return not (self.travelling or waiting or (done and self.engine._waiting and self._part()))
+
+    def _part(self) -> bool:
+        """Whether a call is there that its host doesn't have yet."""
+        return any(
+            self.engine._kept[asked.place][asked.request.key][1].done()
+            for asked in self.engine._waiting.values()
+        )
+
     async def send(self, job: Job, number: int) -> None:
+        self.sent[number].append(job)
         unwrapped(await self.method("send", f"host {number}", {job.cohort: 1}))
+
+    async def replace_engine(self, playing: list[asyncio.Task[Any]], start: int) -> None:
+        """Start another engine host in place of the present one, which dies now."""
+        self.engine = EngineHost()
+        counted = {number: [*jobs] for number, jobs in self.sent.items()}
+        unwrapped(await self.engine.open(own_code(), pickle.dumps((Recording, Context()))))
+        for number, jobs in counted.items():
+            unwrapped(await self.engine.send(f"host {number}", Counter(job.cohort for job in jobs)))
+        for number, client in enumerate(self.clients):
+            await slowly(self.rng)
+            here = [job for job in counted.get(number, ()) if job in self.begun[number]]
+            await client.reconnect(self.method, Counter(job.cohort for job in here))
 
     async def play(self, job: Job, number: int) -> dict[Key, int]:
         client = self.clients[number]
         await slowly(self.rng)
+        self.begun[number].append(job)
         client.began(job.cohort)
         try:
             return await episode(job, client, self.rng)
         finally:
-            client.ended()
+            client.ended((job.cohort, job.name, 0, 0))
 
     async def close(self) -> None:
         for client in self.clients:
@@ -232,7 +274,7 @@ def test_the_jobs_of_a_lost_host_are_played_again_in_the_same_batches(
         several.clients.append(await several.new(f"host {hosts}"))
         for n in lost:
             await several.send(jobs[n], hosts)
-        unwrapped(await several.method("drop", "host 0", []))
+        unwrapped(await several.method("drop", "host 0"))
         for n in lost:
             playing[n] = asyncio.ensure_future(several.play(jobs[n], hosts))
         result = list(await asyncio.gather(*playing))
@@ -244,6 +286,69 @@ def test_the_jobs_of_a_lost_host_are_played_again_in_the_same_batches(
     got, of_several = batches(remote)
     assert got == expected
     assert of_several == of_one
+
+
+@given(
+    turns=JOBS,
+    hosts=st.integers(1, 3),
+    seed=st.integers(0, 2**32),
+    at=st.integers(0, 80),
+    times=st.integers(1, 3),
+)
+@settings(max_examples=60, deadline=None)
+def test_another_engine_host_computes_what_the_first_one_owed(
+    turns: Any, hosts: int, seed: int, at: int, times: int
+) -> None:
+    """Each batch is one of one process, and none is missing; the engine host dies while no answer travels."""
+    jobs = numbered(turns)
+
+    async def remote() -> list[dict[Key, int]]:
+        several = Hosts(hosts, seed)
+        await several.open()
+        playing = await begun(several, jobs)
+        for time in range(times):
+            for _ in range(at):
+                await asyncio.sleep(0)
+            while not several.quiet:
+                await asyncio.sleep(0)
+            await several.replace_engine(playing, time + 1)
+        result = list(await asyncio.gather(*playing))
+        await settle(several)
+        await several.close()
+        return result
+
+    expected, of_one = batches(partial(local, jobs))
+    got, of_several = batches(remote)
+    assert got == expected
+    assert [batch for n, batch in enumerate(of_several) if batch not in of_several[:n]] == of_one
+
+
+async def begun(hosts: Hosts, jobs: list[Job]) -> list[asyncio.Task[dict[Key, int]]]:
+    """Tasks that play jobs, which are counted."""
+    await asyncio.gather(*(hosts.send(job, n % hosts.count) for n, job in enumerate(jobs)))
+    return [asyncio.ensure_future(hosts.play(job, n % hosts.count)) for n, job in enumerate(jobs)]
+
+
+@given(turns=JOBS, hosts=st.integers(1, 3), seed=st.integers(0, 2**32), at=st.integers(0, 200))
+@settings(max_examples=60, deadline=None)
+def test_an_engine_host_that_dies_at_any_moment_changes_no_token(
+    turns: Any, hosts: int, seed: int, at: int
+) -> None:
+    jobs = numbered(turns)
+
+    async def remote() -> list[dict[Key, int]]:
+        several = Hosts(hosts, seed)
+        await several.open()
+        playing = await begun(several, jobs)
+        for _ in range(at):
+            await asyncio.sleep(0)
+        await several.replace_engine(playing, 1)
+        result = list(await asyncio.gather(*playing))
+        await settle(several)
+        await several.close()
+        return result
+
+    assert batches(remote)[0] == batches(partial(local, jobs))[0]
 
 
 async def silence(client: HostEngineClient) -> None:
@@ -297,7 +402,7 @@ def test_a_host_that_counted_as_dead_says_nothing_any_more() -> None:
     async def remote() -> Any:
         several = Hosts(2, 1)
         await several.open()
-        unwrapped(await several.method("drop", "host 0", []))
+        unwrapped(await several.method("drop", "host 0"))
         await several.send(Job("late", ((1, 1),)), 0)
         try:
             await several.play(Job("late", ((1, 1),)), 0)
