@@ -23,7 +23,7 @@ from coterie.core.errors import ConfigError, UserError
 from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.plugins.origin import origin_of
 from coterie.core.protocols import Engine, ExecutorContext, Rollout, RolloutJob, ScoredRollout
-from coterie.core.rollout.engine_client import LocalEngineClient
+from coterie.core.rollout.engine_client import STEP, LocalEngineClient
 from coterie.core.types import Tree
 
 log = logging.getLogger("coterie")
@@ -38,6 +38,8 @@ class _Job:
     number: int
     job: RolloutJob
     result: asyncio.Future[tuple[Tree, ScoredRollout]]
+    step: int
+    """The step in play that it belongs to; 0: none."""
     host: _Host | None = None
     losses: int = 0
     """Hosts that were gone while they played it."""
@@ -83,6 +85,8 @@ class RayExecutor(Plugin):
         self._jobs: dict[int, _Job] = {}
         """Those that are not done, by number."""
         self._numbers = self._made = 0
+        self._drawn = Counter[int]()
+        """Of the engine client: tokens by step in play."""
         self._warnings: set[tuple[str, int, str]] = set()
         self._sending: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -104,7 +108,9 @@ class RayExecutor(Plugin):
             _check_remote(plugin)
         self._engine = HostedEngine(make, self._connection)
         self._engine.replaced, self._engine.failed = self._reconnect, self._fail
-        return LocalEngineClient(self._engine, idle_time=HostedIdleTime(self._engine))
+        client = LocalEngineClient(self._engine, idle_time=HostedIdleTime(self._engine))
+        self._drawn = client.drawn
+        return client
 
     async def open(self, ctx: ExecutorContext) -> None:
         """Start the rollout hosts.
@@ -138,7 +144,7 @@ class RayExecutor(Plugin):
         if self._lost is not None:
             raise self._lost
         loop = asyncio.get_running_loop()
-        waiting = _Job(self._numbers, job, loop.create_future())
+        waiting = _Job(self._numbers, job, loop.create_future(), STEP.get())
         self._numbers += 1
         self._queue.append(waiting)
         self._jobs[waiting.number] = waiting
@@ -215,7 +221,7 @@ class RayExecutor(Plugin):
             self._queue.remove(job)
         elif job.host is not None and job.host.jobs.pop(job.number, None) is not None:
             try:
-                await self._call(job.host, "cancel", [job.number])
+                self._drawn[job.step] += await self._call(job.host, "cancel", job.number)
                 await self._engine.notify("forget", [job.place])
             except (_Gone, UserError):
                 return
@@ -302,6 +308,7 @@ class RayExecutor(Plugin):
             if job is None:
                 continue
             done.append(job.place)
+            self._drawn[job.step] += played.drawn
             if job.result.done():
                 continue
             if played.error:

@@ -137,6 +137,10 @@ class HostEngineClient:
         self._calls.pop(place, None)
         self._due()
 
+    def drawn(self, place: Place) -> int:
+        """Tokens of the calls that a job which has not ended got so far."""
+        return sum(len(call.token_ids) for _, call in self._calls.get(place, ()))
+
     # --------------------------------------------------------------------------------------- EngineClient
 
     def codec(self, policy: str) -> Codec:

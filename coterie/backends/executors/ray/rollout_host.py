@@ -15,7 +15,7 @@ from typing import Any
 
 from coterie.backends.cluster.code import Code, use_code
 from coterie.backends.cluster.wire import Answered, answered, sent_error
-from coterie.backends.executors.ray.exchange import EngineGone
+from coterie.backends.executors.ray.exchange import EngineGone, Place
 from coterie.backends.executors.ray.host_client import HostEngineClient, Method
 from coterie.core.protocols import RolloutJob, RolloutSide, ScoredRollout
 from coterie.core.types import Tree
@@ -31,6 +31,8 @@ class JobResult:
     number: int
     tree: bytes = b""
     """The packed (Tree, ScoredRollout)."""
+    drawn: int = 0
+    """Tokens that it got."""
     error: bytes = b""
 
 
@@ -74,9 +76,9 @@ class RolloutHost:
 
     def __init__(self) -> None:
         self._jobs: dict[int, asyncio.Task[None]] = {}
-        self._begun: dict[int, tuple[int, str]] = {}
-        """Of each job that the run may still count: how many engine hosts there were before the one that
-        counted it when it was sent, and its cohort."""
+        self._begun: dict[int, tuple[int, RolloutJob]] = {}
+        """Jobs that the run may still count, by number, each with the number of engine hosts that there were
+        before the one that counted it when it was sent."""
         self._reported: list[JobResult] = []
         """Those of the last report."""
         self._played: list[JobResult] = []
@@ -126,7 +128,7 @@ class RolloutHost:
         """
         counts = {*counted}
         began = Counter(
-            cohort for number, (when, cohort) in self._begun.items() if number in counts or when == start
+            job.cohort for number, (when, job) in self._begun.items() if number in counts or when == start
         )
         assert self._client is not None, "`begin` comes first"
         await self._client.reconnect(_method(engine), began)
@@ -139,15 +141,18 @@ class RolloutHost:
             start: how many engine hosts there were before the one that counts them.
         """
         for number, job in jobs:
-            self._begun[number] = start, job.cohort
+            self._begun[number] = start, job
             self._jobs[number] = asyncio.ensure_future(self._play(number, job))
 
     @answered
-    async def cancel(self, numbers: list[int]) -> None:
-        for number in numbers:
-            self._begun.pop(number, None)
-            if task := self._jobs.get(number):
-                task.cancel()
+    async def cancel(self, number: int) -> int:
+        """Cancel a job; returns the tokens that it got."""
+        _, job = self._begun.pop(number, (0, None))
+        task, drawn = self._jobs.get(number), 0
+        if task is not None and job is not None and self._client is not None:
+            drawn = self._client.drawn(_place(job))
+            task.cancel()
+        return drawn
 
     @answered
     async def report(self, patience: float) -> Report:
@@ -177,18 +182,23 @@ class RolloutHost:
         client = self._client
         assert client is not None, "`begin` comes before any job"
         client.began(job.cohort)
+        place = _place(job)
         try:
             rollout = await self._side.play(job)
             result: tuple[Tree, ScoredRollout] = rollout.tree, await rollout.scored
-            self._played.append(JobResult(number, packed(result)))
+            self._played.append(JobResult(number, packed(result), client.drawn(place)))
         except asyncio.CancelledError:
             raise
         except BaseException as error:
             self._played.append(JobResult(number, error=sent_error(error, f"in {self.process}")))
         finally:
             self._jobs.pop(number, None)
-            client.ended((job.cohort, job.task.id, job.epoch, job.chain))
+            client.ended(place)
             self._news.set()
+
+
+def _place(job: RolloutJob) -> Place:
+    return job.cohort, job.task.id, job.epoch, job.chain
 
 
 def _method(engine: Any) -> Method:

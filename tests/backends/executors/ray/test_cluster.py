@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -189,8 +190,8 @@ def test_many_kills_and_freezes_change_no_result(cluster, tmp_path, monkeypatch,
     """20 processes are killed and 10 frozen in 50 steps."""
     rng, settings = random.Random(7), ["schedule.steps=50", f"schedule.max_staleness={ahead}"]
     coterie.train(MATRIX, overrides=settings, out=tmp_path / "local")
-    planned = [(who, how) for how, times in ((signal.SIGKILL, 10), (signal.SIGSTOP, 5)) for who in ("host", "engine")
-               for _ in range(times)]  # fmt: skip
+    each = {signal.SIGKILL: 10, signal.SIGSTOP: 5}
+    planned = [(who, how) for how in each for who in ("host", "engine") for _ in range(each[how])]
     rng.shuffle(planned)
     # Apart from each other: three lost hosts with the same job would blame the job.
     faults = Faults(monkeypatch, dict(zip(range(8, 8 + 7 * 30, 7), planned, strict=True)))
@@ -407,6 +408,18 @@ def test_two_runs_on_one_cluster_do_not_disturb_each_other(cluster, tmp_path):
         assert run.returncode == 0, errors
     same(tmp_path / "local", tmp_path / "a")
     same(tmp_path / "local", tmp_path / "b")
+
+
+@pytest.mark.parametrize("play", ["pinned", "in_flight"])
+def test_the_end_says_how_many_tokens_of_cancelled_steps_were_drawn(cluster, tmp_path, play):
+    ahead, stop = ["schedule.max_staleness=3", f"schedule.play={play}", "schedule.steps=9"], Event()
+    ended = coterie.train(
+        MATRIX, overlays=["ray"], overrides=["cluster.workers=2", *ahead], out=tmp_path / "run",
+        interrupt=stop, progress=lambda step, *_: step == 6 and stop.set(),
+    )  # fmt: skip
+    assert ended.cancelled.steps == 3
+    # Two of the three were handed out at least one update ago; the third one may have drawn nothing yet.
+    assert 0 < ended.cancelled.tokens <= 3 * ended.tokens / 6
 
 
 def test_too_small_a_cluster_is_told_with_its_numbers(cluster, tmp_path):

@@ -19,7 +19,7 @@ from coterie.backends.cluster.wire import unwrapped
 from coterie.backends.engines.request_batching import RequestBatcher
 from coterie.backends.executors.ray.engine_host import EngineHost
 from coterie.backends.executors.ray.exchange import EngineGone, Vocabularies
-from coterie.backends.executors.ray.host_client import HostEngineClient
+from coterie.backends.executors.ray.host_client import HostEngineClient, Method
 from coterie.backends.models.wordcodec import WordCodec
 from coterie.core.concurrency.active_rollouts import ActiveRollouts, in_cohort
 from coterie.core.concurrency.together import together
@@ -135,25 +135,29 @@ class Hosts:
 
     async def new(self, name: str) -> HostEngineClient:
         batches = unwrapped(await self.engine.batches())
-        client = HostEngineClient(self.method, name, batches=batches, codecs={})
+        client = HostEngineClient(self.method(self.engine), name, batches=batches, codecs={})
         client.start()
         return client
 
-    async def method(self, name: str, *arguments: Any) -> Any:
-        engine = self.engine
-        await slowly(self.rng)
-        sent = pickle.loads(pickle.dumps(arguments))
-        if engine is not self.engine:
-            raise EngineGone
-        answer = await getattr(engine, name)(*sent)
-        self.travelling += name == "answers"
-        try:
+    def method(self, engine: EngineHost) -> Method:
+        """Calls a method of an engine host, as long as it is the present one."""
+
+        async def call(name: str, *arguments: Any) -> Any:
             await slowly(self.rng)
-        finally:
-            self.travelling -= name == "answers"
-        if engine is not self.engine:
-            raise EngineGone
-        return pickle.loads(pickle.dumps(answer))
+            sent = pickle.loads(pickle.dumps(arguments))
+            if engine is not self.engine:
+                raise EngineGone
+            answer = await getattr(engine, name)(*sent)
+            self.travelling += name == "answers"
+            try:
+                await slowly(self.rng)
+            finally:
+                self.travelling -= name == "answers"
+            if engine is not self.engine:
+                raise EngineGone
+            return pickle.loads(pickle.dumps(answer))
+
+        return call
 
     @property
     def quiet(self) -> bool:
@@ -171,9 +175,9 @@ class Hosts:
 
     async def send(self, job: Job, number: int) -> None:
         self.sent[number].append(job)
-        unwrapped(await self.method("send", f"host {number}", {job.cohort: 1}))
+        unwrapped(await self.method(self.engine)("send", f"host {number}", {job.cohort: 1}))
 
-    async def replace_engine(self, playing: list[asyncio.Task[Any]], start: int) -> None:
+    async def replace_engine(self) -> None:
         """Start another engine host in place of the present one, which dies now."""
         self.engine = EngineHost()
         counted = {number: [*jobs] for number, jobs in self.sent.items()}
@@ -183,7 +187,7 @@ class Hosts:
         for number, client in enumerate(self.clients):
             await slowly(self.rng)
             here = [job for job in counted.get(number, ()) if job in self.begun[number]]
-            await client.reconnect(self.method, Counter(job.cohort for job in here))
+            await client.reconnect(self.method(self.engine), Counter(job.cohort for job in here))
 
     async def play(self, job: Job, number: int) -> dict[Key, int]:
         client = self.clients[number]
@@ -274,7 +278,7 @@ def test_the_jobs_of_a_lost_host_are_played_again_in_the_same_batches(
         several.clients.append(await several.new(f"host {hosts}"))
         for n in lost:
             await several.send(jobs[n], hosts)
-        unwrapped(await several.method("drop", "host 0"))
+        unwrapped(await several.method(several.engine)("drop", "host 0"))
         for n in lost:
             playing[n] = asyncio.ensure_future(several.play(jobs[n], hosts))
         result = list(await asyncio.gather(*playing))
@@ -306,12 +310,12 @@ def test_another_engine_host_computes_what_the_first_one_owed(
         several = Hosts(hosts, seed)
         await several.open()
         playing = await begun(several, jobs)
-        for time in range(times):
+        for _ in range(times):
             for _ in range(at):
                 await asyncio.sleep(0)
             while not several.quiet:
                 await asyncio.sleep(0)
-            await several.replace_engine(playing, time + 1)
+            await several.replace_engine()
         result = list(await asyncio.gather(*playing))
         await settle(several)
         await several.close()
@@ -342,7 +346,7 @@ def test_an_engine_host_that_dies_at_any_moment_changes_no_token(
         playing = await begun(several, jobs)
         for _ in range(at):
             await asyncio.sleep(0)
-        await several.replace_engine(playing, 1)
+        await several.replace_engine()
         result = list(await asyncio.gather(*playing))
         await settle(several)
         await several.close()
@@ -402,7 +406,7 @@ def test_a_host_that_counted_as_dead_says_nothing_any_more() -> None:
     async def remote() -> Any:
         several = Hosts(2, 1)
         await several.open()
-        unwrapped(await several.method("drop", "host 0"))
+        unwrapped(await several.method(several.engine)("drop", "host 0"))
         await several.send(Job("late", ((1, 1),)), 0)
         try:
             await several.play(Job("late", ((1, 1),)), 0)
@@ -421,7 +425,7 @@ def test_calls_are_kept_no_longer_than_their_jobs() -> None:
         await several.send(job, 0)
         await several.play(job, 0)
         kept = sum(map(len, several.engine._kept.values()))
-        unwrapped(await several.method("forget", [("", "task", 0, 0)]))
+        unwrapped(await several.method(several.engine)("forget", [("", "task", 0, 0)]))
         await several.close()
         return kept, len(several.engine._kept)
 
