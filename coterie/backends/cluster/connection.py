@@ -173,12 +173,14 @@ class Connection:
         """Kill what is left of an actor that is gone, and count it.
 
         Args:
+            handle: None: nothing is left.
             what: its process, in words.
 
         Raises:
             UserError: it is one more than `cluster.restarts`.
         """
-        self.remove(handle)
+        if handle is not None:
+            self.remove(handle)
         self._losses += 1
         if self._losses > self.settings.restarts:
             raise UserError(

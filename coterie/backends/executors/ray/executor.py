@@ -189,7 +189,10 @@ class RayExecutor(Plugin):
 
     async def _send(self) -> None:
         """Give the jobs that wait to hosts with room, all that one gets in one message."""
-        await asyncio.gather(*(self._begin(host) for host in self._hosts if host.loop is None))
+        new = [host for host in self._hosts if host.loop is None]
+        await asyncio.gather(*(self._begin(host) for host in new))
+        for host in new:
+            host.loop = asyncio.ensure_future(self._watch(host))
         await asyncio.sleep(0)  # all jobs of a step are asked for in one turn of the loop
         while self._queue and self._hosts:
             shares: dict[_Host, list[_Job]] = {}
@@ -240,14 +243,13 @@ class RayExecutor(Plugin):
         return host
 
     async def _begin(self, host: _Host) -> None:
-        """Give a host the codecs, known once the engine has weights, and take its reports from then on."""
+        """Give a host the codecs, known once the engine has weights."""
         batches = await self._engine.call("batches")
         codecs = {policy: self._engine.codec(policy) for policy in self._engine.policies}
         sent = self._connection.ray.cloudpickle.dumps(codecs)
         host.start, actor = self._engine.start, self._engine.actor
         with suppress(_Gone):  # `_watch` notices too
             await self._call(host, "begin", actor, sent, batches)
-        host.loop = asyncio.ensure_future(self._watch(host))
 
     def _reconnect(self, why: str, seconds: float) -> None:
         """Let another engine host count the jobs of all hosts, and the hosts ask it."""
@@ -329,8 +331,7 @@ class RayExecutor(Plugin):
         """Start another host in place of one that is gone, and play its jobs there."""
         began = time.perf_counter()
         self._hosts.remove(host)
-        self._connection.lose(host.handle, host.name, why)
-        new = await self._new_host()
+        new = await self._another_host(host, why)
         await self._begin(new)
         jobs = [job for job in host.jobs.values() if not job.result.done()]
         for job in jobs:
@@ -348,6 +349,7 @@ class RayExecutor(Plugin):
         else:  # the engine host was replaced meanwhile, and knows neither
             self._beside(self._told(new, self._counted(new, jobs), [*new.jobs]))
             new.start = self._engine.start
+        new.loop = asyncio.ensure_future(self._watch(new))  # not before: it may be gone already, too
         await self._hand(new, jobs)
         seconds = time.perf_counter() - began
         self._metrics.update({"cluster/hosts_lost": 1, "cluster/jobs_again": len(jobs)})
@@ -357,6 +359,20 @@ class RayExecutor(Plugin):
             *(host.name, why, len(jobs), seconds),
         )
         self._send_soon()
+
+    async def _another_host(self, gone: _Host, why: str) -> _Host:
+        """A host in place of one that is gone.
+
+        Ray may place it on a node that has died, as long as it doesn't know that; then it is lost, too.
+        """
+        self._connection.lose(gone.handle, gone.name, why)
+        while True:
+            try:
+                return await self._new_host()
+            except UserError as error:
+                if not isinstance(error.__cause__, _Gone):
+                    raise
+                self._connection.lose(None, "a rollout host", str(error.__cause__))
 
     def _fail(self, error: BaseException) -> None:
         """End all that is played with an error."""
