@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
+import linecache
 import socket
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,7 +58,18 @@ def use_code(code: Code) -> None:
     sys.path.extend(place for place in code.places if place not in sys.path)
     _check_versions(code.versions, _versions())
     for file, content in code.files.items():
-        load_plugin_file(plugins(), _here(Path(file), content))
+        with _here(Path(file), content) as path:
+            load_plugin_file(plugins(), path)
+
+
+def _node() -> str:
+    """This node's host, its address and its id: containers and virtual machines may share a host's name."""
+    import ray
+
+    if not ray.is_initialized():
+        return f"node {socket.gethostname()}"
+    node = ray.get_runtime_context().get_node_id()
+    return f"node {socket.gethostname()} ({ray.util.get_node_ip_address()}, Ray's node {node[:12]})"
 
 
 def _check_versions(wanted: Mapping[str, str], here: Mapping[str, str]) -> None:
@@ -67,19 +79,24 @@ def _check_versions(wanted: Mapping[str, str], here: Mapping[str, str]) -> None:
         if wanted.get(name) != here.get(name)
     ]
     if differing:
-        what = f"node {socket.gethostname()} has other packages than the run's process"
+        what = f"{_node()} has other packages than the run's process"
         raise ConfigError(what, path="cluster", why="; ".join(differing), fix=SAME)
 
 
-def _here(file: Path, content: bytes) -> Path:
-    """The plugin file on this node; where it has none, a copy."""
+@contextmanager
+def _here(file: Path, content: bytes) -> Iterator[Path]:
+    """The plugin file on this node, to be imported; where it has none, a copy that is removed afterwards."""
     if file.is_file():
-        if file.read_bytes() == content:
-            return file
-        what = f"node {socket.gethostname()} has another content of the plugin file {file}"
-        raise ConfigError(what, path="cluster", fix="copy the file there, or remove the one that is there")
-    folder = Path(tempfile.gettempdir()) / f"coterie-plugins-{hashlib.sha256(content).hexdigest()[:16]}"
-    folder.mkdir(exist_ok=True)
-    copy = folder / file.name
-    copy.write_bytes(content)
-    return copy
+        if file.read_bytes() != content:
+            what = f"{_node()} has another content of the plugin file {file}"
+            raise ConfigError(
+                what, path="cluster", fix="copy the file there, or remove the one that is there"
+            )
+        yield file
+        return
+    with tempfile.TemporaryDirectory(prefix="coterie-plugins-") as folder:
+        copy = Path(folder) / file.name
+        copy.write_bytes(content)
+        yield copy
+    lines = content.decode(errors="replace").splitlines(keepends=True)
+    linecache.cache[str(copy)] = len(content), None, lines, str(copy)  # tracebacks show its lines
