@@ -1,0 +1,137 @@
+"""A Ray cluster of several nodes on this machine, for tests."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from coterie.backends.cluster.connection import QUIET
+from coterie.core.types import Action, Step
+from tests.games import Matrix
+
+
+def wait_for(true: Callable[[], Any], seconds: float, what: str = "it") -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, f"{what} took longer than {seconds:g} s"
+        time.sleep(0.1)
+
+
+def parents() -> dict[int, int]:
+    """The parent of every process."""
+    found = {}
+    for folder in Path("/proc").iterdir():
+        with suppress(OSError, IndexError, ValueError):
+            found[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+    return found
+
+
+def name_of(pid: int) -> str:
+    """What a process calls itself; empty: it is gone, or a zombie."""
+    with suppress(OSError):
+        return (Path("/proc") / str(pid) / "cmdline").read_text().replace("\0", " ")
+    return ""
+
+
+class Nodes:
+    """A head for the engine, with a CPU and a declared GPU, and two nodes with four CPUs for the hosts."""
+
+    def __init__(self) -> None:
+        from ray.cluster_utils import Cluster
+
+        os.environ.update({name: value for name, value in QUIET.items() if name not in os.environ})
+        head = {"num_cpus": 1, "num_gpus": 1, "include_dashboard": False}
+        self.cluster = Cluster(initialize_head=True, head_node_args=head)
+        self.address: str = self.cluster.address
+        self.settings = [f"cluster.address={self.address}", "cluster.engine_gpus=1"]
+        """Of a run on this cluster: its engine is on the head, and no host is."""
+        self._joined: list[subprocess.Popen[bytes]] = []
+        for _ in range(2):
+            self.add()
+
+    def add(self, cpus: int = 4) -> Any:
+        return self.cluster.add_node(num_cpus=cpus)
+
+    def join(self, cpus: int, inside: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+        """Start a node with another view of the disk.
+
+        Args:
+            inside: a command that runs another one, such as `unshare ... sh -c '...; exec "$@"' sh`.
+        """
+        before = len(self.alive())
+        program = "import sys; from ray.scripts.scripts import main; sys.exit(main())"
+        arguments = ["start", f"--address={self.address}", f"--num-cpus={cpus}", "--num-gpus=0", "--block"]
+        process = subprocess.Popen(
+            [*inside, sys.executable, "-c", program, *arguments],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+        self._joined.append(process)
+        wait_for(lambda: len(self.alive()) > before, 60, "the start of a node")
+        return process
+
+    def leave(self, process: subprocess.Popen[bytes]) -> None:
+        """End a node that has joined."""
+        process.terminate()
+        process.wait(30)
+        self._joined.remove(process)
+
+    def alive(self) -> list[str]:
+        """The ids of the nodes that the cluster counts as alive."""
+        import ray
+
+        return [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+
+    def raylet(self, node: Any) -> int:
+        """The process id of a node's raylet."""
+        return int(node.all_processes["raylet"][0].process.pid)
+
+    def of(self, pid: int) -> Any:
+        """The node that has a worker process; None: it is the head's."""
+        parent = parents().get(pid)
+        return next((node for node in self.cluster.worker_nodes if self.raylet(node) == parent), None)
+
+    def remove(self, node: Any) -> None:
+        """End a node as a power cut would: its raylet and all workers, without a word."""
+        raylet = self.raylet(node)
+        workers = [pid for pid, parent in parents().items() if parent == raylet]
+        for pid in [raylet, *workers]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.cluster.remove_node(node, allow_graceful=False)
+
+    def actors(self) -> list[str]:
+        """The names of all actors' processes of all nodes."""
+        nodes = [self.cluster.head_node, *self.cluster.worker_nodes]
+        raylets = {self.raylet(node) for node in nodes}
+        names = [name_of(pid) for pid, parent in parents().items() if parent in raylets]
+        return [name for name in names if "RolloutHost" in name or "EngineHost" in name]
+
+    def close(self) -> None:
+        import ray
+
+        for process in [*self._joined]:
+            self.leave(process)
+        ray.shutdown()
+        self.cluster.shutdown()
+
+
+class Stuck(Matrix):
+    """The matrix game, whose step never returns where a file can't be made, or for whoever makes it."""
+
+    class Config(Matrix.Config):
+        flag: str
+
+    async def step(self, state: Any, actions: Mapping[str, Action], ctx: Any) -> Step:
+        with suppress(FileExistsError):
+            with suppress(FileNotFoundError):
+                Path(self.config.flag).touch(exist_ok=False)
+            while True:
+                time.sleep(60)
+        return await super().step(state, actions, ctx)
