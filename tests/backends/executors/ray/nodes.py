@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from coterie.backends.cluster.connection import QUIET
-from coterie.core.types import Action, Step
+from coterie.backends.engines.tabular import TabularEngine
+from coterie.core.types import Action, Call, Request, Step
 from tests.games import Matrix
 
 
@@ -120,6 +121,18 @@ class Nodes:
             self.leave(process)
         ray.shutdown()
         self.cluster.shutdown()
+
+
+class Recording(TabularEngine):
+    """Engine `tabular`, which writes down for which role each policy draws tokens."""
+
+    class Config(TabularEngine.Config):
+        record: str
+
+    async def generate(self, request: Request) -> Call:
+        with Path(self.config.record).open("a") as file:
+            file.write(f"{request.key.role} {request.policy}\n")
+        return await super().generate(request)
 
 
 class Stuck(Matrix):

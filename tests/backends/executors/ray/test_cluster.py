@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from threading import Event
@@ -23,14 +24,15 @@ from coterie.backends.executors.ray import executor as module
 from coterie.backends.executors.ray.executor import RayExecutor
 from coterie.backends.executors.ray.hosted_engine import HostedEngine
 from coterie.core.errors import ConfigError, UserError
+from coterie.recipes import load
 from tests.test_resume import MATRIX, rollouts, rows, same, weights
 
 pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("ray")]
 
 PLAN = ["schedule.tasks_per_step=4", "schedule.steps=3", "schedule.checkpoint_every=1",
         "schedule.evaluate_every=2", "schedule.evaluate_tasks=2", "loss.entropy=0.3"]  # fmt: skip
-LADDER = ["env.curriculum={field: size, values: [3, 4], promote_at: 1e-9, window: 2}"]
-AHEAD = "schedule.max_staleness=1"
+LADDER = ["schedule.steps=6", "env.curriculum={field: tasks, values: [3, 5, 7], promote_at: 0.1, window: 2}"]
+AHEAD = "schedule.max_staleness={}"
 ROOT = Path(__file__).parents[4]
 
 
@@ -48,20 +50,38 @@ def cluster() -> Iterator[Any]:
 
 GAMES: dict[str, tuple[str, dict[str, Any], list[str]]] = {
     "tabular": (MATRIX, {}, ["schedule.checkpoint_every=1", "schedule.steps=4"]),
-    "tabular ahead": (MATRIX, {}, ["schedule.steps=5", AHEAD]),
     "shared": ("plan_path", {"scale": "smoke"}, PLAN),
-    "lora ahead": ("plan_path", {"scale": "smoke", "overlays": ["l1", "per_role"]}, [*PLAN, AHEAD]),
+    "lora": ("plan_path", {"scale": "smoke", "overlays": ["l1", "per_role"]}, PLAN),
     "full": ("plan_path", {"scale": "smoke", "overlays": ["l2", "per_role"]}, PLAN),
-    "curriculum": ("plan_path", {"scale": "smoke"}, [*PLAN, *LADDER]),
+    "curriculum": (MATRIX, {}, LADDER),
+    "coach": ("mathchat_coach", {"scale": "smoke"}, [*PLAN, "trainer.minibatch_size=16"]),
 }
+PAIRWISE = [
+    ("tabular", 1, 0), ("tabular", 2, 1), ("tabular", 5, 1),
+    ("shared", 1, 1), ("shared", 2, 0), ("shared", 5, 0),
+    ("lora", 1, 0), ("lora", 2, 1), ("lora", 5, 0),
+    ("full", 1, 0), ("full", 2, 0), ("full", 5, 1),
+    ("curriculum", 1, 0), ("curriculum", 2, 0), ("curriculum", 5, 1),
+    ("coach", 1, 1), ("coach", 2, 0), ("coach", 5, 0),
+]  # fmt: skip
+"""(game, workers, steps ahead): each game with each number of workers, with and without steps ahead."""
+SHORT = [("tabular", 1, 0), ("tabular", 5, 1), ("shared", 2, 0), ("lora", 2, 1)]
 
 
-def both(tmp_path: Path, game: str, workers: int, *more: str) -> tuple[Path, Path]:
-    """The folders of a run in this process and of one on the cluster."""
-    source, named, settings = GAMES[game]
-    coterie.train(source, **named, overrides=[*settings, *more], out=tmp_path / "local")
-    on_ray(tmp_path / "ray", game, workers, *more)
-    return tmp_path / "local", tmp_path / "ray"
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], Path]:
+    """The folder of a game's run in this process."""
+    folder, made = tmp_path_factory.mktemp("local"), set[Path]()
+
+    def run(game: str, ahead: int) -> Path:
+        source, named, settings = GAMES[game]
+        out = folder / f"{game}-{ahead}"
+        if out not in made:
+            coterie.train(source, **named, overrides=[*settings, AHEAD.format(ahead)], out=out)
+            made.add(out)
+        return out
+
+    return run
 
 
 def on_ray(folder: Path, game: str, workers: int = 2, *more: str, **others: Any) -> coterie.TrainResult:
@@ -71,21 +91,47 @@ def on_ray(folder: Path, game: str, workers: int = 2, *more: str, **others: Any)
     return coterie.train(source, **named, overrides=[*settings, workers_, *more], out=folder, **others)
 
 
+def test_every_pair_of_settings_is_compared():
+    for first, second in ((0, 1), (0, 2), (1, 2)):
+        values = [{case[place] for case in PAIRWISE} for place in (first, second)]
+        assert {(case[first], case[second]) for case in PAIRWISE} == {*itertools.product(*values)}
+    assert {*SHORT} < {*PAIRWISE}
+
+
+@pytest.mark.parametrize(
+    ("game", "workers", "ahead"),
+    [pytest.param(*case, marks=() if case in SHORT else pytest.mark.long) for case in PAIRWISE],
+)
+def test_a_run_on_a_cluster_is_the_run_in_one_process(cluster, local, tmp_path, game, workers, ahead):
+    on_ray(tmp_path / "ray", game, workers, AHEAD.format(ahead))
+    same(local(game, ahead), tmp_path / "ray")
+    if game == "coach":
+        assert any("score/problem_solver/process" in row for row in rows(tmp_path / "ray"))
+    if game == "curriculum":
+        assert rows(tmp_path / "ray")[-1]["curriculum/level"] > 0
+
+
 @pytest.mark.parametrize(
     ("game", "workers"),
     [
-        ("tabular", 1),
-        ("tabular ahead", 5),
-        ("shared", 2),
-        ("lora ahead", 2),
-        pytest.param("full", 5, marks=pytest.mark.long),
-        pytest.param("curriculum", 2, marks=pytest.mark.long),
+        ("tabular", 2),
         pytest.param("shared", 5, marks=pytest.mark.long),
-        pytest.param("lora ahead", 1, marks=pytest.mark.long),
+        pytest.param("lora", 2, marks=pytest.mark.long),
+        pytest.param("coach", 1, marks=pytest.mark.long),
     ],
 )
-def test_a_run_on_a_cluster_is_the_run_in_one_process(cluster, tmp_path, game, workers):
-    same(*both(tmp_path, game, workers))
+def test_an_evaluation_on_a_cluster_is_that_in_one_process(cluster, local, game, workers):
+    """Of a run's checkpoint, also of its team with a silent role."""
+    run = local(game, 0)
+    role = next(iter(load(run).config.team.roles))
+    for named in ({"samples": 2}, {"greedy": True, "null": [role]}):
+        results = [
+            coterie.evaluate(run, overrides=settings, tasks=6, split="val", show=6, **named)
+            for settings in ([], ["executor=ray", f"cluster={{workers: {workers}}}"])
+        ]
+        one, other = ({**result.as_dict(), "config_digest": ""} for result in results)  # it has the executor
+        assert one == other
+        assert results[0].per_task == results[1].per_task and results[0].episodes == results[1].episodes
 
 
 class Watched:
@@ -130,14 +176,15 @@ def kill_in_play(monkeypatch: pytest.MonkeyPatch, share: int, how: int) -> list[
     return killed
 
 
-@pytest.mark.parametrize("game", ["tabular", "lora ahead"])
-def test_the_jobs_of_a_killed_host_are_played_again(cluster, tmp_path, monkeypatch, caplog, game):
+@pytest.mark.parametrize(("game", "ahead"), [("tabular", 0), ("lora", 1)])
+def test_the_jobs_of_a_killed_host_are_played_again(
+    cluster, local, tmp_path, monkeypatch, caplog, game, ahead
+):
     watched, killed = Watched(monkeypatch), kill_in_play(monkeypatch, 4, signal.SIGKILL)
-    source, named, settings = GAMES[game]
-    coterie.train(source, **named, overrides=settings, out=tmp_path / "local")
-    on_ray(tmp_path / "ray", game, 2)
+    on_ray(tmp_path / "ray", game, 2, AHEAD.format(ahead))
+    alone = local(game, ahead)
     assert killed and len(watched.hosts) == 3 and "another one plays its" in caplog.text
-    same_but_for_the_cluster(tmp_path / "local", tmp_path / "ray")
+    same_but_for_the_cluster(alone, tmp_path / "ray")
     lost = [row.get("cluster/hosts_lost") for row in rows(tmp_path / "ray")]
     assert [n for n in lost if n is not None] == [1.0]
 
@@ -251,21 +298,21 @@ def kill_engine(monkeypatch: pytest.MonkeyPatch, when: str, how: int) -> list[in
 @pytest.mark.parametrize(
     ("game", "when", "how"),
     [
-        ("tabular ahead", "serving", signal.SIGKILL),
-        ("lora ahead", "serving", signal.SIGKILL),
-        ("lora ahead", "syncing", signal.SIGKILL),
-        ("tabular ahead", "serving", signal.SIGSTOP),
+        ("tabular", "serving", signal.SIGKILL),
+        ("lora", "serving", signal.SIGKILL),
+        pytest.param("lora", "syncing", signal.SIGKILL, marks=pytest.mark.long),
+        ("tabular", "syncing", signal.SIGKILL),
+        ("tabular", "serving", signal.SIGSTOP),
     ],
 )
 def test_an_engine_that_is_lost_is_started_again_with_its_versions(
-    cluster, tmp_path, monkeypatch, caplog, game, when, how
+    cluster, local, tmp_path, monkeypatch, caplog, game, when, how
 ):
-    source, named, settings = GAMES[game]
-    coterie.train(source, **named, overrides=settings, out=tmp_path / "local")
-    killed = kill_engine(monkeypatch, when, how)
-    on_ray(tmp_path / "ray", game, 2, *(["cluster.timeout=4"] if how == signal.SIGSTOP else []))
+    alone, killed = local(game, 1), kill_engine(monkeypatch, when, how)
+    soon = ["cluster.timeout=4"] if how == signal.SIGSTOP else []
+    on_ray(tmp_path / "ray", game, 2, AHEAD.format(1), *soon)
     assert killed and "another one has its weights after" in caplog.text
-    same_but_for_the_cluster(tmp_path / "local", tmp_path / "ray")
+    same_but_for_the_cluster(alone, tmp_path / "ray")
     lost = [row.get("cluster/engines_lost") for row in rows(tmp_path / "ray")]
     assert [n for n in lost if n is not None] == [1.0]
 

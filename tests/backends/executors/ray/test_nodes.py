@@ -19,6 +19,7 @@ import pytest
 
 import coterie
 from coterie.backends.executors.ray.executor import RayExecutor
+from coterie.backends.trainers.tabular import TabularTrainer
 from coterie.core.errors import UserError
 from tests.backends.executors.ray.nodes import Nodes, wait_for
 from tests.test_resume import MATRIX, rollouts, rows, same, weights
@@ -109,6 +110,23 @@ def equal(folder: Path, undisturbed: Path) -> None:
 
 def lost(folder: Path) -> float:
     return sum(float(row.get("cluster/hosts_lost", 0)) for row in rows(folder))  # type: ignore[arg-type]
+
+
+def test_a_roles_samples_reach_the_policy_of_that_role_alone(nodes, undisturbed, tmp_path, monkeypatch):
+    """Row and column play on several hosts at once, and both pass through one engine."""
+    record, update, trained = tmp_path / "record", TabularTrainer.update, set[tuple[str, str]]()
+
+    async def watched(trainer: TabularTrainer, samples: Any, step: int) -> Any:
+        trained.update((sample.key.role, policy) for policy, several in samples.items() for sample in several)
+        assert all(sample.policy == policy for policy, several in samples.items() for sample in several)
+        return await update(trainer, samples, step)
+
+    monkeypatch.setattr(TabularTrainer, "update", watched)
+    engine = f"engine={{type: 'tests.backends.executors.ray.nodes:Recording', record: {record}}}"
+    on_nodes(nodes, tmp_path / "run", engine)
+    assert trained == {("row", "row"), ("column", "column")}
+    assert set(record.read_text().splitlines()) == {"row row", "column column"}
+    same(undisturbed, tmp_path / "run")
 
 
 # ------------------------------------------------------------------------------------------ hosts and nodes
