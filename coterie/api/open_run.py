@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -15,6 +15,7 @@ from coterie.api.prompt_checks import check_prompts
 from coterie.api.starting_weights import begin_from
 from coterie.api.warm_start import warm_start
 from coterie.compose import check_packages
+from coterie.compose.hosting import ReportsProcesses
 from coterie.compose.members import UsesRunFolder
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.training.run import Run
@@ -91,6 +92,8 @@ async def open_run(
     if restore is None:
         await begin_from(run)
     await run.open(restore, extra_policies={policy.name: policy.config for policy in external})
+    if isinstance(run.progress, ShowsProcesses) and isinstance(run.executor, ReportsProcesses):
+        run.progress.follow(run.executor.processes)
     if restore is None:
         await warm_start(run)
     await run.sync()
@@ -123,6 +126,14 @@ class Says(Protocol):
 
     def say(self, text: str) -> None:
         """Show a line at once."""
+
+
+@runtime_checkable
+class ShowsProcesses(Protocol):
+    """A display of progress that shows, while a step lasts, what the run's processes do."""
+
+    def follow(self, processes: Callable[[], Mapping[str, int]]) -> None:
+        """Take what says it from now on."""
 
 
 def _say(run: Run, text: str) -> None:

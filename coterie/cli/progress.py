@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -16,6 +17,9 @@ from coterie.cli.output import duration, share
 QUIET_SECONDS = 1.0
 """Least time between two plain lines. The first line, the last and those with an evaluation always come."""
 
+LONG_SECONDS = 30.0
+"""Time without a plain line after which one says what the run's processes do."""
+
 
 class Progress(Protocol):
     """A display of progress, called after each step (or task); also a context manager around the work."""
@@ -24,6 +28,9 @@ class Progress(Protocol):
 
     def say(self, text: str) -> None:
         """Show what happens before the first step."""
+
+    def follow(self, processes: Callable[[], Mapping[str, int]]) -> None:
+        """Show what processes of a cluster do, too."""
 
     def __enter__(self) -> Progress: ...
 
@@ -82,17 +89,33 @@ def facts(metrics: Mapping[str, Any], left: float | None) -> list[tuple[str, str
     return pairs
 
 
+def counted(processes: Mapping[str, int]) -> str:
+    """What processes do: `3 nodes, 8 hosts, 120 in play, 40 queued`."""
+    return ", ".join(
+        f"{count:,} {name[:-1] if count == 1 and name.endswith('s') else name}"
+        for name, count in processes.items()
+    )
+
+
 class Lines:
-    """Plain lines such as `step 12/60  success .41  tokens/s 8,400  left 1m20s`."""
+    """Plain lines such as `step 12/60  success .41  tokens/s 8,400  left 1m20s`.
+
+    On a cluster a long step has lines of its own: `step 13/60 goes on: 3 nodes, 8 hosts, 120 in play`.
+    """
 
     def __init__(self, unit: str) -> None:
         self._unit, self._clock = unit, Clock()
         self._last = -QUIET_SECONDS
+        self._shown = time.monotonic()
+        """When the last line came, of whatever kind."""
+        self._place = ""
+        self._end = threading.Event()
 
     def __call__(self, done: int, total: int, metrics: Mapping[str, Any] | None = None) -> None:
         metrics = metrics or {}
         left = self._clock.left(done, total, metrics.get("time/step"))
-        now = time.monotonic()
+        self._shown = now = time.monotonic()
+        self._place = f"{min(done + 1, total):,}/{total:,} "
         if now - self._last < QUIET_SECONDS and done < total and "eval/success" not in metrics:
             return
         self._last = now
@@ -104,13 +127,25 @@ class Lines:
 
     def say(self, text: str) -> None:
         """Print a line at once."""
+        self._shown = time.monotonic()
         click.echo(text, err=True)
+
+    def follow(self, processes: Callable[[], Mapping[str, int]]) -> None:
+        """Print what processes do, whenever nothing was printed for a while."""
+        threading.Thread(target=self._follow, args=(processes,), name="coterie-progress", daemon=True).start()
+
+    def _follow(self, processes: Callable[[], Mapping[str, int]]) -> None:
+        while not self._end.wait(max(self._shown + LONG_SECONDS - time.monotonic(), 0.05)):
+            if time.monotonic() - self._shown >= LONG_SECONDS:
+                if counts := processes():
+                    click.echo(f"{self._unit} {self._place}goes on: {counted(counts)}", err=True)
+                self._shown = time.monotonic()
 
     def __enter__(self) -> Lines:
         return self
 
     def __exit__(self, *error: object) -> None:
-        pass
+        self._end.set()
 
 
 class Live:
@@ -118,14 +153,27 @@ class Live:
 
     def __init__(self, unit: str) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress as Rich, TextColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress as Rich, ProgressColumn, TextColumn
+        from rich.text import Text
+
+        live = self
+
+        class Processes(ProgressColumn):
+            """What processes of a cluster do now."""
+
+            def render(self, task: Any) -> Text:
+                return Text(live._counted(), style="dim")
 
         self._clock = Clock()
+        self._processes: Callable[[], Mapping[str, int]] = dict
+        self._counts = float("-inf"), ""
+        """When the processes were asked last, and what they did."""
         self._rich = Rich(
             TextColumn(unit),
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
             TextColumn("{task.fields[facts]}"),
+            Processes(),
             console=Console(stderr=True),
             expand=True,
         )
@@ -140,6 +188,15 @@ class Live:
     def say(self, text: str) -> None:
         """Print a line above the bar."""
         self._rich.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def follow(self, processes: Callable[[], Mapping[str, int]]) -> None:
+        """Show what processes do beside the bar."""
+        self._processes, self._counts = processes, (float("-inf"), "")
+
+    def _counted(self) -> str:
+        if time.monotonic() - self._counts[0] >= QUIET_SECONDS:  # the bar is drawn ten times a second
+            self._counts = time.monotonic(), counted(self._processes())
+        return self._counts[1]
 
     def __enter__(self) -> Live:
         self._rich.__enter__()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
@@ -30,6 +30,14 @@ class HostsEngine(Protocol):
         Raises:
             ConfigError: one of them can't be used in other processes.
         """
+
+
+@runtime_checkable
+class ReportsProcesses(Protocol):
+    """An executor that plays in other processes, and says for a display of progress what they do."""
+
+    def processes(self) -> Mapping[str, int]:
+        """What there is now, by its name, such as {"hosts": 8, "in play": 120}; any thread may ask."""
 
 
 def engine_client(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
+import time
 
 import pytest
 
@@ -108,6 +110,33 @@ def test_the_bar_takes_the_same_calls(capsys):
     with Live("step") as shown:
         shown(1, 3, {"success": 0.5})
         shown(3, 3)
+
+
+def test_a_long_step_on_a_cluster_says_what_its_processes_do(monkeypatch, capsys):
+    monkeypatch.setattr(module, "LONG_SECONDS", 0.1)
+    doing, asked = {"nodes": 3, "hosts": 1, "in play": 1200, "queued": 0}, threading.Event()
+
+    def processes():
+        asked.set()
+        return doing
+
+    with Lines("step") as shown:
+        shown(4, 9, {})
+        shown.follow(processes)
+        assert asked.wait(30)
+        time.sleep(0.3)
+    lines = capsys.readouterr().err.splitlines()
+    assert set(lines[1:]) == {"step 5/9 goes on: 3 nodes, 1 host, 1,200 in play, 0 queued"}
+    time.sleep(0.3)
+    assert not capsys.readouterr().err, "the display has ended"
+
+
+def test_the_bar_shows_what_processes_do(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "160")
+    with Live("step") as shown:
+        shown.follow(lambda: {"hosts": 8, "queued": 40})
+        shown(1, 3, {"success": 0.5})
+    assert "8 hosts, 40 queued" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -160,6 +160,15 @@ class RayExecutor(Plugin):
         known.set_result(scored)
         return Rollout(tree, known)
 
+    def processes(self) -> dict[str, int]:
+        """The nodes of the cluster, the rollout hosts, and their jobs, for the display of progress."""
+        hosts = [*self._hosts]
+        if not hosts or not self._connection.ray.is_initialized():
+            return {}
+        in_play = sum(len(host.jobs) for host in hosts)
+        nodes = sum(node["Alive"] for node in self._connection.ray.nodes())
+        return {"nodes": nodes, "hosts": len(hosts), "in play": in_play, "queued": len(self._queue)}
+
     async def close(self) -> None:
         """End the rollout hosts; the engine's close disconnects."""
         tasks = [task for task in (self._sending, *self._tasks, *(host.loop for host in self._hosts)) if task]

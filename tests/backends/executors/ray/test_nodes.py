@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -132,18 +132,33 @@ def test_a_roles_samples_reach_the_policy_of_that_role_alone(nodes, undisturbed,
 # ------------------------------------------------------------------------------------------ hosts and nodes
 
 
+class Display:
+    """A display of progress that keeps what says what processes do."""
+
+    processes: Callable[[], Mapping[str, int]]
+
+    def __call__(self, done: int, total: int, metrics: Any = None) -> None:
+        self.total = total
+
+    def follow(self, processes: Callable[[], Mapping[str, int]]) -> None:
+        self.processes = processes
+
+
 def test_a_host_that_is_killed_on_another_node_is_replaced(nodes, undisturbed, tmp_path, monkeypatch):
-    places = placed(monkeypatch, nodes)
+    places, display, seen = placed(monkeypatch, nodes), Display(), list[Any]()
 
     def kill(host: Any) -> bool:
         os.kill(host.pid, signal.SIGKILL)
+        seen.append(display.processes())
         return True
 
     killed = in_play(monkeypatch, 5, kill)
-    on_nodes(nodes, tmp_path / "run")
+    on_nodes(nodes, tmp_path / "run", progress=display)
     assert killed and len(places) == 5 and None not in places.values()
     equal(tmp_path / "run", undisturbed)
     assert lost(tmp_path / "run") == 1
+    assert seen == [{"nodes": 3, "hosts": 4, "in play": 4, "queued": 0}]
+    assert display.processes() == {}, "the run has ended"
 
 
 def test_the_hosts_of_a_node_that_is_lost_are_replaced_on_another(nodes, undisturbed, tmp_path, monkeypatch):
