@@ -1,4 +1,4 @@
-"""The engine of a run in a process of its own, where the executor has one for it."""
+"""The engine and the ranks of a run in processes of their own, where the executor has a place for them."""
 
 from __future__ import annotations
 
@@ -38,6 +38,29 @@ class ReportsProcesses(Protocol):
 
     def processes(self) -> Mapping[str, int]:
         """What there is now, by its name, such as {"hosts": 8, "in play": 120}; any thread may ask."""
+
+
+@runtime_checkable
+class HasCluster(Protocol):
+    """An executor with a cluster, on which other components may have processes of their own."""
+
+    @property
+    def cluster(self) -> Any:
+        """The connection, which is closed after those components."""
+
+
+@runtime_checkable
+class UsesCluster(Protocol):
+    """A trainer that starts its other ranks on the cluster of the executor."""
+
+    def use_cluster(self, cluster: Any) -> None:
+        """Take the cluster, before `open`."""
+
+
+def share_cluster(executor: Executor, trainer: Any) -> None:
+    """Give the executor's cluster to a trainer that has processes for it."""
+    if isinstance(executor, HasCluster) and isinstance(trainer, UsesCluster):
+        trainer.use_cluster(executor.cluster)
 
 
 def engine_client(

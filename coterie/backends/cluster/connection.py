@@ -95,9 +95,15 @@ class Connection:
         """Whether this object has connected, and disconnects."""
         self._actors: list[Any] = []
         self._losses = 0
+        self._expected: list[tuple[str, str, float, float]] = []
+        """What else the run takes: who, the setting, CPUs, GPUs."""
+
+    def expect(self, who: str, setting: str, *, cpus: float, gpus: float) -> None:
+        """Count processes into what the run takes, before it connects."""
+        self._expected.append((who, setting, cpus, gpus))
 
     def open(self) -> None:
-        """Connect; start a cluster on this machine where there is none to connect to.
+        """Connect, if it isn't; start a cluster on this machine where there is none to connect to.
 
         Raises:
             UserError: the cluster can't be reached.
@@ -134,33 +140,45 @@ class Connection:
     def _wanted(self) -> dict[str, float]:
         settings = self.settings
         return {
-            "CPU": settings.workers * settings.worker_cpus + settings.engine_cpus,
-            "GPU": settings.engine_gpus,
+            "CPU": settings.workers * settings.worker_cpus
+            + settings.engine_cpus
+            + sum(cpus for _, _, cpus, _ in self._expected),
+            "GPU": settings.engine_gpus + sum(gpus for _, _, _, gpus in self._expected),
         }
 
     def _check_room(self) -> None:
         there = self.ray.cluster_resources()
         for name, wanted in self._wanted.items():
             if wanted > there.get(name, 0.0):
-                of = (
-                    f"{self.settings.workers} workers with {self.settings.worker_cpus:g} each, and the engine"
-                )
+                takers = ["the engine", *(who for who, *_ in self._expected)]
+                if name == "CPU":
+                    settings = self.settings
+                    takers.insert(0, f"{settings.workers} workers with {settings.worker_cpus:g} each")
+                paths = ["cluster.workers" if name == "CPU" else "cluster.engine_gpus"]
+                paths += [setting for _, setting, _, gpus in self._expected if name == "GPU" and gpus]
                 raise ConfigError(
                     f"the run takes {wanted:g} {name}s, and the cluster has {there.get(name, 0.0):g}",
-                    path="cluster.workers" if name == "CPU" else "cluster.engine_gpus",
-                    why=of if name == "CPU" else "the engine's process takes them",
-                    fix="take fewer workers or fewer CPUs for each, or add nodes",
+                    path=paths[-1],
+                    why=f"{', '.join(takers)} take them",
+                    fix="take fewer workers or ranks, or fewer CPUs for each, or add nodes",
                 )
 
-    def actor(self, cls: type, *, cpus: float, gpus: float = 0.0) -> Any:
-        """The handle of a new actor. It ends with the run's process at the latest: none is detached."""
+    def actor(self, cls: type, *, cpus: float, gpus: float = 0.0, name: str, node: str = "") -> Any:
+        """The handle of a new actor. It ends with the run's process at the latest: none is detached.
+
+        Args:
+            node: Ray's id of the node on which it must be.
+        """
         variables = {name: os.environ[name] for name in KEPT if name in os.environ}
-        options = {
+        options: dict[str, Any] = {
             "num_cpus": cpus,
             "num_gpus": gpus,
             "max_restarts": 0,
             "runtime_env": {"env_vars": variables},
         }
+        if node:
+            affinity = self.ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
+            options["scheduling_strategy"] = affinity(node, soft=False)
         handle = self.ray.remote(cls).options(max_concurrency=100_000, **options).remote()
         self._actors.append(handle)
         return handle

@@ -25,6 +25,9 @@ class ClusterConfig(PluginConfig):
     worker_cpus: Annotated[float, SAME] = Field(1, ge=0, description="CPUs that a rollout host takes.")
     engine_cpus: Annotated[float, SAME] = Field(1, ge=0, description="CPUs that the engine's process takes.")
     engine_gpus: Annotated[float, SAME] = Field(0, ge=0, description="GPUs that the engine's process takes.")
+    rank_cpus: Annotated[float, SAME] = Field(
+        1, ge=0, description="CPUs that each further rank of the trainer takes; on GPUs it takes a GPU, too."
+    )
     max_live: Annotated[int, SAME] = Field(
         4096, ge=1, description="Most episodes that a rollout host plays and scores at the same time."
     )

@@ -27,6 +27,11 @@ def device_of(name: str, local: int | None = None) -> torch.device:
     return device if local is None or device.type != "cuda" else _device_of_rank(device, local)
 
 
+def on_gpu(device: str) -> bool:
+    """Whether ranks compute on GPUs, by the trainer's setting and what this host has."""
+    return device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
+
+
 def check_ranks(ranks: int, device: str) -> None:
     """Refuse a world of another size, and more ranks than this host can run, before any of them starts.
 
@@ -38,18 +43,18 @@ def check_ranks(ranks: int, device: str) -> None:
     """
     if check_world(ranks) or ranks == 1:
         return
-    on_gpu = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
-    if on_gpu and not torch.cuda.is_available():
+    gpus = on_gpu(device)
+    if gpus and not torch.cuda.is_available():
         device_of(device)  # it says why
     cores = os.cpu_count() or 1
-    most = torch.cuda.device_count() if on_gpu else max(cores, _RANKS_ON_CPU)
+    most = torch.cuda.device_count() if gpus else max(cores, _RANKS_ON_CPU)
     if ranks > most:
-        has = f"it has {most} GPUs, one for each rank" if on_gpu else f"it has {cores} cores"
+        has = f"it has {most} GPUs, one for each rank" if gpus else f"it has {cores} cores"
         raise ConfigError(
             f"this host can't run {ranks} ranks",
             path="trainer.ranks",
             why=has,
-            fix=f"set trainer.ranks={most} or lower; torchrun starts ranks on several hosts",
+            fix=f"set trainer.ranks={most} or lower; executor=ray and torchrun start ranks on several hosts",
         )
 
 

@@ -18,7 +18,7 @@ from coterie.backends.models.minibatches import count_minibatches, minibatches, 
 from coterie.backends.models.policy import TorchPolicy, WarmStart, declared, diverged
 from coterie.backends.trainers import torch_state
 from coterie.backends.trainers.annotations import annotated, check_annotation
-from coterie.backends.trainers.devices import check_ranks, device_of
+from coterie.backends.trainers.devices import device_of
 from coterie.backends.trainers.export import export
 from coterie.backends.trainers.forward import Scorer
 from coterie.backends.trainers.kept_versions import KeptVersions
@@ -34,6 +34,7 @@ from coterie.backends.trainers.source_weights import SourceWeights, hollow, read
 from coterie.backends.trainers.token_batches import check_samples
 from coterie.backends.trainers.update_metrics import Meter
 from coterie.backends.trainers.warm_start import warm_start
+from coterie.backends.trainers.with_ranks import WithRanks
 from coterie.core.errors import ConfigError, did_you_mean
 from coterie.core.plugins import Plugin
 from coterie.core.plugins.origin import origin_of
@@ -45,7 +46,7 @@ from coterie.core.types.seeding import seed64
 log = logging.getLogger("coterie")
 
 
-class TorchTrainer(KeptVersions, Plugin):
+class TorchTrainer(WithRanks, KeptVersions, Plugin):
     """Updates policies with plain PyTorch: `full`, `lora` on a shared base, or `none`.
 
     An update runs `epochs` passes over a policy's samples, in minibatches that keep siblings together. The
@@ -80,15 +81,13 @@ class TorchTrainer(KeptVersions, Plugin):
 
     async def open(self, ctx: TrainerContext) -> None:
         self.config.check_needs(ctx.needs, "trainer")
-        check_ranks(self.config.ranks, self.config.device)
+        self._check_ranks()
         sources, self._sources = self._sources, None
         await compute(self._open, ctx, sources)
 
     def _open(self, ctx: TrainerContext, sources: dict[str, SourceWeights] | None) -> None:
         if self.config.ranks > 1:
-            from coterie.backends.trainers.ranks.collectives import start
-
-            self._commands = start(self, self.config.ranks, self.config)
+            self._commands = self._start_ranks()
         occupy(self, self._commands.run("rank_open", ctx, sources, others=(ctx, hollow(sources))))
         self._equalise()
 

@@ -20,10 +20,16 @@ import pytest
 
 from coterie import logs
 from coterie.backends.cluster import wire as cluster_wire
-from coterie.backends.trainers.ranks import alive as alive_module, group as group_module, wire
+from coterie.backends.trainers.ranks import (
+    alive as alive_module,
+    group as group_module,
+    processes as processes_module,
+    wire,
+)
 from coterie.backends.trainers.ranks.alive import watch_over
 from coterie.backends.trainers.ranks.commands import RankCommands
-from coterie.backends.trainers.ranks.group import STOP, RankLost, check_world, connect, start, welcome
+from coterie.backends.trainers.ranks.group import STOP, RankLost, check_world, connect, welcome
+from coterie.backends.trainers.ranks.processes import start
 from coterie.core.errors import ConfigError, MissingExtra, PluginError, UserError
 from coterie.core.plugins.origin import Origin, record_origin
 from tests.backends.trainers.rank_targets import Target
@@ -83,7 +89,7 @@ def test_a_method_runs_on_all_ranks_with_its_arguments(commands: RankCommands) -
 def test_an_error_of_one_rank_ends_all_and_is_the_one_that_is_raised(
     method: str, kind: type, parts: list[str], commands: RankCommands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coterie.backends.trainers.ranks.commands._LATE", 1.0)
+    monkeypatch.setattr("coterie.backends.trainers.ranks.commands.LATE", 1.0)
     with pytest.raises(kind) as raised:
         commands.run(method)
     for part in parts:
@@ -168,7 +174,7 @@ def test_a_class_that_another_rank_cannot_import(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_program_that_cannot_start_is_an_error_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_module, "PROGRAM", "coterie.no_such_module")
+    monkeypatch.setattr(processes_module, "PROGRAM", "coterie.no_such_module")
     started = time.monotonic()
     with pytest.raises(RankLost, match="rank 1 could not start: it ended with exit code 1") as raised:
         start(3)
@@ -179,7 +185,7 @@ def test_a_program_that_cannot_start_is_an_error_at_once(monkeypatch: pytest.Mon
 def test_what_a_rank_prints_is_in_its_log_which_its_error_names(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(group_module, "PROGRAM", "coterie.no_such_module")
+    monkeypatch.setattr(processes_module, "PROGRAM", "coterie.no_such_module")
     with pytest.raises(RankLost) as raised, logs.kept_in(tmp_path / "logs"):
         start(2)
     log = tmp_path / "logs" / "rank-1.log"
@@ -224,7 +230,7 @@ def test_a_killed_rank_0_leaves_no_rank_behind(tmp_path: Path) -> None:
     script = f"""
         from tests.backends.trainers.rank_targets import Target
         from coterie.backends.trainers.ranks.commands import RankCommands
-        from coterie.backends.trainers.ranks.group import start
+        from coterie.backends.trainers.ranks.processes import start
         import time
         commands = RankCommands(Target(0), start(2))
         commands.make(Target)
@@ -307,7 +313,7 @@ def test_a_rank_that_is_stopped_while_it_hangs_ends_itself() -> None:
         "import sys, time\n"
         "from multiprocessing.connection import Connection\n"
         "from coterie.backends.trainers.ranks import commands\n"
-        "commands._LATE = 0.2\n"
+        "commands.LATE = 0.2\n"
         "commands.serve(Connection(int(sys.argv[1])), 1)\n"
     )
     child = subprocess.Popen([sys.executable, "-c", text, str(theirs.fileno())], pass_fds=[theirs.fileno()])

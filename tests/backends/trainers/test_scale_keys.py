@@ -70,7 +70,9 @@ def test_more_ranks_than_the_host_can_run_are_refused_before_one_starts(
     from coterie.backends.trainers.devices import check_ranks
     from tests.backends.trainers import tiny
 
-    monkeypatch.setattr("coterie.backends.trainers.ranks.group.start", lambda world: pytest.fail("started"))
+    monkeypatch.setattr(
+        "coterie.backends.trainers.ranks.processes.start", lambda world: pytest.fail("started")
+    )
     with pytest.raises(ConfigError, match="this host can't run 1000000 ranks") as caught:
         tiny.opened({"p": tiny.policy()}, ranks=1_000_000)
     assert caught.value.path == "trainer.ranks"

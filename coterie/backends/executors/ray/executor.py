@@ -96,6 +96,11 @@ class RayExecutor(Plugin):
         self._side = b""
         """The pickled function that makes a rollout side."""
 
+    @property
+    def cluster(self) -> Connection:
+        """Where a trainer's other ranks are; the engine's close disconnects."""
+        return self._connection
+
     def host_engine(
         self, engine: Engine, make: Callable[[], Engine], resources: Sequence[Any]
     ) -> LocalEngineClient:
@@ -243,7 +248,7 @@ class RayExecutor(Plugin):
     async def _new_host(self) -> _Host:
         name = f"rollout host {self._made}"
         self._made += 1
-        handle = self._connection.actor(RolloutHost, cpus=self.settings.worker_cpus)
+        handle = self._connection.actor(RolloutHost, cpus=self.settings.worker_cpus, name=name)
         host = _Host(name, handle)
         try:
             host.pid = await self._call(host, "open", name, own_code(), self._side)

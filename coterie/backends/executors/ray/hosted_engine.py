@@ -164,8 +164,8 @@ class HostedEngine:
     # ----------------------------------------------------------------------------------------- replacement
 
     def _new(self) -> Any:
-        settings = self._connection.settings
-        return self._connection.actor(EngineHost, cpus=settings.engine_cpus, gpus=settings.engine_gpus)
+        cpus, gpus = self._connection.settings.engine_cpus, self._connection.settings.engine_gpus
+        return self._connection.actor(EngineHost, cpus=cpus, gpus=gpus, name="engine")
 
     async def _watch(self) -> None:
         """Replace an engine host as soon as it is gone."""

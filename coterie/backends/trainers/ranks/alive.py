@@ -18,7 +18,7 @@ def watch_over(group: Group, seconds: float) -> None:
         if rank.patience is not None:  # an earlier trainer of these ranks has asked
             rank.patience.seconds = seconds
             continue
-        rank.patience = Patience(f"process {rank.pid}", seconds)
+        rank.patience = Patience(rank.name, seconds)
         arguments = rank, rank.patience, group.ending
         threading.Thread(target=_ask, args=arguments, name=f"asks rank {rank.number}", daemon=True).start()
 
@@ -27,6 +27,8 @@ def _ask(rank: Rank, patience: Patience, ending: threading.Event) -> None:
     for seconds in patience.ticks(min(patience.seconds / 10, _ASK)):
         if ending.wait(seconds) or rank.ended:
             return
+        if rank.process is not None and rank.process.ended():
+            break  # a node that is gone closes no connection
         if not rank.sending.acquire(blocking=False):
             continue  # a command is on its way
         try:

@@ -19,6 +19,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from coterie.backends.trainers.packing import Row
+from coterie.backends.trainers.ranks import processes
+from coterie.backends.trainers.ranks.actors import RanksOnCluster
 from coterie.backends.trainers.ranks.alive import watch_over
 from coterie.backends.trainers.ranks.commands import RankCommands
 from coterie.backends.trainers.ranks.group import MOST_LAG, check_world, group_of
@@ -29,8 +31,11 @@ _BUCKET = 2**26
 """Most bytes of gradients in one all-reduce: gloo copies them."""
 
 
-def start(trainer: Any, world: int, config: Any) -> RankCommands:
+def start(trainer: Any, world: int, config: Any, cluster: RanksOnCluster | None = None) -> RankCommands:
     """Start the other ranks and make the same trainer on each: `type(trainer)(config)`, then `join(address)`.
+
+    Args:
+        cluster: where they start; None: on this host.
 
     Returns:
         the commands; every rank has called `join`.
@@ -40,7 +45,7 @@ def start(trainer: Any, world: int, config: Any) -> RankCommands:
         RankLost: a rank could not start.
     """
     check_world(world)
-    group = group_of(world)
+    group = group_of(world, processes.start if cluster is None else cluster.start)
     watch_over(group, config.patience)
     commands = RankCommands(trainer, group)
     try:

@@ -8,7 +8,7 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
@@ -19,7 +19,7 @@ from coterie.core.errors import UserError
 
 _IMPORT, _MAKE, _DROP = "import", "make", "drop"
 """Commands of this module; all others are methods of the object that `_MAKE` made."""
-_LATE = 5.0
+LATE = 5.0
 """Seconds for which rank 0 waits for the errors of other ranks, once it has one."""
 
 
@@ -126,7 +126,7 @@ class RankCommands:
         errors: list[Exception] = []
         for rank in ranks:
             try:
-                results.append(self._result(rank, MOST_LAG if not errors else _LATE))
+                results.append(self._result(rank, MOST_LAG if not errors else LATE))
             except Exception as error:
                 errors.append(error)
         if errors:
@@ -145,7 +145,7 @@ class RankCommands:
         errors: list[Exception] = []
         for rank in self._group.ranks:
             try:
-                self._result(rank, _LATE)
+                self._result(rank, LATE)
             except RankLost as lost:
                 if rank.ended:
                     errors.append(lost)
@@ -189,10 +189,13 @@ def _first_cause(errors: Sequence[Exception]) -> Exception:
 # -------------------------------------------------------------------------------------------- the other ranks
 
 
-def serve(connection: Connection, number: int) -> None:
+def serve(connection: Connection, number: int, end: Callable[[int], object] = os._exit) -> None:
     """Run rank 0's commands until it stops this rank.
 
     The process ends at once if rank 0 does, or at an error.
+
+    Args:
+        end: ends the process with an exit code, once the last message is sent.
     """
     commands: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     sending = threading.Lock()
@@ -210,7 +213,7 @@ def serve(connection: Connection, number: int) -> None:
                     continue
                 commands.put(data)
                 if data == STOP:
-                    time.sleep(_LATE)  # the process ends before, unless a command hangs
+                    time.sleep(LATE)  # the process ends before, unless a command hangs
                     os._exit(1)
         except (EOFError, OSError):
             os._exit(1)  # rank 0 is gone, and this rank may wait for it inside a collective
@@ -234,8 +237,8 @@ def serve(connection: Connection, number: int) -> None:
             send(b"-" + wire.sent_error(error, number))
             sys.stdout.flush()
             sys.stderr.flush()
-            os._exit(1)  # the other ranks wait for this one, and its end is what they notice
+            end(1)  # the other ranks wait for this one, and its end is what they notice
         send(answer)
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)  # rank 0 waits, and torch takes a second to take itself down
+    end(0)  # rank 0 waits, and torch takes a second to take itself down

@@ -1,4 +1,6 @@
-"""The processes of the other ranks, as rank 0 has them: started, watched, stopped.
+"""The other ranks, as rank 0 has them: greeted, watched, stopped.
+
+`processes.py` starts them on this host, `actors.py` on a cluster.
 
 Each rank has a connection to rank 0 that carries commands and answers, and waits as long as a rollout takes.
 The kernel closes it with either process, however that ends, so both sides notice at once. A rank that loses
@@ -14,18 +16,14 @@ import queue
 import secrets
 import socket
 import struct
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
-from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from coterie import logs
 from coterie.backends.models.patience import Patience
 from coterie.core.errors import ConfigError, UserError
 
@@ -44,6 +42,21 @@ class RankLost(UserError):
     """A rank ended, could not start, or does not answer."""
 
 
+class Process(Protocol):
+    """The process of a rank, where rank 0 has started it."""
+
+    name: str
+    """Which one it is, in words."""
+    log: str
+    """Where to read what it prints."""
+
+    def ended(self, seconds: float = 0.0) -> str:
+        """How it ended, as soon as it has; empty: it still runs after so long."""
+
+    def kill(self) -> None:
+        """End it in the middle of whatever it does."""
+
+
 class Answer(NamedTuple):
     """What a rank sent: its result, or the bytes of its exception. `data` is None once the rank has ended."""
 
@@ -60,7 +73,7 @@ class Rank:
     """Its number among the ranks of its host: the index of its device."""
     pid: int
     connection: Connection
-    process: subprocess.Popen[bytes] | None = None
+    process: Process | None = None
     """None: another program started it."""
     answers: queue.SimpleQueue[Answer] = field(default_factory=queue.SimpleQueue)
     ended: str = ""
@@ -94,19 +107,16 @@ class Rank:
         with socket.socket(fileno=os.dup(self.connection.fileno())) as peer:
             peer.shutdown(socket.SHUT_RDWR)
 
+    @property
+    def name(self) -> str:
+        """Its process, in words."""
+        return self.process.name if self.process is not None else f"process {self.pid}"
+
     def _how(self) -> str:
         if self.patience is not None and not self.patience.left:
             return f"is given up: {self.patience}"
-        if self.process is None:
-            return "closed its connection"
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return ended(self.process.wait(_END))
-        return "closed its connection"
-
-
-def ended(code: int) -> str:
-    """An exit code in words."""
-    return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        how = self.process.ended(_END) if self.process is not None else ""
+        return how or "closed its connection"
 
 
 class Group:
@@ -116,10 +126,20 @@ class Group:
         ranks: all but rank 0, in their order.
         host: rank 0's address.
         lasting: whether the ranks outlive a trainer: another program started them.
+        local: rank 0's number among the ranks of its host.
+        closed: called once they have ended.
     """
 
-    def __init__(self, ranks: list[Rank], host: str, *, lasting: bool, local: int = 0) -> None:
-        self.ranks, self.host, self.lasting, self.local = ranks, host, lasting, local
+    def __init__(
+        self,
+        ranks: list[Rank],
+        host: str,
+        *,
+        lasting: bool,
+        local: int = 0,
+        closed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.ranks, self.host, self.lasting, self.local, self.closed = ranks, host, lasting, local, closed
         self.on_loss: Callable[[], None] | None = None
         """Called once a rank has ended unexpectedly, in another thread."""
         self.ending = threading.Event()
@@ -160,7 +180,7 @@ class Group:
             raise RankLost(
                 f"rank {rank.number} hasn't answered for {seconds:.0f} seconds",
                 path="trainer.ranks",
-                why=f"process {rank.pid} is stopped, or waits for something",
+                why=f"{rank.name} is stopped, or waits for something",
             ) from None
         if answer.data is None:
             rank.answers.put(answer)  # for the next one who asks
@@ -172,12 +192,12 @@ class Group:
         deadline = time.monotonic() + _END
         while not rank.ended and time.monotonic() < deadline:
             time.sleep(0.01)  # its reader is about to see it
-        place = logs.where(_log(rank.number)) if rank.process is not None else "its messages"
+        place = rank.process.log if rank.process is not None else "its messages"
         return RankLost(
             f"rank {rank.number} {rank.ended or 'closed its connection'}",
             path="trainer.ranks",
-            why="every rank computes a part of each update, so the others can't go on. A kill by signal 9 is "
-            "most often the system's, out of memory",
+            why="every rank computes a part of each update, so the others can't go on. A kill is most "
+            "often the system's, out of memory",
             fix=f"see {place}; resume the run, with smaller trainer.micro_tokens or fewer ranks",
         )
 
@@ -198,12 +218,10 @@ class Group:
                     rank.connection.send_bytes(STOP)
         deadline = time.monotonic() + _END
         for rank in self.ranks:
-            if rank.process is not None:
-                try:
-                    rank.process.wait(max(deadline - time.monotonic(), 0.1))
-                except subprocess.TimeoutExpired:
-                    rank.process.kill()
-                    rank.process.wait()
+            if rank.process is not None and not rank.process.ended(max(deadline - time.monotonic(), 0.1)):
+                rank.process.kill()
+                rank.process.ended(_END)
+        self.closed()
 
 
 STOP = b"stop"
@@ -218,8 +236,11 @@ joined: Group | None = None
 """The ranks that came with this process, by torchrun or a cluster; the rank program sets it."""
 
 
-def group_of(world: int) -> Group:
-    """The other ranks of a world of `world`: those that came with this process, or new ones on this host.
+def group_of(world: int, start: Callable[[int], Group]) -> Group:
+    """The other ranks of a world of `world`: those that came with this process, or new ones.
+
+    Args:
+        start: starts them.
 
     Raises:
         RankLost: one of them could not start.
@@ -255,78 +276,42 @@ def check_world(ranks: int) -> bool:
     return joined is not None
 
 
-def start(world: int) -> Group:
-    """Start the other ranks on this host.
+def greeted(host: str, world: int, spawn: Callable[[int, int, bytes], Process]) -> list[Rank]:
+    """Start all other ranks, and accept their connections.
+
+    Args:
+        host: the address of this process under which they find it.
+        spawn: starts the process of a rank, by its number, the port and the key of `connect`.
 
     Raises:
-        RankLost: one of them could not start.
+        RankLost: one of them could not start. None runs then.
     """
-    key = secrets.token_bytes(32)
-    processes: dict[int, subprocess.Popen[bytes]] = {}
+    key, processes = secrets.token_bytes(32), dict[int, Process]()
+
+    def check() -> None:
+        for number, process in processes.items():
+            if how := process.ended():
+                raise RankLost(
+                    f"rank {number} could not start: it {how}",
+                    path="trainer.ranks",
+                    why="it did not come as far as its first message",
+                    fix=f"see {process.log}",
+                )
+
     try:
-        with socket.create_server(("127.0.0.1", 0), backlog=world) as server:
+        with socket.create_server((host, 0), backlog=world) as server:
             for number in range(1, world):
-                processes[number] = _spawn(number, world, server.getsockname()[1], key)
-                _check_alive(processes)
-            ranks = welcome(server, key, world, lambda: _check_alive(processes))
+                processes[number] = spawn(number, server.getsockname()[1], key)
+                check()
+            ranks = welcome(server, key, world, check)
     except BaseException:
         for process in processes.values():
             process.kill()
-            process.wait()
+            process.ended(_END)
         raise
     for rank in ranks:
         rank.process = processes[rank.number]
-    return Group(ranks, "127.0.0.1", lasting=False)
-
-
-def _spawn(number: int, world: int, port: int, key: bytes) -> subprocess.Popen[bytes]:
-    package = str(Path(__file__).parents[4])
-    env = {
-        "OMP_NUM_THREADS": str(max((os.cpu_count() or 1) // world, 1)),
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH")))),
-        "LOCAL_RANK": str(number),
-    }
-    log = logs.opened(_log(number))
-    process = subprocess.Popen(
-        [sys.executable, "-m", PROGRAM, "join", str(number), str(port)],
-        stdin=subprocess.PIPE,
-        stdout=log or _messages(),
-        stderr=log or _messages(),
-        env=env,
-    )
-    if log is not None:
-        log.close()
-    assert process.stdin is not None
-    with contextlib.suppress(OSError):  # it has ended already; `_check_alive` says so
-        process.stdin.write(key)  # not among its arguments, which every user of the machine can read
-        process.stdin.close()
-    return process
-
-
-def _log(number: int) -> str:
-    """Whose log has the output of a rank."""
-    return f"rank-{number}"
-
-
-def _messages() -> int | None:
-    """Where ranks without a log write: the standard error of this process; standard output stays readable."""
-    try:
-        return sys.__stderr__.fileno() if sys.__stderr__ is not None else subprocess.DEVNULL
-    except (OSError, ValueError):
-        return subprocess.DEVNULL
-
-
-def _check_alive(processes: Mapping[int, subprocess.Popen[bytes]]) -> None:
-    for number, process in processes.items():
-        code = process.poll()
-        if code is not None:
-            raise RankLost(
-                f"rank {number} could not start: it {ended(code)}",
-                path="trainer.ranks",
-                why=f"`{sys.executable} -m {PROGRAM}` did not come as far as its first message",
-                fix=f"see {logs.where(_log(number))}",
-            )
+    return ranks
 
 
 def welcome(server: socket.socket, key: bytes, world: int, check: Callable[[], None]) -> list[Rank]:

@@ -1,0 +1,218 @@
+"""Ranks as actors of a Ray cluster, on any of its nodes. Each serves rank 0 as the rank program does.
+
+Rank 0 is the run's process. On GPUs each rank has one that Ray gives to it, and an actor that does nothing
+holds rank 0's, on its node: no other process of the cluster gets that GPU.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import threading
+import time
+from functools import partial
+from typing import Any, NamedTuple
+
+from coterie.backends.cluster.code import Code, own_code, use_code
+from coterie.backends.cluster.connection import Connection
+from coterie.backends.cluster.wire import answered, unwrapped
+from coterie.backends.trainers.ranks import commands, group
+from coterie.backends.trainers.ranks.group import Group, RankLost
+from coterie.core.errors import ConfigError
+
+_PLACED = 300.0
+"""Seconds for which a rank may wait for its resources."""
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+class Opened(NamedTuple):
+    """Where an actor is."""
+
+    pid: int
+    node: str
+    """Ray's id of it."""
+    host: str
+    log: str
+    """The file of its output on that host."""
+    gpus: list[str]
+    """Those that Ray has given to it, as `CUDA_VISIBLE_DEVICES` names them."""
+
+
+class RankActor:
+    """A rank in a process of its own. A Ray actor."""
+
+    process = "a rank's process"
+
+    @answered
+    async def open(self, code: Code) -> Opened:
+        """Import what the run's process does.
+
+        Raises:
+            ConfigError: this node has other versions.
+        """
+        opened = _opened()
+        if not opened.gpus:  # Ray may leave all GPUs of the node to it, and rank 0 computes on a CPU
+            os.environ[_VISIBLE] = ""
+        use_code(code)
+        return opened
+
+    async def join(self, host: str, port: int, key: bytes, number: int, local: int) -> None:
+        """Serve rank 0; the process ends with that."""
+        os.environ["LOCAL_RANK"] = str(local)
+        logging.basicConfig(format=f"rank {number}: %(message)s", level=logging.WARNING)
+        connection = await asyncio.to_thread(group.connect, host, port, key, number, local)
+        loop, served = asyncio.get_running_loop(), asyncio.Event()
+
+        def end(code: int) -> None:
+            loop.call_soon_threadsafe(served.set)
+            time.sleep(commands.LATE)  # Ray ends the process before, and reports no crash then
+            os._exit(code)
+
+        threading.Thread(target=commands.serve, args=(connection, number, end), name="serve").start()
+        await served.wait()
+        import ray
+
+        ray.actor.exit_actor()
+
+
+class GPUHolder:
+    """An actor that has rank 0's GPU, and leaves it alone."""
+
+    async def open(self) -> Opened:
+        return _opened()
+
+
+def _opened() -> Opened:
+    import ray
+
+    context = ray.get_runtime_context()
+    gpus = [str(gpu) for gpu in context.get_accelerator_ids().get("GPU", [])]
+    log = os.readlink("/proc/self/fd/2") if os.path.exists("/proc/self/fd/2") else "Ray's logs"
+    return Opened(os.getpid(), context.get_node_id(), socket.gethostname(), log, gpus)
+
+
+class ActorProcess:
+    """A rank's actor, as rank 0 has it."""
+
+    def __init__(self, connection: Connection, actor: Any, opened: Opened, serving: Any) -> None:
+        self._connection, self._actor, self._serving = connection, actor, serving
+        self.name = f"process {opened.pid} on node {opened.host}"
+        self.log = f"{opened.log} on node {opened.host}"
+
+    def ended(self, seconds: float = 0.0) -> str:
+        ray = self._connection.ray
+        try:
+            if not ray.wait([self._serving], timeout=seconds)[0]:
+                return ""
+            ray.get(self._serving)
+        except ray.exceptions.RayError as error:
+            return f"ended ({self.name}): {_reason(error)}"
+        return f"ended ({self.name})"
+
+    def kill(self) -> None:
+        self._connection.remove(self._actor)
+
+
+def _reason(error: Exception) -> str:
+    """What Ray knows of an actor's end, without its advice."""
+    text = str(error).strip()
+    _, because, rest = text.partition("because ")
+    return (rest if because else text.splitlines()[-1]).partition(". ")[0].strip().rstrip(".")
+
+
+class RanksOnCluster:
+    """The other ranks of a trainer, on a cluster.
+
+    Args:
+        ranks: all of them.
+        gpus: whether they compute on GPUs.
+    """
+
+    def __init__(self, connection: Connection, ranks: int, *, gpus: bool) -> None:
+        self._connection, self._gpus = connection, gpus
+        self._actors: list[Any] = []
+        cpus = (ranks - 1) * connection.settings.rank_cpus
+        connection.expect(f"{ranks} ranks", "trainer.ranks", cpus=cpus, gpus=ranks if gpus else 0)
+
+    def start(self, world: int) -> Group:
+        """Start the other ranks.
+
+        Raises:
+            ConfigError: a node has other versions, or the run's node has no GPU for rank 0.
+            RankLost: one of them could not start.
+        """
+        connection = self._connection
+        ours = connection.ray is None  # the trainer is open without an engine, which disconnects otherwise
+        connection.open()
+        try:
+            opened = self._open(world)
+            here = connection.ray.get_runtime_context().get_node_id()
+            nodes = [here, *(each.node for each in opened)]
+            host = str(connection.ray.util.get_node_ip_address())
+
+            def spawn(number: int, port: int, key: bytes) -> ActorProcess:
+                actor = self._actors[number - 1]
+                local = 0 if self._gpus else nodes[:number].count(nodes[number])  # it sees its own GPU alone
+                serving = actor.join.remote(host, port, key, number, local)
+                return ActorProcess(connection, actor, opened[number - 1], serving)
+
+            own_gpu = self._own_gpu(here) if self._gpus else 0
+            ranks = group.greeted(host, world, spawn)
+        except BaseException:
+            self._end(ours)
+            raise
+        return Group(ranks, host, lasting=False, local=own_gpu, closed=partial(self._end, ours))
+
+    def _open(self, world: int) -> list[Opened]:
+        """Place the actors of all other ranks."""
+        connection, ray, code = self._connection, self._connection.ray, own_code()
+        opening = []
+        for number in range(1, world):
+            actor = connection.actor(
+                RankActor,
+                cpus=connection.settings.rank_cpus,
+                gpus=float(self._gpus),
+                name=f"rank {number}",
+            )
+            self._actors.append(actor)
+            opening.append(actor.open.remote(code))
+        ready, waiting = ray.wait(opening, num_returns=len(opening), timeout=_PLACED)
+        if waiting:
+            room = f"{connection.settings.rank_cpus:g} CPUs" + (" and a GPU" if self._gpus else "")
+            raise RankLost(
+                f"rank {opening.index(waiting[0]) + 1} has not started within {_PLACED:.0f} seconds",
+                path="trainer.ranks",
+                why=f"no node of the cluster has {room} left, as far as Ray knows",
+                fix="`ray status` says who has them; take fewer ranks, or add nodes",
+            )
+        try:
+            return [unwrapped(answer) for answer in ray.get(ready and opening)]
+        except ray.exceptions.RayError as error:
+            raise RankLost(f"a rank could not start: {_reason(error)}", path="trainer.ranks") from error
+
+    def _own_gpu(self, node: str) -> int:
+        """The index of rank 0's GPU among those that this process sees."""
+        connection, ray = self._connection, self._connection.ray
+        holder = connection.actor(GPUHolder, cpus=0, gpus=1, name="rank 0's GPU", node=node)
+        self._actors.append(holder)
+        opening = holder.open.remote()
+        if not ray.wait([opening], timeout=_PLACED)[0]:
+            raise ConfigError(
+                "the run's node has no GPU left for rank 0",
+                path="trainer.ranks",
+                why="other processes of the cluster have them",
+                fix="start the run on a node with a GPU for it, or set trainer.device=cpu",
+            )
+        (gpu,) = ray.get(opening).gpus
+        visible = os.environ.get(_VISIBLE)
+        return int(gpu) if visible is None else visible.split(",").index(gpu)
+
+    def _end(self, disconnect: bool) -> None:
+        """Kill what is left."""
+        for actor in self._actors:
+            self._connection.remove(actor)
+        self._actors.clear()
+        if disconnect:
+            self._connection.close()

@@ -1,0 +1,33 @@
+"""Where the other ranks of a trainer are: on this host, or on the cluster of the run's executor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from coterie.backends.cluster.connection import Connection
+from coterie.backends.trainers.devices import check_ranks, on_gpu
+from coterie.backends.trainers.ranks.actors import RanksOnCluster
+from coterie.backends.trainers.ranks.commands import Commands
+
+
+class WithRanks:
+    """The part of a trainer that starts its other ranks."""
+
+    config: Any
+    _cluster: RanksOnCluster | None = None
+
+    def use_cluster(self, cluster: Connection) -> None:
+        """Start the other ranks on a cluster, once the trainer is opened."""
+        if self.config.ranks > 1:
+            gpus = on_gpu(self.config.device)
+            self._cluster = RanksOnCluster(cluster, self.config.ranks, gpus=gpus)
+
+    def _check_ranks(self) -> None:
+        """Refuse more ranks than can run, before any of them starts; on a cluster its connection does."""
+        if self._cluster is None:
+            check_ranks(self.config.ranks, self.config.device)
+
+    def _start_ranks(self) -> Commands:
+        from coterie.backends.trainers.ranks.collectives import start
+
+        return start(self, self.config.ranks, self.config, self._cluster)
