@@ -71,6 +71,9 @@ class Target:
             raise StrangeError(lambda: None)
         return None
 
+    def variable(self, name: str) -> str | None:
+        return os.environ.get(name)
+
     def write(self, file: str) -> None:
         """Write this process's id, and wait like a rank in a collective."""
         if self.number:

@@ -24,6 +24,8 @@ from coterie.core.errors import ConfigError
 
 _PLACED = 300.0
 """Seconds for which a rank may wait for its resources."""
+_HELD = 30.0
+"""Seconds for which rank 0's GPU may be taken: no node comes up for it."""
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
@@ -133,6 +135,8 @@ class RanksOnCluster:
     def __init__(self, connection: Connection, ranks: int, *, gpus: bool) -> None:
         self._connection, self._gpus = connection, gpus
         self._actors: list[Any] = []
+        """Of the ranks, by number from 1."""
+        self._holder: Any = None
         cpus = (ranks - 1) * connection.settings.rank_cpus
         connection.expect(f"{ranks} ranks", "trainer.ranks", cpus=cpus, gpus=ranks if gpus else 0)
 
@@ -147,8 +151,9 @@ class RanksOnCluster:
         ours = connection.ray is None  # the trainer is open without an engine, which disconnects otherwise
         connection.open()
         try:
-            opened = self._open(world)
             here = connection.ray.get_runtime_context().get_node_id()
+            own_gpu = self._own_gpu(here) if self._gpus else 0  # before a rank takes the node's last one
+            opened = self._open(world)
             nodes = [here, *(each.node for each in opened)]
             host = str(connection.ray.util.get_node_ip_address())
 
@@ -158,7 +163,6 @@ class RanksOnCluster:
                 serving = actor.join.remote(host, port, key, number, local)
                 return ActorProcess(connection, actor, opened[number - 1], serving)
 
-            own_gpu = self._own_gpu(here) if self._gpus else 0
             ranks = group.greeted(host, world, spawn)
         except BaseException:
             self._end(ours)
@@ -195,10 +199,9 @@ class RanksOnCluster:
     def _own_gpu(self, node: str) -> int:
         """The index of rank 0's GPU among those that this process sees."""
         connection, ray = self._connection, self._connection.ray
-        holder = connection.actor(GPUHolder, cpus=0, gpus=1, name="rank 0's GPU", node=node)
-        self._actors.append(holder)
-        opening = holder.open.remote()
-        if not ray.wait([opening], timeout=_PLACED)[0]:
+        self._holder = connection.actor(GPUHolder, cpus=0, gpus=1, name="rank 0's GPU", node=node)
+        opening = self._holder.open.remote()
+        if not ray.wait([opening], timeout=_HELD)[0]:
             raise ConfigError(
                 "the run's node has no GPU left for rank 0",
                 path="trainer.ranks",
@@ -211,8 +214,9 @@ class RanksOnCluster:
 
     def _end(self, disconnect: bool) -> None:
         """Kill what is left."""
-        for actor in self._actors:
-            self._connection.remove(actor)
-        self._actors.clear()
+        for actor in (*self._actors, self._holder):
+            if actor is not None:
+                self._connection.remove(actor)
+        self._actors, self._holder = [], None
         if disconnect:
             self._connection.close()

@@ -24,6 +24,7 @@ from coterie.backends.trainers.ranks.actors import RanksOnCluster
 from coterie.backends.trainers.ranks.alive import watch_over
 from coterie.backends.trainers.ranks.commands import RankCommands
 from coterie.backends.trainers.ranks.group import MOST_LAG, check_world, group_of
+from coterie.backends.trainers.ranks.network import gloo_by
 from coterie.backends.trainers.ranks.place import Address
 from coterie.backends.trainers.ranks.shares import shares
 
@@ -89,7 +90,10 @@ class DistributedPlace:
             address.host, address.port, address.world, is_master=False, timeout=timeout
         )
         store = self._store
-        self._cpu = dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), self.number, self.world, timeout)
+        with gloo_by(address.host):
+            self._cpu = dist.ProcessGroupGloo(
+                dist.PrefixStore("gloo", store), self.number, self.world, timeout
+            )
         self._gpu: Any = None
         if device.type == "cuda":
             torch.cuda.set_device(device)
@@ -100,13 +104,14 @@ class DistributedPlace:
             )
         self.default = default and not dist.is_initialized()
         if self.default:
-            dist.init_process_group(
-                "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
-                store=dist.PrefixStore("default", self._store),
-                rank=self.number,
-                world_size=self.world,
-                timeout=timeout,
-            )
+            with gloo_by(address.host):
+                dist.init_process_group(
+                    "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
+                    store=dist.PrefixStore("default", self._store),
+                    rank=self.number,
+                    world_size=self.world,
+                    timeout=timeout,
+                )
 
     def share(self, rows: Sequence[Row], packing: bool) -> list[int]:
         """Indices of the rows of this rank (see `shares`)."""
