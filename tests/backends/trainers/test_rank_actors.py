@@ -174,7 +174,7 @@ def test_methods_and_errors_come_back_and_no_process_is_left(nodes, placed, capf
     assert ends(there) and ends(third)
     commands = made()
     pid = commands._group.ranks[0].pid
-    with pytest.raises(ConfigError, match="trainer.device: it is wrong") as raised:
+    with pytest.raises(ConfigError, match=r"trainer\.device: it is wrong") as raised:
         commands.run("refuse")
     assert raised.value.__notes__ == ["on rank 1"]
     commands.close()
