@@ -20,6 +20,7 @@ from coterie.backends.cluster.connection import Connection
 from coterie.backends.cluster.wire import answered, unwrapped
 from coterie.backends.trainers.ranks import commands, group
 from coterie.backends.trainers.ranks.group import Group, RankLost
+from coterie.backends.trainers.ranks.network import hang_up
 from coterie.core.errors import ConfigError
 
 _PLACED = 300.0
@@ -36,6 +37,7 @@ class Opened(NamedTuple):
     node: str
     """Ray's id of it."""
     host: str
+    address: str
     log: str
     """The file of its output on that host."""
     gpus: list[str]
@@ -92,7 +94,8 @@ def _opened() -> Opened:
     context = ray.get_runtime_context()
     gpus = [str(gpu) for gpu in context.get_accelerator_ids().get("GPU", [])]
     log = os.readlink("/proc/self/fd/2") if os.path.exists("/proc/self/fd/2") else "Ray's logs"
-    return Opened(os.getpid(), context.get_node_id(), socket.gethostname(), log, gpus)
+    node, address = context.get_node_id(), ray.util.get_node_ip_address()
+    return Opened(os.getpid(), node, socket.gethostname(), address, log, gpus)
 
 
 class ActorProcess:
@@ -100,6 +103,7 @@ class ActorProcess:
 
     def __init__(self, connection: Connection, actor: Any, opened: Opened, serving: Any) -> None:
         self._connection, self._actor, self._serving = connection, actor, serving
+        self._address = opened.address
         self.name = f"process {opened.pid} on node {opened.host}"
         self.log = f"{opened.log} on node {opened.host}"
 
@@ -115,6 +119,8 @@ class ActorProcess:
 
     def kill(self) -> None:
         self._connection.remove(self._actor)
+        if self._address != self._connection.ray.util.get_node_ip_address():
+            hang_up(self._address)  # its node may be gone
 
 
 def _reason(error: Exception) -> str:

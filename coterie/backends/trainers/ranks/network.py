@@ -1,4 +1,4 @@
-"""The network interface by which ranks reach each other."""
+"""The network between ranks: where gloo listens, and the end of connections that no kernel closes."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import os
 import socket
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 _SETTING = "GLOO_SOCKET_IFNAME"
 _SIOCGIFADDR = 0x8915
+_SOCKETS = "/proc/self/fd"
 
 
 @contextmanager
@@ -47,3 +48,19 @@ def _interface(host: str) -> str:
             if socket.inet_ntoa(answer[20:24]) == address:
                 return name
     return ""
+
+
+def hang_up(address: str) -> None:
+    """End all TCP connections of this process to an address.
+
+    A node that loses its power closes none, and gloo would wait for it as long as for a slow rank.
+    """
+    for entry in os.listdir(_SOCKETS) if os.path.isdir(_SOCKETS) else ():
+        with suppress(OSError), socket.socket(fileno=os.dup(int(entry))) as peer:  # most are no sockets
+            if peer.type == socket.SOCK_STREAM and _host(peer.getpeername()) == address:
+                peer.shutdown(socket.SHUT_RDWR)
+
+
+def _host(name: object) -> str:
+    """The address of a peer; an IPv4 address that is written as IPv6 is the same."""
+    return str(name[0]).removeprefix("::ffff:") if isinstance(name, tuple) else ""
