@@ -1,4 +1,4 @@
-"""Trainer `deepspeed` with its other rank in an actor of a Ray cluster: the numbers of two ranks on this host."""
+"""Trainer `deepspeed` with its other rank in an actor of a Ray cluster: the numbers of ranks on one host."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from tests.test_resume import same
 
 pytestmark = [pytest.mark.ray, pytest.mark.torch, pytest.mark.xdist_group("ray")]
 
-PLAN = ["schedule.tasks_per_step=4", "schedule.steps=3", "schedule.checkpoint_every=1",
+PLAN = ["schedule.tasks_per_step=4", "schedule.steps=2", "schedule.checkpoint_every=1",
         "schedule.evaluate_every=0", "loss.entropy=0.3", "deterministic=true", "trainer.ranks=2"]  # fmt: skip
 
 
@@ -40,6 +40,7 @@ class Nodes:
     """The run's node and another one. Ray believes that both have GPUs."""
 
     ray: Any
+    cluster: Any
     here: str
     other: str
 
@@ -55,7 +56,7 @@ def nodes() -> Iterator[Nodes]:
         cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 4, "num_gpus": 2})
         other = cluster.add_node(num_cpus=6, num_gpus=1)
         ray.init(address=cluster.address, log_to_driver=False)
-        yield Nodes(ray, ray.get_runtime_context().get_node_id(), other.node_id)
+        yield Nodes(ray, cluster, ray.get_runtime_context().get_node_id(), other.node_id)
         ray.shutdown()
         cluster.shutdown()
 
@@ -106,7 +107,8 @@ def test_a_rank_on_another_node_gives_the_run_of_two_ranks_on_one_host(nodes, lo
     on_ray(tmp_path / "ray", "cluster.rank_cpus=5")  # the run's node has 4
     assert [each.node for each in placed] == [nodes.other]
     same(local, tmp_path / "ray")
-    assert ends(placed[0].pid)
+    coterie.export(tmp_path / "ray", "shared", tmp_path / "model")  # opens the trainer alone
+    assert len(placed) == 2 and all(ends(each.pid) for each in placed)
 
 
 def in_update(monkeypatch: pytest.MonkeyPatch, step: int, what: Any) -> None:
@@ -227,3 +229,13 @@ def test_a_rank_that_finds_no_room_is_named(nodes, monkeypatch):
     with pytest.raises(RankLost, match="rank 1 has not started within 1 seconds") as raised:
         made(rank_cpus=7)  # no node has as many, and both together do
     assert "no node of the cluster has 7 CPUs left" in raised.value.why
+
+
+def test_a_node_that_dies_ends_the_command_by_its_name(nodes, placed):
+    """The last test of this file: the node is gone."""
+    commands = made(rank_cpus=5)  # on the other node
+    nodes.cluster.remove_node(nodes.cluster.list_all_nodes()[1], allow_graceful=False)
+    with pytest.raises(RankLost, match=rf"rank 1 .*process {placed[0].pid} on node "):
+        commands.run("sleep", 600.0)
+    commands.close()
+    assert ends(placed[0].pid)

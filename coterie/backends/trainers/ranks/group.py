@@ -116,7 +116,7 @@ class Rank:
         if self.patience is not None and not self.patience.left:
             return f"is given up: {self.patience}"
         how = self.process.ended(_END) if self.process is not None else ""
-        return how or "closed its connection"
+        return how or f"closed its connection ({self.name})"
 
 
 class Group:
