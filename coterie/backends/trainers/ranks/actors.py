@@ -109,6 +109,8 @@ class ActorProcess:
 
     def ended(self, seconds: float = 0.0) -> str:
         ray = self._connection.ray
+        if not ray.is_initialized():  # it would start a cluster, to wait there
+            return f"ended ({self.name})"
         try:
             if not ray.wait([self._serving], timeout=seconds)[0]:
                 return ""
@@ -118,9 +120,25 @@ class ActorProcess:
         return f"ended ({self.name})"
 
     def kill(self) -> None:
-        self._connection.remove(self._actor)
+        if self._connection.ray.is_initialized():
+            self._connection.remove(self._actor)
         if self._address != self._connection.ray.util.get_node_ip_address():
             hang_up(self._address)  # its node may be gone
+
+
+def _index(gpu: str, visible: str | None) -> int:
+    """The index of a GPU of Ray's among those that this process sees."""
+    if visible is None:
+        return int(gpu)
+    seen = visible.split(",")
+    if gpu not in seen:
+        raise ConfigError(
+            f"Ray has given GPU {gpu} to rank 0, and the run's process doesn't see it",
+            path="trainer.ranks",
+            why=f"{_VISIBLE} is {visible}",
+            fix=f"start the run with the {_VISIBLE} of its node's `ray start`, or unset it",
+        )
+    return seen.index(gpu)
 
 
 def _reason(error: Exception) -> str:
@@ -214,9 +232,7 @@ class RanksOnCluster:
                 why="other processes of the cluster have them",
                 fix="start the run on a node with a GPU for it, or set trainer.device=cpu",
             )
-        (gpu,) = ray.get(opening).gpus
-        visible = os.environ.get(_VISIBLE)
-        return int(gpu) if visible is None else visible.split(",").index(gpu)
+        return _index(ray.get(opening).gpus[0], os.environ.get(_VISIBLE))
 
     def _end(self, disconnect: bool) -> None:
         """Kill what is left."""

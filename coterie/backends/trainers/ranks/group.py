@@ -93,7 +93,7 @@ class Rank:
                 if data != ALIVE:
                     self.answers.put(Answer(data[:1] == b"+", data[1:]))
         except (EOFError, OSError):
-            self.ended = self._how()
+            self.ended = "ended" if expected.is_set() else self._how()
             if not expected.is_set():
                 log.error("rank %d %s", self.number, self.ended)
             self.answers.put(Answer(False, None))
