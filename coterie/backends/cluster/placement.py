@@ -1,0 +1,280 @@
+"""The placement of a run: which of its processes is on which node. Pure; imports neither Ray nor torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from coterie.core.errors import ConfigError
+
+RUN = "run"
+"""The name of the run's process, with rank 0 of the trainer; it is on the first node."""
+CLOSE = 1e-9
+"""CPUs by which sums of fractions may miss."""
+MOST_TRIES = 50_000
+"""Choices of a node after which the search gives up. Up to here what is refused can't be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A machine of the cluster, and what of it is free."""
+
+    name: str
+    cpus: float
+    gpus: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process of a run, and what it takes of its node."""
+
+    name: str
+    cpus: float
+    gpus: int = 0
+    with_run: bool = False
+    """Whether it must be on the node of the run's process."""
+    shares: tuple[str, ...] = ()
+    """Processes whose GPUs it uses, all of them, on their node (`layout: colocate`); it takes none then."""
+    setting: str = ""
+    """What says how much it takes, or how many of its kind there are: named where there is too little."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A process, its node, and which of the node's GPUs it uses."""
+
+    process: Process
+    node: str
+    gpus: tuple[int, ...] = ()
+
+
+def place(nodes: Sequence[Node], processes: Sequence[Process]) -> tuple[Placed, ...]:
+    """The placement of all processes, in their order. The same arguments have the same one.
+
+    The run's process is on the first node. Processes with GPUs fill the nodes in order, each whole on one;
+    those without follow, each on the node with the most free CPUs. A choice that leaves another process
+    without a node is taken back.
+
+    Raises:
+        ConfigError: there is no such placement, with what is needed, what there is, and the largest node.
+    """
+    units = _units(processes)
+    if not nodes:
+        raise _refusal(nodes, processes, units)
+    free = [_Free(node.cpus, node.gpus) for node in nodes]
+    for unit in units:
+        if unit.first_node:
+            free[0].take(unit)
+    if free[0].cpus < -CLOSE or free[0].gpus < 0:
+        raise _refusal(nodes, processes, units)
+    others = [unit for unit in units if not unit.first_node]
+    chosen = _search(free, others)
+    if chosen is None:
+        raise _refusal(nodes, processes, units)
+    node_of = {name: 0 for unit in units if unit.first_node for name in unit.names}
+    for unit, node in zip(others, chosen, strict=True):
+        node_of |= dict.fromkeys(unit.names, node)
+    return _numbered(nodes, processes, node_of)
+
+
+@dataclass(slots=True)
+class _Unit:
+    """Processes that must be on one node, together."""
+
+    names: list[str]
+    cpus: float
+    gpus: int
+    first_node: bool
+
+
+@dataclass(slots=True)
+class _Free:
+    """What is left of a node."""
+
+    cpus: float
+    gpus: int
+
+    def has(self, unit: _Unit) -> bool:
+        return self.cpus - unit.cpus >= -CLOSE and self.gpus >= unit.gpus
+
+    def take(self, unit: _Unit, sign: int = 1) -> None:
+        self.cpus -= sign * unit.cpus
+        self.gpus -= sign * unit.gpus
+
+
+def _units(processes: Sequence[Process]) -> list[_Unit]:
+    """The processes, joined by what they share; in the order in which they get their nodes.
+
+    Raises:
+        ValueError: two have one name, or one shares GPUs with a process that has none of its own.
+    """
+    by_name = {process.name: process for process in processes}
+    if len(by_name) != len(processes):
+        raise ValueError("two processes have one name")
+    unit_of: dict[str, _Unit] = {}
+    for process in processes:
+        first = process.with_run or process.name == RUN
+        unit_of[process.name] = _Unit([process.name], process.cpus, process.gpus, first)
+    for process in processes:
+        if process.shares and process.gpus:
+            raise ValueError(f"{process.name} shares GPUs and takes {process.gpus} of its own")
+        for name in process.shares:
+            if name not in by_name or not by_name[name].gpus:
+                raise ValueError(f"{process.name} shares the GPUs of {name}, which has none")
+            unit, other = unit_of[name], unit_of[process.name]
+            if unit is other:
+                continue
+            unit.names += other.names
+            unit.cpus, unit.gpus = unit.cpus + other.cpus, unit.gpus + other.gpus
+            unit.first_node |= other.first_node
+            unit_of |= dict.fromkeys(other.names, unit)
+    order = {name: number for number, name in enumerate(by_name)}
+    units = {id(unit): unit for unit in unit_of.values()}.values()
+    with_gpus = [unit for unit in units if unit.gpus]
+    without = [unit for unit in units if not unit.gpus]
+    with_gpus.sort(key=lambda unit: min(order[name] for name in unit.names))
+    sizes = [unit.cpus for unit in without]
+    # The size that most have comes last: equal ones fit in any order, so that nothing of them is tried again.
+    most = max(sizes, key=lambda cpus: (sizes.count(cpus), -cpus), default=0.0)
+    without.sort(key=lambda unit: (unit.cpus == most, -unit.cpus))
+    return [*with_gpus, *without]
+
+
+def _search(free: list[_Free], units: Sequence[_Unit]) -> list[int] | None:
+    """The node of each unit, by depth-first search; None: there is none, or `MOST_TRIES` didn't find one."""
+    chosen: list[int] = []
+    waiting: list[Iterator[int]] = []
+    failed: set[tuple[object, ...]] = set()
+    equal = _equal_from(units)
+    tries = 0
+    while len(chosen) < len(units):
+        if len(waiting) == len(chosen):
+            lost = len(chosen) == equal and not _have_room(free, units[equal:])
+            waiting.append(iter(() if lost else _candidates(free, units[len(chosen)])))
+        node = next(waiting[-1], None) if tries < MOST_TRIES else None
+        if node is not None:
+            tries += len(chosen) < equal
+            free[node].take(units[len(chosen)])
+            chosen.append(node)
+            if _state(free, chosen) in failed:
+                free[node].take(units[len(chosen) - 1], -1)
+                chosen.pop()
+            continue
+        waiting.pop()
+        if not chosen or tries >= MOST_TRIES:
+            return None
+        failed.add(_state(free, chosen))
+        node = chosen.pop()
+        free[node].take(units[len(chosen)], -1)
+    return chosen
+
+
+def _equal_from(units: Sequence[_Unit]) -> int:
+    """The number of the unit from which on all take the same CPUs and no GPU."""
+    number = len(units)
+    while number and not units[number - 1].gpus and units[number - 1].cpus == units[-1].cpus:
+        number -= 1
+    return number
+
+
+def _have_room(free: Sequence[_Free], equal: Sequence[_Unit]) -> bool:
+    """Whether units that take the same CPUs have room, in whatever order they choose."""
+    size = equal[0].cpus
+    return size <= CLOSE or sum(int((each.cpus + CLOSE) // size) for each in free) >= len(equal)
+
+
+def _candidates(free: Sequence[_Free], unit: _Unit) -> list[int]:
+    """The nodes with room for a unit, the preferred one first."""
+    nodes = [number for number, each in enumerate(free) if each.has(unit)]
+    if not unit.gpus:
+        nodes.sort(key=lambda number: -round(free[number].cpus, 6))
+    return nodes
+
+
+def _state(free: Sequence[_Free], chosen: Sequence[int]) -> tuple[object, ...]:
+    """What decides whether the remaining units have room: nodes with the same left are equal."""
+    return len(chosen), tuple(sorted((round(each.cpus, 6), each.gpus) for each in free))
+
+
+def _numbered(
+    nodes: Sequence[Node], processes: Sequence[Process], node_of: Mapping[str, int]
+) -> tuple[Placed, ...]:
+    """The processes with their GPUs: the lowest ones that are left on their node, in order."""
+    used = [0] * len(nodes)
+    gpus: dict[str, tuple[int, ...]] = {}
+    for process in processes:
+        node = node_of[process.name]
+        gpus[process.name] = tuple(range(used[node], used[node] + process.gpus))
+        used[node] += process.gpus
+    for process in processes:
+        if process.shares:
+            gpus[process.name] = tuple(gpu for name in process.shares for gpu in gpus[name])
+    return tuple(Placed(each, nodes[node_of[each.name]].name, gpus[each.name]) for each in processes)
+
+
+def _refusal(nodes: Sequence[Node], processes: Sequence[Process], units: Sequence[_Unit]) -> ConfigError:
+    """The error that says what is missing."""
+    there = _Free(sum(node.cpus for node in nodes), sum(node.gpus for node in nodes))
+    needed = _Free(sum(unit.cpus for unit in units), sum(unit.gpus for unit in units))
+    head = nodes[0] if nodes else Node("none", 0)
+    short = "GPU" if needed.gpus > there.gpus else "CPU" if needed.cpus > there.cpus + CLOSE else ""
+    what = (
+        f"the run takes {_amount(needed.cpus, needed.gpus)}, and the cluster has "
+        f"{_amount(there.cpus, there.gpus)} on {len(nodes)} node" + ("s" if len(nodes) != 1 else "")
+    )
+    why = "; ".join(_kinds(processes, "GPU" if short == "GPU" else "CPU"))
+    of_one = max(units, key=lambda unit: (unit.gpus, unit.cpus))
+    largest = max(nodes, key=lambda node: (node.gpus, node.cpus), default=head)
+    if not short:
+        first = [unit for unit in units if unit.first_node]
+        on_first = _Free(sum(unit.cpus for unit in first), sum(unit.gpus for unit in first))
+        if on_first.cpus > head.cpus + CLOSE or on_first.gpus > head.gpus:
+            names = ", ".join(name for unit in first for name in unit.names)
+            why = f"the node of the run's process ({head.name}) has {_amount(head.cpus, head.gpus)}, and "
+            why += f"{_amount(on_first.cpus, on_first.gpus)} must be there: {names}"
+        else:
+            short = "GPU" if of_one.gpus else "CPU"
+            why = "the processes can't be spread so that each is whole on one node: the largest takes "
+            why += f"{_amount(of_one.cpus, of_one.gpus)} ({', '.join(of_one.names)})"
+    why += f"; the largest node ({largest.name}) has {_amount(largest.cpus, largest.gpus)}"
+    path = _setting(processes, short or "CPU")
+    fix = f"lower {path}, or add nodes" if path != "cluster" else "add nodes, or larger ones"
+    return ConfigError(what, path=path, why=why, fix=fix)
+
+
+def _amount(cpus: float, gpus: int) -> str:
+    parts = [f"{cpus:g} CPU" + ("s" if cpus != 1 else "")]
+    if gpus:
+        parts.append(f"{gpus} GPU" + ("s" if gpus != 1 else ""))
+    return " and ".join(parts)
+
+
+def _kinds(processes: Sequence[Process], resource: str) -> list[str]:
+    """What each kind of process takes, the kinds with the most first."""
+    takes: dict[str, float] = {}
+    count: dict[str, int] = {}
+    for process in processes:
+        amount = process.gpus if resource == "GPU" else process.cpus
+        if amount:
+            kind = kind_of(process)
+            takes[kind] = takes.get(kind, 0) + amount
+            count[kind] = count.get(kind, 0) + 1
+    kinds = sorted(takes, key=lambda kind: -takes[kind])
+    return [f"{kind}{f' ({count[kind]})' if count[kind] > 1 else ''}: {takes[kind]:g}" for kind in kinds]
+
+
+def kind_of(process: Process) -> str:
+    """The kind of a process by its name: `rank`, `vllm`, `rollout host`; else the name itself."""
+    first, _, _ = process.name.partition(" ")
+    return first if first in ("rank", "vllm") else process.name.rstrip("0123456789").rstrip()
+
+
+def _setting(processes: Sequence[Process], resource: str) -> str:
+    """The setting of the processes that take the most of a resource together."""
+    takes: dict[str, float] = {}
+    for process in processes:
+        if process.setting:
+            amount = process.gpus if resource == "GPU" else process.cpus
+            takes[process.setting] = takes.get(process.setting, 0) + amount
+    most = max(takes, key=lambda setting: takes[setting], default="")
+    return most if most and takes[most] else "cluster"
