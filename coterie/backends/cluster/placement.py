@@ -149,7 +149,7 @@ def _search(free: list[_Free], units: Sequence[_Unit]) -> list[int] | None:
     tries = 0
     while len(chosen) < len(units):
         if len(waiting) == len(chosen):
-            lost = len(chosen) == equal and not _have_room(free, units[equal:])
+            lost = len(chosen) <= equal < len(units) and not _have_room(free, units[equal:])
             waiting.append(iter(() if lost else _candidates(free, units[len(chosen)])))
         node = next(waiting[-1], None) if tries < MOST_TRIES else None
         if node is not None:
@@ -214,32 +214,46 @@ def _numbered(
 
 def _refusal(nodes: Sequence[Node], processes: Sequence[Process], units: Sequence[_Unit]) -> ConfigError:
     """The error that says what is missing."""
-    there = _Free(sum(node.cpus for node in nodes), sum(node.gpus for node in nodes))
-    needed = _Free(sum(unit.cpus for unit in units), sum(unit.gpus for unit in units))
-    head = nodes[0] if nodes else Node("none", 0)
-    short = "GPU" if needed.gpus > there.gpus else "CPU" if needed.cpus > there.cpus + CLOSE else ""
+    there, needed = _sum(nodes), _sum(units)
+    largest = max(nodes, key=lambda node: (node.gpus, node.cpus), default=Node("none", 0))
+    first = [unit for unit in units if unit.first_node]
+    on_first, head = _sum(first), nodes[0] if nodes else largest
+    if needed.gpus > there.gpus or needed.cpus > there.cpus + CLOSE:
+        short = "GPU" if needed.gpus > there.gpus else "CPU"
+        why = "; ".join(_kinds(processes, short))
+    elif on_first.gpus > head.gpus or on_first.cpus > head.cpus + CLOSE:
+        short = "GPU" if on_first.gpus > head.gpus else "CPU"
+        names = [name for unit in first for name in unit.names]
+        processes = [process for process in processes if process.name in names]
+        why = f"the node of the run's process ({head.name}) has {_amount(head.cpus, head.gpus)}, and "
+        why += f"{_amount(on_first.cpus, on_first.gpus)} must be there: {', '.join(names)}"
+    else:
+        short = "CPU" if _gpus_suffice(nodes, units) else "GPU"
+        one = max(units, key=lambda unit: (unit.gpus, unit.cpus) if short == "GPU" else (unit.cpus, 0))
+        why = "the processes can't be spread so that each is whole on one node: the largest takes "
+        why += f"{_amount(one.cpus, one.gpus)} ({', '.join(one.names)})"
     what = (
         f"the run takes {_amount(needed.cpus, needed.gpus)}, and the cluster has "
         f"{_amount(there.cpus, there.gpus)} on {len(nodes)} node" + ("s" if len(nodes) != 1 else "")
     )
-    why = "; ".join(_kinds(processes, "GPU" if short == "GPU" else "CPU"))
-    of_one = max(units, key=lambda unit: (unit.gpus, unit.cpus))
-    largest = max(nodes, key=lambda node: (node.gpus, node.cpus), default=head)
-    if not short:
-        first = [unit for unit in units if unit.first_node]
-        on_first = _Free(sum(unit.cpus for unit in first), sum(unit.gpus for unit in first))
-        if on_first.cpus > head.cpus + CLOSE or on_first.gpus > head.gpus:
-            names = ", ".join(name for unit in first for name in unit.names)
-            why = f"the node of the run's process ({head.name}) has {_amount(head.cpus, head.gpus)}, and "
-            why += f"{_amount(on_first.cpus, on_first.gpus)} must be there: {names}"
-        else:
-            short = "GPU" if of_one.gpus else "CPU"
-            why = "the processes can't be spread so that each is whole on one node: the largest takes "
-            why += f"{_amount(of_one.cpus, of_one.gpus)} ({', '.join(of_one.names)})"
     why += f"; the largest node ({largest.name}) has {_amount(largest.cpus, largest.gpus)}"
-    path = _setting(processes, short or "CPU")
+    path = _setting(processes, short)
     fix = f"lower {path}, or add nodes" if path != "cluster" else "add nodes, or larger ones"
     return ConfigError(what, path=path, why=why, fix=fix)
+
+
+def _sum(parts: Sequence[Node] | Sequence[_Unit]) -> _Free:
+    return _Free(sum(part.cpus for part in parts), sum(part.gpus for part in parts))
+
+
+def _gpus_suffice(nodes: Sequence[Node], units: Sequence[_Unit]) -> bool:
+    """Whether there would be a placement if no process took a CPU."""
+    free = [_Free(0, node.gpus) for node in nodes]
+    gpus = [_Unit(unit.names, 0, unit.gpus, unit.first_node) for unit in units if unit.gpus]
+    for unit in gpus:
+        if unit.first_node:
+            free[0].take(unit)
+    return _search(free, [unit for unit in gpus if not unit.first_node]) is not None
 
 
 def _amount(cpus: float, gpus: int) -> str:
