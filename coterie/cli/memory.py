@@ -333,14 +333,14 @@ class _Estimator:
     def _serve_vllm(self) -> int:
         """Fill in vLLM's weights and KV cache; return the bytes of the cache."""
         from coterie.backends.models import memory
+        from coterie.backends.models.bases import bases_of
 
-        # A policy that trains all weights has a vLLM of its own; adapters and frozen policies share one.
-        separate = {name for name, policy in self.configs.items() if policy.train == "full"}
+        bases = bases_of(self.configs)
         copies = {
             name: memory.WIDTH[model.dtype] * model.size.parameters
             for model in self.models
-            for name in [*model.modules]
-            if name in separate or name == next(each for each in model.modules if each not in separate)
+            for name in model.modules
+            if name in bases
         }
         adapters = adapter_bytes(self.run, self.configs, self.sizes)
         for name, size in adapters.items():

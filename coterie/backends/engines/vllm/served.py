@@ -8,6 +8,7 @@ from typing import Any
 
 from coterie.backends.engines.vllm.base import Base
 from coterie.backends.engines.vllm.settings import VLLMPolicy
+from coterie.backends.models.bases import bases_of
 from coterie.backends.models.loading import context_of, load_folder, load_model
 from coterie.backends.models.precision import dtype_of
 from coterie.core.types import Weights
@@ -57,8 +58,7 @@ def longest_of(configs: Mapping[str, VLLMPolicy], policy: str, config: Any, toke
 
 def share(configs: Mapping[str, VLLMPolicy]) -> float:
     """The share of the memory that one base may take: the number of bases follows from the policies."""
-    bases = {
-        (str(config.model), config.revision, dtype_of(config), name if config.train == "full" else "")
-        for name, config in configs.items()
+    resolved = {
+        name: config.model_copy(update={"dtype": dtype_of(config)}) for name, config in configs.items()
     }
-    return 1 / max(1, len(bases))
+    return 1 / max(1, len(bases_of(resolved)))
