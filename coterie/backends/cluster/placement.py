@@ -37,6 +37,10 @@ class Process:
     """Processes whose GPUs it uses, all of them, on their node (`layout: colocate`); it takes none then."""
     setting: str = ""
     """What says how much it takes, or how many of its kind there are: named where there is too little."""
+    fix: str = ""
+    """What to do then; else to lower the setting."""
+    holds: str = ""
+    """What is in it, for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,20 +229,19 @@ def _refusal(nodes: Sequence[Node], processes: Sequence[Process], units: Sequenc
         short = "GPU" if on_first.gpus > head.gpus else "CPU"
         names = [name for unit in first for name in unit.names]
         processes = [process for process in processes if process.name in names]
-        why = f"the node of the run's process ({head.name}) has {_amount(head.cpus, head.gpus)}, and "
-        why += f"{_amount(on_first.cpus, on_first.gpus)} must be there: {', '.join(names)}"
+        why = f"the node of the run's process ({head.name}) has {amount(head.cpus, head.gpus)}, and "
+        why += f"{amount(on_first.cpus, on_first.gpus)} must be there: {', '.join(names)}"
     else:
         short = "CPU" if _gpus_suffice(nodes, units) else "GPU"
         one = max(units, key=lambda unit: (unit.gpus, unit.cpus) if short == "GPU" else (unit.cpus, 0))
         why = "the processes can't be spread so that each is whole on one node: the largest takes "
-        why += f"{_amount(one.cpus, one.gpus)} ({', '.join(one.names)})"
+        why += f"{amount(one.cpus, one.gpus)} ({', '.join(one.names)})"
     what = (
-        f"the run takes {_amount(needed.cpus, needed.gpus)}, and the cluster has "
-        f"{_amount(there.cpus, there.gpus)} on {len(nodes)} node" + ("s" if len(nodes) != 1 else "")
+        f"the run takes {amount(needed.cpus, needed.gpus)}, and the cluster has "
+        f"{amount(there.cpus, there.gpus)} on {len(nodes)} node" + ("s" if len(nodes) != 1 else "")
     )
-    why += f"; the largest node ({largest.name}) has {_amount(largest.cpus, largest.gpus)}"
-    path = _setting(processes, short)
-    fix = f"lower {path}, or add nodes" if path != "cluster" else "add nodes, or larger ones"
+    why += f"; the largest node ({largest.name}) has {amount(largest.cpus, largest.gpus)}"
+    path, fix = _setting(processes, short)
     return ConfigError(what, path=path, why=why, fix=fix)
 
 
@@ -256,7 +259,8 @@ def _gpus_suffice(nodes: Sequence[Node], units: Sequence[_Unit]) -> bool:
     return _search(free, [unit for unit in gpus if not unit.first_node]) is not None
 
 
-def _amount(cpus: float, gpus: int) -> str:
+def amount(cpus: float, gpus: int) -> str:
+    """CPUs and GPUs as `3 CPUs and 1 GPU`."""
     parts = [f"{cpus:g} CPU" + ("s" if cpus != 1 else "")]
     if gpus:
         parts.append(f"{gpus} GPU" + ("s" if gpus != 1 else ""))
@@ -279,16 +283,19 @@ def _kinds(processes: Sequence[Process], resource: str) -> list[str]:
 
 def kind_of(process: Process) -> str:
     """The kind of a process by its name: `rank`, `vllm`, `rollout host`; else the name itself."""
-    first, _, _ = process.name.partition(" ")
-    return first if first in ("rank", "vllm") else process.name.rstrip("0123456789").rstrip()
+    name = process.name
+    return name.partition(" ")[0] if "/" in name else name.rstrip("0123456789").rstrip()
 
 
-def _setting(processes: Sequence[Process], resource: str) -> str:
-    """The setting of the processes that take the most of a resource together."""
-    takes: dict[str, float] = {}
+def _setting(processes: Sequence[Process], resource: str) -> tuple[str, str]:
+    """The setting of the processes that take the most of a resource together, and the fix."""
+    takes: dict[tuple[str, str], float] = {}
     for process in processes:
         if process.setting:
             amount = process.gpus if resource == "GPU" else process.cpus
-            takes[process.setting] = takes.get(process.setting, 0) + amount
-    most = max(takes, key=lambda setting: takes[setting], default="")
-    return most if most and takes[most] else "cluster"
+            fix = process.fix or f"lower {process.setting}"
+            takes[process.setting, fix] = takes.get((process.setting, fix), 0) + amount
+    most = max(takes, key=lambda each: takes[each], default=("", ""))
+    if not takes or not takes[most]:
+        return "cluster", "add nodes, or larger ones"
+    return most[0], f"{most[1]}, or add nodes"

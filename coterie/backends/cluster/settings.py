@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -22,11 +22,21 @@ class ClusterConfig(PluginConfig):
     workers: Annotated[int, SAME] = Field(
         2, ge=1, le=10_000, description="Rollout hosts: processes that play and score episodes."
     )
+    layout: Annotated[Literal["colocate", "separate"], SAME] = Field(
+        "separate",
+        description="GPUs of vLLM's replicas: `separate` from the trainer's; `colocate`: the trainer's own, "
+        "and vLLM sleeps during updates.",
+    )
+    rank_cpus: Annotated[float, SAME] = Field(
+        1, ge=0, description="CPUs that a rank of the trainer takes; rank 0 is the run's process."
+    )
+    replica_cpus: Annotated[float, SAME] = Field(
+        1, ge=0, description="CPUs that a replica of a base model takes (engine `vllm`)."
+    )
     worker_cpus: Annotated[float, SAME] = Field(1, ge=0, description="CPUs that a rollout host takes.")
     engine_cpus: Annotated[float, SAME] = Field(1, ge=0, description="CPUs that the engine's process takes.")
-    engine_gpus: Annotated[float, SAME] = Field(0, ge=0, description="GPUs that the engine's process takes.")
-    rank_cpus: Annotated[float, SAME] = Field(
-        1, ge=0, description="CPUs that each further rank of the trainer takes; on GPUs it takes a GPU, too."
+    engine_gpus: Annotated[int, SAME] = Field(
+        0, ge=0, description="GPUs that the engine's process takes; replicas of `vllm` have their own."
     )
     max_live: Annotated[int, SAME] = Field(
         4096, ge=1, description="Most episodes that a rollout host plays and scores at the same time."

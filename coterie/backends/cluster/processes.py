@@ -1,0 +1,177 @@
+"""The processes of a run on a cluster, and what each takes. Imports neither Ray nor torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from coterie.backends.cluster.placement import RUN, Node, Process
+from coterie.backends.cluster.settings import ClusterConfig
+from coterie.backends.models.bases import bases_of
+from coterie.backends.models.policy import TensorFields
+from coterie.backends.models.precision import with_dtype
+from coterie.backends.remote.settings import RemoteSettings
+from coterie.core.config import PolicyConfig, RunConfig, validate
+from coterie.core.errors import ConfigError
+from coterie.core.plugins import PluginConfig
+from coterie.discovery import plugins
+
+ENGINE, MODELS, HOST = "engine", "models", "rollout host"
+
+
+def processes_of(run: RunConfig, settings: ClusterConfig, nodes: Sequence[Node]) -> tuple[Process, ...]:
+    """The processes of a run: the run itself and the trainer's ranks, the engine, its replicas, the rest.
+
+    Args:
+        nodes: the cluster. A rank takes a GPU if the first node, which is the run's, has one; a replica if
+            any node has.
+
+    Raises:
+        ConfigError: `layout: colocate`, and nothing that could share GPUs; or settings that no cluster has.
+    """
+    engine, trainer = _settings(run.engine, "engine"), _settings(run.trainer, "trainer")
+    _check(run, settings, engine, trainer)
+    ranks = _ranks(settings, trainer, gpus=1 if nodes and nodes[0].gpus else 0)
+    found = [*ranks, _engine(run, settings, engine)]
+    if _has_replicas(engine):
+        found += _replicas(run, settings, engine, ranks, any(node.gpus for node in nodes))
+    if _calls_servers(run, engine):
+        found.append(Process(MODELS, 0, with_run=True, holds="limits and budget of remote models"))
+    return (*found, *(_host(number, settings) for number in range(settings.workers)))
+
+
+def _settings(component: Mapping[str, Any], kind: str) -> Any:
+    """The settings of a plugin, which isn't made; None: it has none."""
+    declared = plugins().registry.config_of(kind, component["type"], path=f"{kind}.type")
+    if declared is None:
+        return None
+    table = {key: value for key, value in component.items() if key != "type"}
+    return validate(declared, table, kind, also=("type",))
+
+
+def _has_replicas(engine: PluginConfig | None) -> bool:
+    """Whether an engine's models are in processes of their own. On a cluster, `process: auto` means `own`."""
+    return hasattr(engine, "tensor_parallel") and getattr(engine, "process", "own") != "inside"
+
+
+def _ranks(settings: ClusterConfig, trainer: Any, gpus: int) -> list[Process]:
+    """The run's process, which is rank 0, and the other ranks."""
+    device = getattr(trainer, "device", None)
+    if device is None:  # a trainer without weights, or of tables
+        return [Process(RUN, settings.rank_cpus, with_run=True, holds="the run's loop and its trainer")]
+    gpus = 0 if str(device).startswith("cpu") else gpus
+    ranks = getattr(trainer, "ranks", 1)
+    return [
+        Process(
+            f"rank {number}" if number else RUN,
+            settings.rank_cpus,
+            gpus,
+            with_run=number == 0,
+            setting="trainer.ranks" if ranks > 1 else "",
+            holds="rank 0 of the trainer, and the run's loop" if number == 0 else "trainer",
+        )
+        for number in range(ranks)
+    ]
+
+
+def _engine(run: RunConfig, settings: ClusterConfig, engine: Any) -> Process:
+    setting = "cluster.engine_gpus" if settings.engine_gpus else "cluster.engine_cpus"
+    served = ", ".join(run.policies)
+    holds = "requests to replicas" if _has_replicas(engine) else f"engine {run.engine['type']}: {served}"
+    return Process(ENGINE, settings.engine_cpus, settings.engine_gpus, setting=setting, holds=holds)
+
+
+def _host(number: int, settings: ClusterConfig) -> Process:
+    holds = "episodes: environment, roles, rewards"
+    return Process(f"{HOST} {number}", settings.worker_cpus, setting="cluster.workers", holds=holds)
+
+
+def _replicas(
+    run: RunConfig, settings: ClusterConfig, engine: Any, ranks: Sequence[Process], gpus: bool
+) -> list[Process]:
+    """The replicas of each base model. Those with `colocate` share the GPUs of the ranks, in turn."""
+    width = engine.tensor_parallel
+    apart = settings.layout == "separate" and bool(ranks[0].gpus)
+    setting, fix = "policies", "train adapters of one model (policies.NAME.train=lora)"
+    if engine.replicas > 1 or width > 1:
+        setting = "engine.replicas" if engine.replicas > 1 else "engine.tensor_parallel"
+        fix = f"lower {setting}"
+    elif apart:
+        setting, fix = "cluster.layout", ""
+    if apart:
+        fix = f"{fix}, set cluster.layout=colocate" if fix else "set cluster.layout=colocate"
+    replicas = [
+        Process(
+            f"{run.engine['type']} {base}/{number}",
+            settings.replica_cpus,
+            setting=setting,
+            fix=fix,
+            holds=", ".join(policies),
+        )
+        for base, policies in bases_of(_with_dtype(run, gpus)).items()
+        for number in range(engine.replicas)
+    ]
+    if settings.layout == "separate" or not ranks[0].gpus:
+        return [replace(replica, gpus=width if gpus else 0) for replica in replicas]
+    if width > len(ranks):
+        raise ConfigError(
+            f"a replica of {width} GPUs can't share those of {len(ranks)} rank" + "s" * (len(ranks) > 1),
+            path="engine.tensor_parallel",
+            why="with cluster.layout=colocate a replica uses the trainer's GPUs, and each rank has one",
+            fix=f"set trainer.ranks={width}, lower engine.tensor_parallel, or set cluster.layout=separate",
+        )
+    names = [rank.name for rank in ranks]
+    groups = [tuple(names[n : n + width]) for n in range(0, len(ranks) - width + 1, width)]
+    return [replace(each, shares=groups[n % len(groups)]) for n, each in enumerate(replicas)]
+
+
+def _with_dtype(run: RunConfig, gpus: bool) -> dict[str, PolicyConfig]:
+    """The policies with `dtype: auto` resolved, which decides whether two have the same weights."""
+    policies = run.policies
+    left_open = {name: policy for name, policy in policies.items() if getattr(policy, "dtype", "") == "auto"}
+    return policies | with_dtype(cast(dict[str, TensorFields], left_open), "cuda" if gpus else "cpu")
+
+
+def _calls_servers(run: RunConfig, engine: PluginConfig | None) -> bool:
+    """Whether the run calls models of a server, with limits and a budget that are one for all processes."""
+    config_of = plugins().registry.config_of
+    declared = [
+        config_of("chat_model", model["type"], path=f"chat_models.{name}.type")
+        for name, model in run.chat_models.items()
+    ]
+    return isinstance(engine, RemoteSettings) or any(
+        isinstance(each, type) and issubclass(each, RemoteSettings) for each in declared
+    )
+
+
+def _check(run: RunConfig, settings: ClusterConfig, engine: Any, trainer: Any) -> None:
+    """Refuse settings that a cluster, or its layout, can't follow.
+
+    Raises:
+        ConfigError: which ones.
+    """
+    apart = "set cluster.layout=separate"
+    if _has_replicas(engine) and getattr(engine, "devices", None) is not None:
+        what, why = "the GPUs of vLLM can't be named on a cluster", "the cluster gives each replica its own"
+        raise ConfigError(what, path="engine.devices", why=why, fix="remove it")
+    if _has_replicas(engine) and settings.engine_gpus:
+        what = f"the engine's process would hold {settings.engine_gpus} GPUs that nothing computes on"
+        why = "replicas of a base model have GPUs of their own (engine.replicas, engine.tensor_parallel)"
+        raise ConfigError(what, path="cluster.engine_gpus", why=why, fix="remove it")
+    if settings.layout == "separate":
+        return
+    path, what = "cluster.layout", ""
+    if not _has_replicas(engine):
+        what = f"engine '{run.engine['type']}' has no replicas that could share the trainer's GPUs"
+        raise ConfigError(f"nothing to colocate: {what}", path=path, fix=f"{apart}, or engine.type=vllm")
+    if not hasattr(trainer, "device"):
+        what = f"trainer '{run.trainer['type']}' has no GPUs to share"
+        raise ConfigError(f"nothing to colocate: {what}", path=path, fix=apart)
+    why = "with cluster.layout=colocate vLLM sleeps during updates, whose memory the trainer needs"
+    if getattr(engine, "sleep", "auto") is False:
+        what, fix = "vLLM never sleeps", f"remove engine.sleep, or {apart}"
+        raise ConfigError(what, path="engine.sleep", why=why, fix=fix)
+    if run.schedule.max_staleness:
+        what, fix = "vLLM plays steps ahead during updates", f"set schedule.max_staleness=0, or {apart}"
+        raise ConfigError(what, path="schedule.max_staleness", why=why, fix=fix)

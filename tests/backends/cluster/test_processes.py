@@ -1,0 +1,114 @@
+"""The processes of a run: pools of replicas by set of weights, and what a layout excludes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from coterie.backends.cluster.placement import Node, Process
+from coterie.backends.cluster.processes import processes_of
+from coterie.backends.cluster.settings import ClusterConfig
+from coterie.core.config import validate
+from coterie.core.errors import ConfigError
+from coterie.recipes import load
+
+DSBENCH = str(Path(__file__).with_name("dsbench_coach.yaml"))
+GPUS, NO_GPUS = [Node("a", 16, 8)], [Node("a", 16)]
+
+
+def processes(*overrides: str, recipe: str = DSBENCH, nodes: Sequence[Node] = GPUS) -> list[Process]:
+    config = load(recipe, scale="gpu", overlays=["ray"], overrides=overrides).config
+    return list(processes_of(config, validate(ClusterConfig, config.cluster, "cluster"), nodes))
+
+
+def names(*overrides: str, recipe: str = DSBENCH, nodes: Sequence[Node] = GPUS) -> list[str]:
+    return [process.name for process in processes(*overrides, recipe=recipe, nodes=nodes)]
+
+
+def pools(*overrides: str) -> dict[str, str]:
+    found = processes(*overrides)
+    return {each.name: each.holds for each in found if each.name.startswith("vllm")}
+
+
+def test_whole_weights_have_a_pool_each_and_adapters_and_frozen_ones_one_together() -> None:
+    whole = pools()
+    assert whole == {
+        "vllm data_engineer/0": "data_engineer",
+        "vllm modeler/0": "modeler",
+        "vllm analyst/0": "analyst",
+    }
+    adapters = pools("policies.modeler.train=lora", "policies.analyst.train=none")
+    assert adapters == {
+        "vllm data_engineer/0": "data_engineer",
+        "vllm modeler/0": "modeler, analyst",
+    }
+
+
+def test_other_weights_at_the_start_are_another_pool() -> None:
+    frozen = [f"policies.{name}.train=none" for name in ("data_engineer", "modeler", "analyst")]
+    assert len(pools(*frozen)) == 1
+    assert len(pools(*frozen, "policies.analyst.revision=other")) == 2
+    assert len(pools(*frozen, "policies.analyst.dtype=float32")) == 2
+    assert len(pools(*frozen, "policies.analyst.dtype=bfloat16")) == 1  # what `auto` is on a GPU
+
+
+def test_replicas_are_numbered_within_their_pool() -> None:
+    found = pools("engine.replicas=2", "policies.modeler.train=none", "policies.analyst.train=none")
+    assert list(found) == [
+        *("vllm data_engineer/0", "vllm data_engineer/1", "vllm modeler/0", "vllm modeler/1"),
+    ]
+
+
+def test_a_cluster_without_gpus_has_the_same_processes_and_no_gpu() -> None:
+    settings = ["trainer.ranks=2", "engine.tensor_parallel=2", "cluster.layout=colocate"]
+    with_gpus, without = processes(*settings), processes(*settings, nodes=NO_GPUS)
+    assert [each.name for each in with_gpus] == [each.name for each in without]
+    assert sum(each.gpus for each in with_gpus) == 2 and not any(each.gpus for each in without)
+    assert not any(each.shares for each in without)
+
+
+def test_a_trainer_on_a_cpu_takes_no_gpu() -> None:
+    run = processes("trainer.device=cpu")[0]
+    assert (run.name, run.gpus) == ("run", 0)
+
+
+def test_one_engine_without_replicas_holds_all_policies() -> None:
+    found = {each.name: each for each in processes("engine=hf", "cluster.engine_gpus=1")}
+    assert list(found) == ["run", "engine", "models", "rollout host 0", "rollout host 1"]
+    assert found["engine"].gpus == 1
+    assert found["engine"].holds == "engine hf: data_engineer, modeler, analyst"
+    inside = names("engine.process=inside", "cluster.engine_gpus=1")
+    assert inside == list(found)
+
+
+def test_models_of_a_server_have_a_process_with_the_run() -> None:
+    assert processes()[-3].name == "models" and processes()[-3].with_run
+    assert "models" not in names(recipe="plan_path")
+
+
+@pytest.mark.parametrize(
+    ("settings", "path", "fix"),
+    [
+        (["engine.devices=[0]"], "engine.devices", "remove it"),
+        (["cluster.engine_gpus=1"], "cluster.engine_gpus", "remove it"),
+        (["engine=hf", "cluster.layout=colocate"], "cluster.layout", "engine.type=vllm"),
+        (["trainer=none", "cluster.layout=colocate"], "cluster.layout", "cluster.layout=separate"),
+        (["engine.sleep=false", "cluster.layout=colocate"], "engine.sleep", "remove engine.sleep"),
+        (
+            ["schedule.max_staleness=1", "cluster.layout=colocate"],
+            *("schedule.max_staleness", "schedule.max_staleness=0"),
+        ),
+        (
+            ["engine.tensor_parallel=2", "cluster.layout=colocate"],
+            "engine.tensor_parallel",
+            "trainer.ranks=2",
+        ),
+    ],
+)
+def test_settings_that_no_cluster_can_follow(settings: list[str], path: str, fix: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        processes(*settings)
+    assert refused.value.path == path
+    assert fix in (refused.value.fix or "")
