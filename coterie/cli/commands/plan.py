@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from coterie.cli import plan_nodes
 from coterie.cli.comlrl import FromCommand, from_option, translated
 from coterie.cli.interrupt import interruptible
 from coterie.cli.options import json_option, layer_options, overrides, plugin_option
 from coterie.cli.output import print_json, rendered
 from coterie.cli.plan_fit import GB, LARGE, Capacity, fit, loads, share_of, show_disk, show_verdict, size
+from coterie.cli.plan_nodes import check_options, on_one_machine, placement_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -51,6 +53,21 @@ PASSING = ("gradients", "activations", "kv")
     show_default=True,
     help="Memory of one GPU, in units of 10^9 bytes.",
 )
+@click.option(
+    "--nodes",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Also show which process is on which of N nodes (with `--with ray`).",
+)
+@click.option(
+    "--node-cpus",
+    metavar="N",
+    type=click.FloatRange(min=0, min_open=True),
+    help="CPUs of a node. Default: this machine's.",
+)
+@click.option(
+    "--node-gpus", metavar="N", type=click.IntRange(min=0), help="GPUs of a node. Default: this machine's."
+)
 @click.option("--yes", is_flag=True, help="Plan a step of more than 20,000 generations too.")
 @layer_options
 @from_option
@@ -61,6 +78,9 @@ def command(
     settings: tuple[str, ...],
     gpus: int | None,
     gpu_memory: float,
+    nodes: int | None,
+    node_cpus: float | None,
+    node_gpus: int | None,
     yes: bool,
     overlays: tuple[str, ...],
     scale: str | None,
@@ -75,10 +95,14 @@ def command(
     optimiser states are exact. The KV cache is that of the largest batch, with prompts as long as the first
     ones. Activations are an estimate. Gradients, activations and caches exist for one policy at a time.
 
+    With `--nodes` it also shows which process of the run is on which node of a cluster, and refuses a run
+    that the nodes can't hold.
+
     A step of more than 20,000 generations is refused unless `--yes` is given.
 
     \b
         coterie plan plan_path sampler.branches=8 --gpus 4
+        coterie plan plan_path --with ray --nodes 2 --node-cpus 16 --node-gpus 4
         coterie plan quickstart --json
     """
     from coterie.api.cost import check_size, count
@@ -89,20 +113,26 @@ def command(
     from coterie.recipes import load
 
     chosen: Any = source if flags is None else translated(source, settings, flags).table
+    check_options(nodes, node_cpus=node_cpus, node_gpus=node_gpus, gpus=gpus)
     given = click.get_current_context().get_parameter_source("gpu_memory") == ParameterSource.COMMANDLINE
-    planned = "cuda" if gpus is not None or given else None
     with interruptible(at_once=True):  # a plugin's methods are called
         resolved = load(chosen, overrides=overrides(settings), scale=scale, overlays=overlays)
         splits = trained_splits(resolved.config.schedule) if reads_files(resolved.config) else ()
-        run = evaluating(compose(resolved, splits))
+        placement = None if nodes is None else placement_of(resolved.config, nodes, node_cpus, node_gpus)
+        run = evaluating(compose(on_one_machine(resolved), splits))
         counts = count(run)
         if not yes:
             check_size(counts)
+        gpus = gpus if placement is None else placement.gpus or None
+        planned = "cuda" if gpus is not None or given else None
         memory = footprint(run, counts, device=planned, gpu=gpu_memory * GB, gpus=gpus)
     capacity = Capacity(gpus or memory.layout.needed, gpu_memory * GB)
     if as_json:
-        print_json(report(run, counts, memory, capacity))
+        shown = {} if placement is None else {"placement": plan_nodes.report(placement)}
+        print_json(report(run, counts, memory, capacity) | shown)
     else:
+        if placement is not None:
+            plan_nodes.show(placement)
         show(run, counts, memory, capacity, given=gpus is not None)
 
 

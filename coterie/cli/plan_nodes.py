@@ -1,0 +1,195 @@
+"""The placement of a planned run: which process is on which node, before anything starts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from coterie.cli.output import rendered
+from coterie.core.errors import UserError
+
+if TYPE_CHECKING:
+    from coterie.backends.cluster.placement import Node, Placed
+    from coterie.backends.cluster.settings import ClusterConfig
+    from coterie.core.config import Resolved, RunConfig
+
+
+class Placement(NamedTuple):
+    """The nodes that a run is planned for, and the processes on each."""
+
+    settings: ClusterConfig
+    nodes: tuple[Node, ...]
+    placed: tuple[Placed, ...]
+
+    @property
+    def gpus(self) -> int:
+        return sum(node.gpus for node in self.nodes)
+
+    def on(self, node: Node) -> list[Placed]:
+        """What is on a node."""
+        return [each for each in self.placed if each.node == node.name]
+
+    def left(self, node: Node) -> tuple[float, int]:
+        """CPUs and GPUs of a node that nothing takes."""
+        here = [each.process for each in self.on(node)]
+        cpus = node.cpus - sum(process.cpus for process in here)
+        return cpus, node.gpus - sum(process.gpus for process in here)
+
+
+def check_options(nodes: int | None, **others: Any) -> None:
+    """Refuse options that say nothing without `--nodes`, or contradict it.
+
+    Args:
+        nodes: the value of `--nodes`; `others`: those of `node_cpus`, `node_gpus` and `gpus`.
+
+    Raises:
+        UserError: which one.
+    """
+    given = [f"--{name.replace('_', '-')}" for name, value in others.items() if value is not None]
+    if nodes is None:
+        alone = [name for name in given if name != "--gpus"]
+        if alone:
+            raise UserError("this option has no effect", path=alone[0], why="there is no --nodes")
+    elif "--gpus" in given:
+        why = "with --nodes, --node-gpus says how many GPUs each node has"
+        raise UserError("this option has no effect", path="--gpus", why=why, fix="leave one of them out")
+
+
+def placement_of(config: RunConfig, count: int, cpus: float | None, gpus: int | None) -> Placement:
+    """The placement of a run's processes on equal nodes.
+
+    Args:
+        cpus: of a node, `gpus` too; None: what this machine has.
+
+    Raises:
+        UserError: the run's executor uses one machine.
+        ConfigError: there is none, with the numbers and the setting at fault.
+    """
+    from coterie.backends.cluster.placement import Node, place
+    from coterie.backends.cluster.processes import processes_of
+    from coterie.core.config import validate
+
+    declared = _declared_cluster(config)
+    if declared is None:
+        why = f"executor '{config.executor['type']}' plays in this process alone"
+        raise UserError("there is nothing to place", path="--nodes", why=why, fix="add --with ray")
+    settings = validate(declared, config.cluster or {}, "cluster")
+    cpus = float(os.cpu_count() or 1) if cpus is None else cpus
+    gpus = _gpus_here() if gpus is None else gpus
+    nodes = tuple(Node(f"node {number}", cpus, gpus) for number in range(1, count + 1))
+    return Placement(settings, nodes, place(nodes, processes_of(config, settings, nodes)))
+
+
+def on_one_machine(resolved: Resolved) -> Resolved:
+    """The same run without a cluster: its counts are the same, and its engine is in this process.
+
+    Raises:
+        ConfigError: a setting that no cluster can follow.
+    """
+    from coterie.backends.cluster.processes import processes_of
+    from coterie.core.config import validate
+
+    declared = _declared_cluster(resolved.config)
+    if declared is None:
+        return resolved
+    settings = validate(declared, resolved.config.cluster or {}, "cluster")
+    processes_of(resolved.config, settings, ())
+    config = resolved.config.model_copy(update={"executor": {"type": "local"}, "cluster": None})
+    return replace(resolved, config=config)
+
+
+def _declared_cluster(config: RunConfig) -> Any:
+    """The schema of the table `cluster`; None: the run's executor uses one machine."""
+    from coterie.discovery import plugins
+
+    executor = plugins().registry.find("executor", config.executor["type"], path="executor.type")
+    return getattr(executor.load("executor.type"), "Cluster", None)
+
+
+def _gpus_here() -> int:
+    from importlib.util import find_spec
+
+    if find_spec("torch") is None:
+        return 0
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def report(placement: Placement) -> dict[str, Any]:
+    """The placement as plain data."""
+    return {
+        "layout": placement.settings.layout,
+        "nodes": [
+            {
+                "name": node.name,
+                "cpus": node.cpus,
+                "gpus": node.gpus,
+                "free_cpus": placement.left(node)[0],
+                "free_gpus": placement.left(node)[1],
+            }
+            for node in placement.nodes
+        ],
+        "processes": [
+            {
+                "name": each.process.name,
+                "node": each.node,
+                "cpus": each.process.cpus,
+                "gpus": list(each.gpus),
+                "shares": list(each.process.shares),
+                "holds": each.process.holds,
+            }
+            for each in placement.placed
+        ],
+    }
+
+
+def show(placement: Placement) -> None:
+    """Print the table of processes by node, and what is left."""
+    from rich import box
+    from rich.table import Table
+
+    from coterie.backends.cluster.placement import amount
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("node")
+    table.add_column("process")
+    table.add_column("CPUs", justify="right")
+    table.add_column("GPUs")
+    table.add_column("holds")
+    for node in placement.nodes:
+        for number, row in enumerate(_rows(placement.on(node))):
+            table.add_row(node.name if number == 0 else "", *row)
+        table.add_section()
+    first, count = placement.nodes[0], len(placement.nodes)
+    click.echo(
+        f"placement on {count} node{'s' * (count > 1)} of {amount(first.cpus, first.gpus)}, "
+        f"cluster.layout {placement.settings.layout}"
+    )
+    click.echo(rendered(table))
+    left = [f"{node.name} {amount(*placement.left(node))}" for node in placement.nodes]
+    click.echo(f"left: {'; '.join(left)}")
+
+
+def _rows(placed: Sequence[Placed]) -> list[tuple[str, str, str, str]]:
+    """The rows of a node; rollout hosts have one together."""
+    from coterie.backends.cluster.processes import HOST
+
+    rows, hosts = [], []
+    for each in placed:
+        process = each.process
+        if process.name.startswith(HOST):
+            hosts.append(each)
+            continue
+        gpus = ", ".join(map(str, each.gpus)) or "-"
+        if process.shares:
+            gpus += f" of {', '.join(process.shares)}"
+        rows.append((process.name, f"{process.cpus:g}", gpus, process.holds))
+    if hosts:
+        name = f"{len(hosts)} {HOST}{'s' * (len(hosts) > 1)}"
+        rows.append((name, f"{sum(each.process.cpus for each in hosts):g}", "-", hosts[0].process.holds))
+    return rows

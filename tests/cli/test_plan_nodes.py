@@ -1,0 +1,65 @@
+"""`coterie plan --nodes`: the placement before anything starts."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.cli.support import TABULAR, coterie
+
+TWO = ("--with", "ray", "--nodes", "2", "--node-cpus", "4", "--node-gpus", "0")
+
+
+def test_the_table_of_processes_by_node() -> None:
+    done = coterie("plan", TABULAR, *TWO, "cluster.workers=4")
+    assert done.exit_code == 0, done.output
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert ["node", "1", "run", "1", "-", "the", "run's", "loop", "and", "its", "trainer"] in rows
+    assert [row[:3] for row in rows if "hosts" in row] == [["2", "rollout", "hosts"]] * 2
+    assert "placement on 2 nodes of 4 CPUs, cluster.layout separate" in done.stdout
+    assert "left: node 1 1 CPU; node 2 1 CPU" in done.stdout
+
+
+def test_the_placement_as_json_and_the_counts_of_one_machine() -> None:
+    done = coterie("plan", TABULAR, *TWO, "--json")
+    assert done.exit_code == 0, done.output
+    plan = json.loads(done.stdout)
+    placement = plan.pop("placement")
+    assert [node["free_cpus"] for node in placement["nodes"]] == [2, 2]
+    processes = {each["name"]: each["node"] for each in placement["processes"]}
+    assert processes == {
+        "run": "node 1",
+        "engine": "node 2",
+        "rollout host 0": "node 1",
+        "rollout host 1": "node 2",
+    }
+    alone = json.loads(coterie("plan", TABULAR, "--json").stdout)
+    assert plan["step"] == alone["step"] and "placement" not in alone
+
+
+def test_a_placement_that_cannot_be_is_refused_with_the_numbers() -> None:
+    done = coterie("plan", TABULAR, *TWO, "cluster.workers=7")
+    assert done.exit_code != 0
+    assert "cluster.workers: the run takes 9 CPUs, and the cluster has 8 CPUs on 2 nodes" in done.output
+    assert "fix: lower cluster.workers, or add nodes" in done.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--nodes", "2"), "fix: add --with ray"),
+        (("--node-cpus", "2"), "--node-cpus: this option has no effect"),
+        ((*TWO, "--gpus", "2"), "--gpus: this option has no effect"),
+    ],
+)
+def test_options_without_an_effect_are_refused(arguments: tuple[str, ...], message: str) -> None:
+    done = coterie("plan", TABULAR, *arguments)
+    assert done.exit_code != 0
+    assert message in done.output
+
+
+def test_what_a_cluster_cannot_follow_is_refused_without_nodes_too() -> None:
+    done = coterie("plan", TABULAR, "--with", "ray", "cluster.layout=colocate")
+    assert done.exit_code != 0
+    assert "cluster.layout: nothing to colocate" in done.output
