@@ -22,6 +22,8 @@ import pytest
 from ruamel.yaml import YAML
 
 import coterie
+from coterie.backends.cluster.placement import Node, place
+from coterie.backends.cluster.processes import processes_of
 from coterie.backends.cluster.settings import ClusterConfig
 from coterie.cli.commands.run import command as run_command
 from coterie.cli.options import source_and_overrides
@@ -129,15 +131,15 @@ def test_every_version_of_ray_is_the_pinned_one(file):
     assert named or file == SLURM
 
 
-def check_room(cluster: ClusterConfig, head: dict[str, float], workers: list[dict[str, float]]) -> None:
-    """Check that the engine, which comes first, and the rollout hosts find places, each on one node."""
-    free = [dict(node) for node in (head, *workers)]
-    engine = {"CPU": cluster.engine_cpus, "GPU": cluster.engine_gpus}
-    fits = [node for node in free if all(node.get(name, 0) >= least for name, least in engine.items())]
-    assert fits, f"no node has room for the engine: {free}"
-    fits[0]["CPU"] -= cluster.engine_cpus
-    places = sum(int(node["CPU"] // cluster.worker_cpus) for node in free)
-    assert places >= cluster.workers, f"{cluster.workers} rollout hosts, and room for {places}: {free}"
+def check_room(start: Command, head: dict[str, float], workers: list[dict[str, float]]) -> None:
+    """Check that every process of the run finds a place."""
+    nodes = [
+        Node(f"node {number}", node["CPU"], int(node.get("GPU", 0)))
+        for number, node in enumerate((head, *workers))
+    ]
+    resolved = coterie.load(start.source, overrides=start.overrides, overlays=start.overlays)
+    placed = place(nodes, processes_of(resolved.config, start.cluster, nodes))
+    assert [each.node for each in placed if each.process.name == "run"] == ["node 0"]
 
 
 # ------------------------------------------------------------------------------------------- ray_cluster.yaml
@@ -167,7 +169,7 @@ def test_the_nodes_of_the_launcher_have_room_for_the_run():
     for node in types.values():  # Coterie counts the CPUs when it starts: no node may come later
         assert node["min_workers"] == node["max_workers"] > 0
     workers = [node["resources"] for node in types.values() for _ in range(node["min_workers"])]
-    check_room(commands(LAUNCHER)[0].cluster, head["resources"], workers)
+    check_room(commands(LAUNCHER)[0], head["resources"], workers)
 
 
 def test_the_run_folder_of_the_launcher_is_on_the_mounted_disk():
@@ -255,7 +257,7 @@ def test_the_pods_of_the_rayjob_have_room_for_the_run():
     ]
     cluster = commands(RAYJOB)[0].cluster
     assert cluster.engine_gpus <= int(limits["nvidia.com/gpu"])
-    check_room(cluster, {"CPU": gives, "GPU": int(limits["nvidia.com/gpu"])}, workers)
+    check_room(commands(RAYJOB)[0], {"CPU": gives, "GPU": int(limits["nvidia.com/gpu"])}, workers)
 
 
 # ----------------------------------------------------------------------------------------------- slurm.sbatch
@@ -428,7 +430,7 @@ def test_the_nodes_of_the_script_have_room_for_the_run():
     assert given == int(options(srun[: srun.index("ray")])["cpus-per-task"]) == job.cpus_per_task
     workers = [{"CPU": given, "GPU": job.gpus_per_node} for _ in range(job.nodes - 1)]
     cluster = commands(SLURM)[0].cluster
-    check_room(cluster, {"CPU": int(head["num-cpus"]), "GPU": int(head["num-gpus"])}, workers)
+    check_room(commands(SLURM)[0], {"CPU": int(head["num-cpus"]), "GPU": int(head["num-gpus"])}, workers)
     assert job.nodes * job.cpus_per_task >= cluster.workers * cluster.worker_cpus + cluster.engine_cpus
     assert job.gpus_per_node > int(head["num-gpus"]), "the learner has no GPU"
 

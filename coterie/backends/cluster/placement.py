@@ -36,9 +36,11 @@ class Process:
     shares: tuple[str, ...] = ()
     """Processes whose GPUs it uses, all of them, on their node (`layout: colocate`); it takes none then."""
     setting: str = ""
-    """What says how much it takes, or how many of its kind there are: named where there is too little."""
+    """What says how many GPUs it takes, or how many of its kind there are: named where GPUs are missing."""
     fix: str = ""
     """What to do then; else to lower the setting."""
+    cpu_setting: str = ""
+    """The same where CPUs are missing."""
     holds: str = ""
     """What is in it, for people."""
 
@@ -227,8 +229,9 @@ def _refusal(nodes: Sequence[Node], processes: Sequence[Process], units: Sequenc
         why = "; ".join(_kinds(processes, short))
     elif on_first.gpus > head.gpus or on_first.cpus > head.cpus + CLOSE:
         short = "GPU" if on_first.gpus > head.gpus else "CPU"
-        names = [name for unit in first for name in unit.names]
-        processes = [process for process in processes if process.name in names]
+        there_too = {name for unit in first for name in unit.names}
+        processes = [process for process in processes if process.name in there_too]
+        names = [process.name for process in processes]
         why = f"the node of the run's process ({head.name}) has {amount(head.cpus, head.gpus)}, and "
         why += f"{amount(on_first.cpus, on_first.gpus)} must be there: {', '.join(names)}"
     else:
@@ -291,10 +294,12 @@ def _setting(processes: Sequence[Process], resource: str) -> tuple[str, str]:
     """The setting of the processes that take the most of a resource together, and the fix."""
     takes: dict[tuple[str, str], float] = {}
     for process in processes:
-        if process.setting:
-            amount = process.gpus if resource == "GPU" else process.cpus
-            fix = process.fix or f"lower {process.setting}"
-            takes[process.setting, fix] = takes.get((process.setting, fix), 0) + amount
+        setting, fix, taken = process.setting, process.fix, float(process.gpus)
+        if resource == "CPU":
+            setting, fix, taken = process.cpu_setting, "", process.cpus
+        if setting:
+            key = setting, fix or f"lower {setting}"
+            takes[key] = takes.get(key, 0.0) + taken
     most = max(takes, key=lambda each: takes[each], default=("", ""))
     if not takes or not takes[most]:
         return "cluster", "add nodes, or larger ones"

@@ -32,7 +32,7 @@ def processes_of(run: RunConfig, settings: ClusterConfig, nodes: Sequence[Node])
     """
     engine, trainer = _settings(run.engine, "engine"), _settings(run.trainer, "trainer")
     _check(run, settings, engine, trainer)
-    ranks = _ranks(settings, trainer, gpus=1 if nodes and nodes[0].gpus else 0)
+    ranks = _ranks(settings, trainer, gpus=settings.rank_gpus if nodes and nodes[0].gpus else 0)
     found = [*ranks, _engine(run, settings, engine)]
     if _has_replicas(engine):
         found += _replicas(run, settings, engine, ranks, any(node.gpus for node in nodes))
@@ -59,7 +59,8 @@ def _ranks(settings: ClusterConfig, trainer: Any, gpus: int) -> list[Process]:
     """The run's process, which is rank 0, and the other ranks."""
     device = getattr(trainer, "device", None)
     if device is None:  # a trainer without weights, or of tables
-        return [Process(RUN, settings.rank_cpus, with_run=True, holds="the run's loop and its trainer")]
+        holds = "the run's loop and its trainer"
+        return [Process(RUN, settings.rank_cpus, with_run=True, cpu_setting="cluster.rank_cpus", holds=holds)]
     gpus = 0 if str(device).startswith("cpu") else gpus
     ranks = getattr(trainer, "ranks", 1)
     return [
@@ -69,6 +70,7 @@ def _ranks(settings: ClusterConfig, trainer: Any, gpus: int) -> list[Process]:
             gpus,
             with_run=number == 0,
             setting="trainer.ranks" if ranks > 1 else "",
+            cpu_setting="cluster.rank_cpus",
             holds="rank 0 of the trainer, and the run's loop" if number == 0 else "trainer",
         )
         for number in range(ranks)
@@ -76,15 +78,21 @@ def _ranks(settings: ClusterConfig, trainer: Any, gpus: int) -> list[Process]:
 
 
 def _engine(run: RunConfig, settings: ClusterConfig, engine: Any) -> Process:
-    setting = "cluster.engine_gpus" if settings.engine_gpus else "cluster.engine_cpus"
     served = ", ".join(run.policies)
     holds = "requests to replicas" if _has_replicas(engine) else f"engine {run.engine['type']}: {served}"
-    return Process(ENGINE, settings.engine_cpus, settings.engine_gpus, setting=setting, holds=holds)
+    return Process(
+        ENGINE,
+        settings.engine_cpus,
+        settings.engine_gpus,
+        setting="cluster.engine_gpus",
+        cpu_setting="cluster.engine_cpus",
+        holds=holds,
+    )
 
 
 def _host(number: int, settings: ClusterConfig) -> Process:
     holds = "episodes: environment, roles, rewards"
-    return Process(f"{HOST} {number}", settings.worker_cpus, setting="cluster.workers", holds=holds)
+    return Process(f"{HOST} {number}", settings.worker_cpus, cpu_setting="cluster.workers", holds=holds)
 
 
 def _replicas(
@@ -107,6 +115,7 @@ def _replicas(
             settings.replica_cpus,
             setting=setting,
             fix=fix,
+            cpu_setting="cluster.replica_cpus",
             holds=", ".join(policies),
         )
         for base, policies in bases_of(_with_dtype(run, gpus)).items()
@@ -168,6 +177,9 @@ def _check(run: RunConfig, settings: ClusterConfig, engine: Any, trainer: Any) -
     if not hasattr(trainer, "device"):
         what = f"trainer '{run.trainer['type']}' has no GPUs to share"
         raise ConfigError(f"nothing to colocate: {what}", path=path, fix=apart)
+    if not settings.rank_gpus:
+        what = "the ranks take no GPU that a replica could share"
+        raise ConfigError(what, path="cluster.rank_gpus", fix=f"remove it, or {apart}")
     why = "with cluster.layout=colocate vLLM sleeps during updates, whose memory the trainer needs"
     if getattr(engine, "sleep", "auto") is False:
         what, fix = "vLLM never sleeps", f"remove engine.sleep, or {apart}"

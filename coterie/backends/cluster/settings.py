@@ -30,6 +30,11 @@ class ClusterConfig(PluginConfig):
     rank_cpus: Annotated[float, SAME] = Field(
         1, ge=0, description="CPUs that a rank of the trainer takes; rank 0 is the run's process."
     )
+    rank_gpus: Annotated[Literal[0, 1], SAME] = Field(
+        1,
+        description="GPUs that a rank takes where the run's node has some; 0: it computes on one that is not "
+        "counted, or that the engine's process has, too.",
+    )
     replica_cpus: Annotated[float, SAME] = Field(
         1, ge=0, description="CPUs that a replica of a base model takes (engine `vllm`)."
     )

@@ -148,7 +148,7 @@ def test_room_for_hosts_decides_where_others_go() -> None:
     """A host of 3 CPUs fits twice beside one replica, and once beside run and two: 66 fit, and 67 don't."""
     nodes = [Node(f"node{number}", 8, 8) for number in range(33)]
     replicas = [Process(f"vllm base/{number}", 1, 4) for number in range(32)]
-    hosts = [Process(f"rollout host {number}", 3, setting="cluster.workers") for number in range(67)]
+    hosts = [Process(f"rollout host {number}", 3, cpu_setting="cluster.workers") for number in range(67)]
     found = on_nodes(place(nodes, [Process("run", 1), *replicas, *hosts[:66]]))
     assert found["node0"][:2] == ["run", "vllm base/0"]
     assert all(sum(name.startswith("rollout") for name in here) == 2 for here in found.values())
@@ -161,7 +161,7 @@ def test_a_refusal_says_what_is_needed_and_what_there_is() -> None:
     processes = [
         Process("run", 1, 1),
         *(Process(f"vllm base/{number}", 1, 4, setting="engine.tensor_parallel") for number in range(2)),
-        Process("rollout host 0", 1, setting="cluster.workers"),
+        Process("rollout host 0", 1, cpu_setting="cluster.workers"),
     ]
     with pytest.raises(ConfigError) as refused:
         place([Node("a", 16, 4), Node("b", 16, 4)], processes)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.backends.cluster.placement import Node, Process
+from coterie.backends.cluster.placement import Node, Process, place
 from coterie.backends.cluster.processes import processes_of
 from coterie.backends.cluster.settings import ClusterConfig
 from coterie.core.config import validate
@@ -72,6 +72,8 @@ def test_a_cluster_without_gpus_has_the_same_processes_and_no_gpu() -> None:
 def test_a_trainer_on_a_cpu_takes_no_gpu() -> None:
     run = processes("trainer.device=cpu")[0]
     assert (run.name, run.gpus) == ("run", 0)
+    assert processes()[0].gpus == 1
+    assert processes("cluster.rank_gpus=0")[0].gpus == 0
 
 
 def test_one_engine_without_replicas_holds_all_policies() -> None:
@@ -100,6 +102,7 @@ def test_models_of_a_server_have_a_process_with_the_run() -> None:
             ["schedule.max_staleness=1", "cluster.layout=colocate"],
             *("schedule.max_staleness", "schedule.max_staleness=0"),
         ),
+        (["cluster.rank_gpus=0", "cluster.layout=colocate"], "cluster.rank_gpus", "remove it"),
         (
             ["engine.tensor_parallel=2", "cluster.layout=colocate"],
             "engine.tensor_parallel",
@@ -112,3 +115,14 @@ def test_settings_that_no_cluster_can_follow(settings: list[str], path: str, fix
         processes(*settings)
     assert refused.value.path == path
     assert fix in (refused.value.fix or "")
+
+
+def test_too_few_cpus_for_what_must_be_together_name_the_cpus() -> None:
+    """Run, rank 1 and three replicas that share their GPUs: 5 CPUs on one node, which has 4."""
+    settings = ["cluster.layout=colocate", "trainer.ranks=2", "engine.tensor_parallel=2"]
+    nodes = [Node("a", 4, 4), Node("b", 16, 4)]
+    with pytest.raises(ConfigError) as refused:
+        place(nodes, processes(*settings, nodes=nodes))
+    assert refused.value.path == "cluster.replica_cpus"
+    why = "the node of the run's process (a) has 4 CPUs and 4 GPUs, and 5 CPUs and 2 GPUs must be there: "
+    assert (refused.value.why or "").startswith(why + "run, rank 1, vllm data_engineer/0")
