@@ -10,13 +10,17 @@ import socket
 import tempfile
 import threading
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from coterie.backends.cluster.placement import Node, Process
+from coterie.backends.cluster.processes import processes_of
+from coterie.backends.cluster.reservation import Reservation
 from coterie.backends.cluster.settings import ClusterConfig
-from coterie.core.errors import ConfigError, MissingExtra, UserError
+from coterie.core.config import RunConfig
+from coterie.core.errors import MissingExtra, UserError
 
 log = logging.getLogger("coterie")
 PATH = "cluster.address"
@@ -86,34 +90,48 @@ def _variables(values: Mapping[str, str]) -> Iterator[None]:
 
 
 class Connection:
-    """A run's use of Ray: it connects once, places actors, and removes all of them when it ends."""
+    """A run's use of Ray: it connects once, places actors, and removes all of them when it ends.
 
-    def __init__(self, settings: ClusterConfig) -> None:
+    Args:
+        run: whose processes get room of their own. None: nothing is planned.
+
+    Raises:
+        ConfigError: settings that no cluster can follow.
+    """
+
+    def __init__(self, settings: ClusterConfig, run: RunConfig | None = None) -> None:
         self.settings = settings
+        self._run = run
+        self._planned = self._processes(())
+        self._reservation: Reservation | None = None
         self.ray: Any = None
         self._ours = False
         """Whether this object has connected, and disconnects."""
         self._actors: list[Any] = []
         self._losses = 0
-        self._expected: list[tuple[str, str, float, float]] = []
-        """What else the run takes: who, the setting, CPUs, GPUs."""
-
-    def expect(self, who: str, setting: str, *, cpus: float, gpus: float) -> None:
-        """Count processes into what the run takes, before it connects."""
-        self._expected.append((who, setting, cpus, gpus))
 
     def open(self) -> None:
         """Connect, if it isn't; start a cluster on this machine where there is none to connect to.
 
         Raises:
-            UserError: the cluster can't be reached.
+            UserError: the cluster can't be reached, or others have taken what the run needs.
             ConfigError: it has fewer CPUs or GPUs than the run takes.
         """
+        if self._reservation is not None:
+            return
         self.ray = import_ray()
         if not self.ray.is_initialized():
             self._connect()
             self._ours = True
-        self._check_room()
+        self._reservation = Reservation(self.ray, self._processes, self.settings.timeout)
+        self._reservation.take()
+
+    def _processes(self, nodes: Sequence[Node]) -> tuple[Process, ...]:
+        return () if self._run is None else processes_of(self._run, self.settings, nodes)
+
+    def gpus_of(self, name: str) -> tuple[str, ...]:
+        """Ray's ids of a planned process's GPUs; those of `run` are for rank 0 of the trainer."""
+        return () if self._reservation is None else self._reservation.gpus_of(name)
 
     def _connect(self) -> None:
         before = signal.getsignal(signal.SIGTERM)
@@ -121,7 +139,7 @@ class Connection:
             address = _address(self.settings.address)
             common = {"log_to_driver": False, "logging_level": logging.ERROR, "namespace": uuid.uuid4().hex}
             if address == LOCAL:
-                cpus = max(os.cpu_count() or 1, math.ceil(self._wanted["CPU"]))
+                cpus = max(os.cpu_count() or 1, math.ceil(sum(process.cpus for process in self._planned)))
                 with _variables(QUIET):
                     self.ray.init(address=LOCAL, num_cpus=cpus, include_dashboard=False, **common)
                 return
@@ -136,49 +154,23 @@ class Connection:
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, before)
 
-    @property
-    def _wanted(self) -> dict[str, float]:
-        settings = self.settings
-        return {
-            "CPU": settings.workers * settings.worker_cpus
-            + settings.engine_cpus
-            + sum(cpus for _, _, cpus, _ in self._expected),
-            "GPU": settings.engine_gpus + sum(gpus for _, _, _, gpus in self._expected),
-        }
-
-    def _check_room(self) -> None:
-        there = self.ray.cluster_resources()
-        for name, wanted in self._wanted.items():
-            if wanted > there.get(name, 0.0):
-                takers = ["the engine", *(who for who, *_ in self._expected)]
-                if name == "CPU":
-                    settings = self.settings
-                    takers.insert(0, f"{settings.workers} workers with {settings.worker_cpus:g} each")
-                paths = ["cluster.workers" if name == "CPU" else "cluster.engine_gpus"]
-                paths += [setting for _, setting, _, gpus in self._expected if name == "GPU" and gpus]
-                raise ConfigError(
-                    f"the run takes {wanted:g} {name}s, and the cluster has {there.get(name, 0.0):g}",
-                    path=paths[-1],
-                    why=f"{', '.join(takers)} take them",
-                    fix="take fewer workers or ranks, or fewer CPUs for each, or add nodes",
-                )
-
-    def actor(self, cls: type, *, cpus: float, gpus: float = 0.0, name: str, node: str = "") -> Any:
+    def actor(self, cls: type, *, cpus: float = 0.0, gpus: float = 0.0, name: str) -> Any:
         """The handle of a new actor. It ends with the run's process at the latest: none is detached.
 
         Args:
-            node: Ray's id of the node on which it must be.
+            name: of a process of the plan, which says where it is and what it takes; for others `cpus` and
+                `gpus` do.
         """
         variables = {name: os.environ[name] for name in KEPT if name in os.environ}
+        planned = {} if self._reservation is None else self._reservation.options(name)
+        variables |= planned.pop("env_vars", {})
         options: dict[str, Any] = {
             "num_cpus": cpus,
             "num_gpus": gpus,
             "max_restarts": 0,
             "runtime_env": {"env_vars": variables},
+            **planned,
         }
-        if node:
-            affinity = self.ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
-            options["scheduling_strategy"] = affinity(node, soft=False)
         handle = self.ray.remote(cls).options(max_concurrency=100_000, **options).remote()
         self._actors.append(handle)
         return handle
@@ -217,6 +209,9 @@ class Connection:
         for handle in self._actors:
             self.ray.kill(handle)
         self._actors.clear()
+        if self._reservation is not None:
+            self._reservation.give_back()
+            self._reservation = None
         if self._ours:
             self.ray.shutdown()
             self._ours = False

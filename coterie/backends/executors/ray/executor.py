@@ -78,7 +78,7 @@ class RayExecutor(Plugin):
         super().__init__(config, build)
         table = build.run.cluster if build is not None else None
         self.settings: ClusterConfig = validate(ClusterConfig, table or {}, "cluster")
-        self._connection = Connection(self.settings)
+        self._connection = Connection(self.settings, build.run if build is not None else None)
         self._engine: HostedEngine
         self._hosts: list[_Host] = []
         self._queue: list[_Job] = []

@@ -470,7 +470,7 @@ def test_the_end_says_how_many_tokens_of_cancelled_steps_were_drawn(cluster, tmp
 
 
 def test_too_small_a_cluster_is_told_with_its_numbers(cluster, tmp_path):
-    with pytest.raises(ConfigError, match="the run takes 41 CPUs, and the cluster has 12") as error:
+    with pytest.raises(ConfigError, match="the run takes 42 CPUs, and the cluster has 12 CPUs") as error:
         on_ray(tmp_path / "run", "tabular", 40)
     assert error.value.path == "cluster.workers"
 
