@@ -19,8 +19,7 @@ class WithRanks:
     def use_cluster(self, cluster: Connection) -> None:
         """Start the other ranks on a cluster, once the trainer is opened."""
         if self.config.ranks > 1:
-            gpus = on_gpu(self.config.device)
-            self._cluster = RanksOnCluster(cluster, self.config.ranks, gpus=gpus)
+            self._cluster = RanksOnCluster(cluster, gpus=on_gpu(self.config.device))
 
     def _check_ranks(self) -> None:
         """Refuse more ranks than can run, before any of them starts; on a cluster its connection does."""

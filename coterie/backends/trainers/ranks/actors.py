@@ -1,7 +1,7 @@
 """Ranks as actors of a Ray cluster, on any of its nodes. Each serves rank 0 as the rank program does.
 
-Rank 0 is the run's process. On GPUs each rank has one that Ray gives to it, and an actor that does nothing
-holds rank 0's, on its node: no other process of the cluster gets that GPU.
+Rank 0 is the run's process. On GPUs each rank has one that Ray gives to it. Rank 0's is reserved on its node,
+with the room of the run (`backends/cluster/reservation.py`): no other process of the cluster gets it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from coterie.backends.cluster.code import Code, own_code, use_code
 from coterie.backends.cluster.connection import Connection
+from coterie.backends.cluster.placement import RUN
 from coterie.backends.cluster.wire import answered, unwrapped
 from coterie.backends.trainers.ranks import commands, group
 from coterie.backends.trainers.ranks.group import Group, RankLost
@@ -25,8 +26,6 @@ from coterie.core.errors import ConfigError
 
 _PLACED = 300.0
 """Seconds for which a rank may wait for its resources."""
-_HELD = 30.0
-"""Seconds for which rank 0's GPU may be taken: no node comes up for it."""
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
@@ -79,13 +78,6 @@ class RankActor:
         import ray
 
         ray.actor.exit_actor()
-
-
-class GPUHolder:
-    """An actor that has rank 0's GPU, and leaves it alone."""
-
-    async def open(self) -> Opened:
-        return _opened()
 
 
 def _opened() -> Opened:
@@ -152,17 +144,13 @@ class RanksOnCluster:
     """The other ranks of a trainer, on a cluster.
 
     Args:
-        ranks: all of them.
         gpus: whether they compute on GPUs.
     """
 
-    def __init__(self, connection: Connection, ranks: int, *, gpus: bool) -> None:
+    def __init__(self, connection: Connection, *, gpus: bool) -> None:
         self._connection, self._gpus = connection, gpus
         self._actors: list[Any] = []
         """Of the ranks, by number from 1."""
-        self._holder: Any = None
-        cpus = (ranks - 1) * connection.settings.rank_cpus
-        connection.expect(f"{ranks} ranks", "trainer.ranks", cpus=cpus, gpus=ranks if gpus else 0)
 
     def start(self, world: int) -> Group:
         """Start the other ranks.
@@ -176,7 +164,7 @@ class RanksOnCluster:
         connection.open()
         try:
             here = connection.ray.get_runtime_context().get_node_id()
-            own_gpu = self._own_gpu(here) if self._gpus else 0  # before a rank takes the node's last one
+            own_gpu = self._own_gpu() if self._gpus else 0
             opened = self._open(world)
             nodes = [here, *(each.node for each in opened)]
             host = str(connection.ray.util.get_node_ip_address())
@@ -198,47 +186,38 @@ class RanksOnCluster:
         connection, ray, code = self._connection, self._connection.ray, own_code()
         opening = []
         for number in range(1, world):
-            actor = connection.actor(
-                RankActor,
-                cpus=connection.settings.rank_cpus,
-                gpus=float(self._gpus),
-                name=f"rank {number}",
-            )
+            actor = connection.actor(RankActor, name=f"rank {number}")
             self._actors.append(actor)
             opening.append(actor.open.remote(code))
         ready, waiting = ray.wait(opening, num_returns=len(opening), timeout=_PLACED)
         if waiting:
-            room = f"{connection.settings.rank_cpus:g} CPUs" + (" and a GPU" if self._gpus else "")
             raise RankLost(
                 f"rank {opening.index(waiting[0]) + 1} has not started within {_PLACED:.0f} seconds",
                 path="trainer.ranks",
-                why=f"no node of the cluster has {room} left, as far as Ray knows",
-                fix="`ray status` says who has them; take fewer ranks, or add nodes",
+                why="its room is reserved; its node may be gone",
+                fix="`ray status` says which nodes there are; resume the run",
             )
         try:
             return [unwrapped(answer) for answer in ray.get(ready and opening)]
         except ray.exceptions.RayError as error:
             raise RankLost(f"a rank could not start: {_reason(error)}", path="trainer.ranks") from error
 
-    def _own_gpu(self, node: str) -> int:
+    def _own_gpu(self) -> int:
         """The index of rank 0's GPU among those that this process sees."""
-        connection, ray = self._connection, self._connection.ray
-        self._holder = connection.actor(GPUHolder, cpus=0, gpus=1, name="rank 0's GPU", node=node)
-        opening = self._holder.open.remote()
-        if not ray.wait([opening], timeout=_HELD)[0]:
+        gpus = self._connection.gpus_of(RUN)
+        if not gpus:
             raise ConfigError(
-                "the run's node has no GPU left for rank 0",
+                "the run's node has no GPU for rank 0, as far as Ray knows",
                 path="trainer.ranks",
-                why="other processes of the cluster have them",
+                why="cluster.rank_gpus is 0, or `ray start` counted no GPU there",
                 fix="start the run on a node with a GPU for it, or set trainer.device=cpu",
             )
-        return _index(ray.get(opening).gpus[0], os.environ.get(_VISIBLE))
+        return _index(gpus[0], os.environ.get(_VISIBLE))
 
     def _end(self, disconnect: bool) -> None:
         """Kill what is left."""
-        for actor in (*self._actors, self._holder):
-            if actor is not None:
-                self._connection.remove(actor)
-        self._actors, self._holder = [], None
+        for actor in self._actors:
+            self._connection.remove(actor)
+        self._actors = []
         if disconnect:
             self._connection.close()
