@@ -42,6 +42,16 @@ class Prepared:
         return self.make()
 
 
+@dataclass(frozen=True, slots=True)
+class MadeModel:
+    """A chat model, and what it was made from."""
+
+    path: str
+    name: str
+    table: Table
+    model: Any
+
+
 @dataclass(slots=True)
 class ComponentBuilder:
     """Builds components and remembers which tables were consumed."""
@@ -55,6 +65,10 @@ class ComponentBuilder:
     """Paths of the referred components that are being made, outer ones first."""
     resources: list[Any] = field(default_factory=list)
     """Components that may have `open` and `close`, in the order in which they were made."""
+    chat_models: list[MadeModel] = field(default_factory=list)
+    """Inner ones before those that use them."""
+    elsewhere: Callable[[str, Table], Any] | None = None
+    """The stand-in for the chat model of a path and a table; None, as its result too: it is made here."""
 
     def make(self, kind: str, table: Any, path: str, name: str = "", also: Sequence[str] = ()) -> Any:
         """One component from its table; `also` are keys of it that are somebody else's, for hints.
@@ -63,7 +77,14 @@ class ComponentBuilder:
             ConfigError: no `type`, or settings that its Config refuses.
             PluginError: an unknown name, or a class that lacks a member of its kind.
         """
-        return self.prepare(kind, table, path, name, also)()
+        if kind != "chat_model":
+            return self.prepare(kind, table, path, name, also)()
+        table = dict(as_table(table))
+        if self.elsewhere is not None and (stand_in := self.elsewhere(path, table)) is not None:
+            return stand_in
+        made = self.prepare(kind, table, path, name, also)()
+        self.chat_models.append(MadeModel(path, name, table, made))
+        return made
 
     def prepare(self, kind: str, table: Any, path: str, name: str = "", also: Sequence[str] = ()) -> Prepared:
         """Validate a component's table now; calling the result imports the plugin and makes the component."""

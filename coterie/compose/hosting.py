@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
-from coterie.compose.builder import ComponentBuilder
+from coterie.compose.account import Shared, shared_parts
+from coterie.compose.builder import ComponentBuilder, MadeModel
 from coterie.core.config import Resolved
 from coterie.core.protocols import Engine, Executor
 from coterie.core.rollout.engine_client import LocalEngineClient
@@ -17,18 +18,13 @@ from coterie.core.rollout.side import LocalRolloutSide
 class HostsEngine(Protocol):
     """An executor that runs the engine in a process of its own, near the rollout sides."""
 
-    def host_engine(
-        self, engine: Engine, make: Callable[[], Engine], resources: Sequence[Any]
-    ) -> LocalEngineClient:
+    def host_engine(self, engine: Engine, make: Callable[[], Engine], shared: Shared) -> LocalEngineClient:
         """The client whose engine passes weights to the one that `make` makes there.
 
         Args:
             engine: the same engine in this process, which is never opened.
             make: picklable.
-            resources: sandboxes, tools and chat models of the rollout side.
-
-        Raises:
-            ConfigError: one of them can't be used in other processes.
+            shared: what the run has once, and how a rollout side is made that asks for it.
         """
 
 
@@ -64,12 +60,21 @@ def share_cluster(executor: Executor, trainer: Any) -> None:
 
 
 def engine_client(
-    resolved: Resolved, engine: Engine, executor: Executor, side: LocalRolloutSide
+    resolved: Resolved,
+    engine: Engine,
+    executor: Executor,
+    side: LocalRolloutSide,
+    chat_models: Sequence[MadeModel],
 ) -> LocalEngineClient:
-    """The client of the engine, which the executor may have elsewhere."""
+    """The client of the engine, which the executor may have elsewhere.
+
+    Args:
+        chat_models: of the rollout side, in the order in which they were made.
+    """
     if not isinstance(executor, HostsEngine):
         return LocalEngineClient(engine)
-    return executor.host_engine(engine, partial(make_engine, resolved), side.resources)
+    shared = shared_parts(resolved, side, chat_models)
+    return executor.host_engine(engine, partial(make_engine, resolved), shared)
 
 
 def make_engine(resolved: Resolved) -> Engine:

@@ -5,6 +5,7 @@ Those are for composing, plans, warm starts and data.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -99,6 +100,13 @@ class WarmStarts(Protocol):
 class UsesRunFolder(Protocol):
     def use_run_folder(self, folder: Path) -> None:
         """Store files in the run's folder, such as paid answers; called before `open` of a training run."""
+
+
+@runtime_checkable
+class SharesSlots(Protocol):
+    def use_slots(self, slots: Callable[[str, int], asyncio.Semaphore]) -> None:
+        """Take a semaphore of all processes of the run, by a name and its number, for what it does at once;
+        called before `open` where several processes have the component."""
 
 
 @runtime_checkable

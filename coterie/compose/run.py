@@ -143,7 +143,7 @@ def _prepare(resolved: Resolved, splits: Collection[Split]) -> Prepared:
         pinned = plays_pinned(config, trainer)
         check_versions(config, engine, trainer, pinned)
         share_cluster(components["executor"], trainer)
-        client = engine_client(resolved, engine, components["executor"], side)
+        client = engine_client(resolved, engine, components["executor"], side, builder.chat_models)
         return Run(
             resolved=resolved,
             rollout_side=side,

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import coterie
-from coterie.compose import compose, prepare
+from coterie.compose import prepare
 from coterie.compose.settings import settings_of
 from coterie.core.errors import ConfigError, MissingExtra
 from coterie.recipes import load
@@ -52,12 +52,3 @@ def test_a_run_without_ray_names_the_extra(monkeypatch, tmp_path):
     with pytest.raises(MissingExtra, match="ray") as error:
         coterie.train(MATRIX, overlays=["ray"], out=tmp_path / "run")
     assert "coterie[ray]" in error.value.fix
-
-
-def test_a_model_of_a_server_is_refused_with_ray():
-    chat = "chat_models={coach: {type: openai, model: some, api_key: '${KEY}'}}"
-    coach = "rewards.coach={type: coach, model: coach}"
-    resolved = load("mathchat_coach", scale="smoke", overlays=["ray"], overrides=[chat, coach])
-    with pytest.raises(ConfigError, match="can't be used with executor 'ray' yet") as error:
-        compose(resolved)
-    assert error.value.path == "chat_models.coach"

@@ -10,7 +10,7 @@ import socket
 import tempfile
 import threading
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from coterie.backends.cluster.placement import Node, Process
 from coterie.backends.cluster.processes import processes_of
 from coterie.backends.cluster.reservation import Reservation
 from coterie.backends.cluster.settings import ClusterConfig
+from coterie.backends.cluster.variables import secret_variables, without
 from coterie.core.config import RunConfig
 from coterie.core.errors import MissingExtra, UserError
 
@@ -109,6 +110,8 @@ class Connection:
         """Whether this object has connected, and disconnects."""
         self._actors: list[Any] = []
         self._losses = 0
+        self.named: frozenset[str] = frozenset()
+        """Environment variables that the configuration names: Ray's processes are started without them."""
 
     def open(self) -> None:
         """Connect, if it isn't; start a cluster on this machine where there is none to connect to.
@@ -140,7 +143,7 @@ class Connection:
             common = {"log_to_driver": False, "logging_level": logging.ERROR, "namespace": uuid.uuid4().hex}
             if address == LOCAL:
                 cpus = max(os.cpu_count() or 1, math.ceil(sum(process.cpus for process in self._planned)))
-                with _variables(QUIET):
+                with _variables(QUIET), without(self.secrets()):
                     self.ray.init(address=LOCAL, num_cpus=cpus, include_dashboard=False, **common)
                 return
             try:
@@ -154,12 +157,18 @@ class Connection:
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, before)
 
-    def actor(self, cls: type, *, cpus: float = 0.0, gpus: float = 0.0, name: str) -> Any:
+    def secrets(self, names: Collection[str] | None = None) -> dict[str, str]:
+        """Environment variables with secrets, of these names or all. They go in a method call, never else."""
+        secrets = secret_variables(self.named)
+        return {name: value for name, value in secrets.items() if names is None or name in names}
+
+    def actor(self, cls: type, *, cpus: float = 0.0, gpus: float = 0.0, name: str, here: bool = False) -> Any:
         """The handle of a new actor. It ends with the run's process at the latest: none is detached.
 
         Args:
             name: of a process of the plan, which says where it is and what it takes; for others `cpus` and
                 `gpus` do.
+            here: whether one that isn't planned must be on the node of the run's process.
         """
         variables = {name: os.environ[name] for name in KEPT if name in os.environ}
         planned = {} if self._reservation is None else self._reservation.options(name)
@@ -171,6 +180,11 @@ class Connection:
             "runtime_env": {"env_vars": variables},
             **planned,
         }
+        if here and not planned:
+            from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+            node = self.ray.get_runtime_context().get_node_id()
+            options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=False)
         handle = self.ray.remote(cls).options(max_concurrency=100_000, **options).remote()
         self._actors.append(handle)
         return handle

@@ -84,6 +84,7 @@ def _engine(run: RunConfig, settings: ClusterConfig, engine: Any) -> Process:
         ENGINE,
         settings.engine_cpus,
         settings.engine_gpus,
+        with_run=isinstance(engine, RemoteSettings),  # its answers and its budget are in the run's folder
         setting="cluster.engine_gpus",
         cpu_setting="cluster.engine_cpus",
         holds=holds,

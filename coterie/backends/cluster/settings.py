@@ -52,3 +52,8 @@ class ClusterConfig(PluginConfig):
     timeout: Annotated[float, SAME] = Field(
         60, gt=1, description="Seconds without an answer after which a process counts as dead."
     )
+    variables: Annotated[list[str], SAME] = Field(
+        ["HF_TOKEN"],
+        description="Environment variables of the run's process that its other processes get although they "
+        "are secret: tokens of a model hub, or the key of a plugin that calls a server itself.",
+    )

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from coterie.backends.remote.secrets import redacted
 from coterie.core.errors import UserError
 from coterie.discovery import plugins
 
@@ -36,7 +37,7 @@ def sent_error(
     if isinstance(exit_, SystemExit):
         error = _without_exit(error, exit_, where, path)
     if not isinstance(error, UserError):
-        where += ":\n" + "".join(traceback.format_exception(error)).rstrip()
+        where += ":\n" + redacted("".join(traceback.format_exception(error)).rstrip())
     error.add_note(where)
     try:
         data = dumps((type(error), error.args, vars(error)))

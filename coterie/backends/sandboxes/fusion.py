@@ -7,7 +7,8 @@ import base64
 import dataclasses
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Annotated, Any, Literal
 
 import httpx
@@ -104,6 +105,11 @@ class SandboxFusion(Plugin):
     def __init__(self, config: Any = None, build: Any = None) -> None:
         super().__init__(config, build)
         self._lifetime = Lifetime()
+        self._slots: AbstractAsyncContextManager[Any] = nullcontext()
+
+    def use_slots(self, slots: Callable[[str, int], asyncio.Semaphore]) -> None:
+        """Bound requests at once over all processes of a run."""
+        self._slots = slots(self._path, self.config.concurrency)
 
     async def open(self) -> None:
         """Connect, ping the server, and find out by two harmless programs what keeps runs apart there.
@@ -340,7 +346,7 @@ class SandboxFusion(Plugin):
         nonce = wire.new_nonce()
         grace = self.config.grace_seconds
         body = wire.request(programs, limits, grace, nonce, refuse=refuse, probe=probe)
-        async with self._gate:
+        async with self._gate, self._slots:
             answer = await self._connected().answer("POST", "/run_code", seconds, json.dumps(body).encode())
         try:
             table = json.loads(answer)

@@ -5,12 +5,15 @@ docs/sandbox.md describes the design and the protections.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import functools
 import importlib.resources
 import logging
 import os
 import socket
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -69,6 +72,15 @@ class LocalSandbox(Plugin):
         self._pool: Pool | None = None
         self._hello: dict[str, Any] = {}
         self._lifetime = Lifetime()
+        self._slots: AbstractAsyncContextManager[Any] = nullcontext()
+
+    def use_slots(self, slots: Callable[[str, int], asyncio.Semaphore]) -> None:
+        """Bound programs at once over all processes of a run: `workers`, or each machine's CPUs."""
+        path = getattr(self.build, "path", "") or "sandbox"
+        if self.config.workers is not None:
+            self._slots = slots(path, self.config.workers)
+        else:
+            self._slots = slots(f"{path} of {socket.gethostname()}", _cpus())
 
     async def open(self) -> None:
         """Start the workers; nothing where the sandbox is open.
@@ -85,7 +97,7 @@ class LocalSandbox(Plugin):
         for path in shown:
             if not os.path.isdir(path):
                 raise ConfigError(f"there is no folder {path}", fix="name one that exists", path="packages")
-        count = self.config.workers or len(os.sched_getaffinity(0))
+        count = self.config.workers or _cpus()
         why = ""
         if self.config.namespaces != "off":
             try:
@@ -187,7 +199,8 @@ class LocalSandbox(Plugin):
         why = ""
         for _ in range(2):
             try:
-                return await self._once(programs)
+                async with self._slots:
+                    return await self._once(programs)
             except LostWorker as error:
                 why = str(error)
         raise PolicyFault(f"a program ended its worker twice: {why}")
@@ -235,6 +248,10 @@ class LocalSandbox(Plugin):
             for link in filter(None, links):
                 link.close()
             raise
+
+
+def _cpus() -> int:
+    return len(os.sched_getaffinity(0))
 
 
 def _judge() -> list[Module]:

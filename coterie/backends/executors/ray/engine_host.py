@@ -13,15 +13,18 @@ that takes the place of another one gets them from the rollout hosts (`restore`)
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import pickle
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 from coterie.backends.cluster.code import Code, use_code
+from coterie.backends.cluster.records import Record, Records
 from coterie.backends.cluster.wire import answered, sent_error
 from coterie.backends.executors.ray.exchange import (
     Answer,
@@ -39,6 +42,14 @@ from coterie.core.plugins.origin import closed, plugin_call, plugin_open
 from coterie.core.protocols import Codec, Engine, EngineContext
 from coterie.core.rollout.engine_client import IdleTime, LocalEngineClient
 from coterie.core.types import Call, Key, Request
+
+
+@runtime_checkable
+class UsesFolder(Protocol):
+    """An engine that stores files in the run's folder."""
+
+    def use_run_folder(self, folder: Path) -> None:
+        """Take the run's folder, before `open`."""
 
 
 class CountedRollouts(ActiveRollouts):
@@ -69,30 +80,39 @@ class EngineHost:
         again, asks for it: it is counted as waiting, and a batch could begin without the others."""
         self._news: dict[str, asyncio.Event] = {}
         self._receiver = Receiver()
+        self._records = Records(logging.INFO)
         self._codecs: dict[str, Codec] = {}
         """Those that hosts have."""
         self._engine: Engine
         self._client: LocalEngineClient
 
     @answered
-    async def open(self, code: Code, payload: bytes) -> int:
-        """Make and open the engine; returns the process id."""
+    async def open(
+        self, code: Code, payload: bytes, folder: Path | None, variables: Mapping[str, str]
+    ) -> int:
+        """Make and open the engine; returns the process id.
+
+        Args:
+            payload: the pickled function that makes it, and its context.
+            folder: the run's.
+            variables: environment variables with secrets.
+        """
+        os.environ.update(variables)
         use_code(code)
+        self._records.keep()
         make: Callable[[], Engine]
         ctx: EngineContext
         make, ctx = pickle.loads(payload)
-        self._engine = make()
+        self._engine = engine = make()
         self._client = LocalEngineClient(self._engine, self._active, IdleTime())
-        with plugin_open(self._engine):
-            await self._engine.open(replace(ctx, active_rollouts=self._active))
+        if folder is not None and isinstance(engine, UsesFolder):
+            with plugin_call(engine, "use_run_folder"):
+                engine.use_run_folder(folder)
+        with plugin_open(engine):
+            await engine.open(replace(ctx, active_rollouts=self._active))
         return os.getpid()
 
     # ------------------------------------------------------------------------------------------ for the run
-
-    @answered
-    async def alive(self, patience: float) -> None:
-        """Answer after so many seconds: so the run notes that the process has ended, or hangs."""
-        await asyncio.sleep(patience)
 
     @answered
     async def introduce(self, sent: SentWeights) -> None:
@@ -156,11 +176,18 @@ class EngineHost:
                 task.cancel()
 
     @answered
-    async def close(self) -> None:
+    async def records(self, patience: float) -> list[Record]:
+        """What was logged here, once there is something, or after `patience` seconds."""
+        return await self._records.next(patience)
+
+    @answered
+    async def close(self) -> list[Record]:
+        """Close the engine; returns what was logged."""
         for kept in self._kept.values():
             for _, task in kept.values():
                 task.cancel()
         await closed(self._engine)
+        return self._records.take()
 
     # ---------------------------------------------------------------------------------------- for the hosts
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,13 +15,12 @@ from coterie.backends.cluster.code import own_code
 from coterie.backends.cluster.connection import Connection
 from coterie.backends.cluster.settings import ClusterConfig
 from coterie.backends.cluster.wire import received_error, unwrapped
+from coterie.backends.executors.ray.account_client import RunAccount
 from coterie.backends.executors.ray.hosted_engine import HostedEngine, HostedIdleTime
 from coterie.backends.executors.ray.rollout_host import Report, RolloutHost, unpacked
-from coterie.backends.remote.settings import RemoteSettings
 from coterie.core.config import validate
 from coterie.core.errors import ConfigError, UserError
 from coterie.core.plugins import Plugin, PluginConfig
-from coterie.core.plugins.origin import origin_of
 from coterie.core.protocols import Engine, ExecutorContext, Rollout, RolloutJob, ScoredRollout
 from coterie.core.rollout.engine_client import STEP, LocalEngineClient
 from coterie.core.types import Tree
@@ -80,6 +79,9 @@ class RayExecutor(Plugin):
         self.settings: ClusterConfig = validate(ClusterConfig, table or {}, "cluster")
         self._connection = Connection(self.settings, build.run if build is not None else None)
         self._engine: HostedEngine
+        self._account: RunAccount
+        self._variables: set[str] = set()
+        """Secret environment variables that hosts get."""
         self._hosts: list[_Host] = []
         self._queue: list[_Job] = []
         self._jobs: dict[int, _Job] = {}
@@ -101,17 +103,19 @@ class RayExecutor(Plugin):
         """Where a trainer's other ranks are; the engine's close disconnects."""
         return self._connection
 
-    def host_engine(
-        self, engine: Engine, make: Callable[[], Engine], resources: Sequence[Any]
-    ) -> LocalEngineClient:
+    def host_engine(self, engine: Engine, make: Callable[[], Engine], shared: Any) -> LocalEngineClient:
         """The client of an engine that `make` makes in a process of the cluster.
 
-        Raises:
-            ConfigError: `engine`, the same in this process, or a resource of the rollout side is a server's.
+        Args:
+            shared: what the run has once, as `compose.account.Shared`.
         """
-        for plugin in (engine, *resources):
-            _check_remote(plugin)
-        self._engine = HostedEngine(make, self._connection)
+        self._connection.named, named = shared.variables.every, shared.variables
+        self._account = RunAccount(shared, self._connection)
+        self._variables = {*named.sides, *self.settings.variables}
+        # An engine that stores files in the run's folder calls a server: it has a budget, a cache and a key.
+        here = hasattr(engine, "use_run_folder")
+        variables = None if here else {*named.engine, *self.settings.variables}
+        self._engine = HostedEngine(make, self._connection, here=here, variables=variables)
         self._engine.replaced, self._engine.failed = self._reconnect, self._fail
         client = LocalEngineClient(self._engine, idle_time=HostedIdleTime(self._engine))
         self._drawn = client.drawn
@@ -125,7 +129,7 @@ class RayExecutor(Plugin):
             UserError: the rollout side can't be made there.
         """
         try:
-            self._side = self._connection.ray.cloudpickle.dumps(ctx.make_side)
+            self._side = self._connection.ray.cloudpickle.dumps(self._account.shared.make_side)
         except Exception as error:  # what is pickled raises what it likes
             what, why = (
                 "the rollout side can't be sent to other processes",
@@ -133,9 +137,14 @@ class RayExecutor(Plugin):
             )
             fix = "keep what can't be pickled out of the configuration, or set executor=local"
             raise ConfigError(what, path="executor", why=why, fix=fix) from error
-        made = await asyncio.gather(
-            *(self._new_host() for _ in range(self.settings.workers)), return_exceptions=True
+        self._account.start()
+        account, *made = await asyncio.gather(
+            self._account.open(self._engine.folder, self._fail),
+            *(self._new_host() for _ in range(self.settings.workers)),
+            return_exceptions=True,
         )
+        if isinstance(account, BaseException):
+            raise account
         errors = {str(each): each for each in made if isinstance(each, BaseException)}
         if len(errors) > 1 and all(isinstance(error, UserError) for error in errors.values()):
             what = f"{len(errors)} rollout hosts can't be opened"
@@ -189,6 +198,7 @@ class RayExecutor(Plugin):
         for host in self._hosts:
             self._connection.remove(host.handle)
         self._hosts.clear()
+        await self._account.close()
 
     # ---------------------------------------------------------------------------------------------- sending
 
@@ -250,8 +260,10 @@ class RayExecutor(Plugin):
         self._made += 1
         handle = self._connection.actor(RolloutHost, cpus=self.settings.worker_cpus, name=name)
         host = _Host(name, handle)
+        secrets, account = self._connection.secrets(self._variables), self._account.handle
+        opening = (name, own_code(), self._side, account, secrets)
         try:
-            host.pid = await self._call(host, "open", name, own_code(), self._side)
+            host.pid = await self._call(host, "open", *opening)
         except _Gone as error:
             raise UserError(f"{name} ended while it was opened", path="executor", why=str(error)) from error
         return host
@@ -363,6 +375,7 @@ class RayExecutor(Plugin):
         else:  # the engine host was replaced meanwhile, and knows neither
             self._beside(self._told(new, self._counted(new, jobs), [*new.jobs]))
             new.start = self._engine.start
+        await self._account.drop(host.name)
         new.loop = asyncio.ensure_future(self._watch(new))  # not before: it may be gone already, too
         await self._hand(new, jobs)
         seconds = time.perf_counter() - began
@@ -395,14 +408,6 @@ class RayExecutor(Plugin):
         for job in [*self._jobs.values()]:
             if not job.result.done():
                 job.result.set_exception(error)
-
-
-def _check_remote(plugin: Any) -> None:
-    """Refuse a plugin that calls a server with limits, a budget or a key: they are of one process."""
-    if isinstance(getattr(plugin, "config", None), RemoteSettings):
-        what = f"{origin_of(plugin)} can't be used with executor 'ray' yet"
-        why = "each process would have limits and a budget of its own, and the key in its environment"
-        raise ConfigError(what, path=origin_of(plugin).path, why=why, fix="set executor=local")
 
 
 class _Gone(Exception):

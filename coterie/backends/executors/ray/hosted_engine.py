@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from coterie.backends.cluster.code import own_code
 from coterie.backends.cluster.connection import Connection
+from coterie.backends.cluster.records import log_again
 from coterie.backends.cluster.wire import unwrapped
+from coterie.backends.executors.ray.account_client import CLOSE_SECONDS
 from coterie.backends.executors.ray.engine_host import EngineHost
 from coterie.backends.executors.ray.shipping import KeptWeights, Sender
 from coterie.core.concurrency.active_rollouts import ActiveRollouts
@@ -33,10 +36,21 @@ class HostedEngine:
 
     Args:
         make: makes the engine, in any process. Picklable.
+        here: whether it must be on the node of the run's process.
+        variables: names of the secret environment variables that it gets; None: all.
     """
 
-    def __init__(self, make: Callable[[], Engine], connection: Connection) -> None:
-        self._make, self._connection = make, connection
+    def __init__(
+        self,
+        make: Callable[[], Engine],
+        connection: Connection,
+        *,
+        here: bool = False,
+        variables: Collection[str] | None = (),
+    ) -> None:
+        self._make, self._connection, self._here, self._variables = make, connection, here, variables
+        self.folder: Path | None = None
+        """The run's."""
         self._sender = Sender()
         self._kept: KeptWeights
         self._codecs: dict[str, Codec] = {}
@@ -54,6 +68,10 @@ class HostedEngine:
         self.failed: Callable[[BaseException], None] = lambda error: None
         """Called with the error that ends the run, since there can't be another engine host."""
 
+    def use_run_folder(self, folder: Path) -> None:
+        """Take the run's folder, for the engine and the account; called before `open`."""
+        self.folder = folder
+
     async def open(self, ctx: EngineContext) -> None:
         """Connect to the cluster, and open the engine there.
 
@@ -67,7 +85,7 @@ class HostedEngine:
         self._payload = ray.cloudpickle.dumps((self._make, replace(ctx, active_rollouts=ActiveRollouts())))
         self.actor = self._new()
         try:
-            self.pid = unwrapped(await self.actor.open.remote(own_code(), self._payload))
+            self.pid = await self._opened(self.actor)
         except ray.exceptions.RayError as error:
             raise _gone(_reason(error)) from error
         self._watching = asyncio.ensure_future(self._watch())
@@ -113,9 +131,10 @@ class HostedEngine:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         try:
+            seconds = CLOSE_SECONDS if self._here else self._connection.settings.timeout
             if self.pid:
-                async with asyncio.timeout(self._connection.settings.timeout):
-                    unwrapped(await self.actor.close.remote())
+                async with asyncio.timeout(seconds):
+                    log_again(unwrapped(await self.actor.close.remote()))
         except (TimeoutError, self._connection.ray.exceptions.RayError):
             pass  # its process is gone or hangs, and is killed
         finally:
@@ -165,16 +184,21 @@ class HostedEngine:
 
     def _new(self) -> Any:
         cpus, gpus = self._connection.settings.engine_cpus, self._connection.settings.engine_gpus
-        return self._connection.actor(EngineHost, cpus=cpus, gpus=gpus, name="engine")
+        return self._connection.actor(EngineHost, cpus=cpus, gpus=gpus, name="engine", here=self._here)
+
+    async def _opened(self, actor: Any) -> int:
+        """Open the engine in a process; returns its id."""
+        secrets = self._connection.secrets(self._variables)
+        return int(unwrapped(await actor.open.remote(own_code(), self._payload, self.folder, secrets)))
 
     async def _watch(self) -> None:
-        """Replace an engine host as soon as it is gone."""
+        """Log what is logged there, and replace an engine host as soon as it is gone."""
         timeout = self._connection.settings.timeout
         while True:
             start = self.start
             try:
                 async with asyncio.timeout(timeout):
-                    unwrapped(await self.actor.alive.remote(timeout / 4))
+                    log_again(unwrapped(await self.actor.records.remote(timeout / 4)))
                 continue
             except TimeoutError:
                 why = f"no answer for {timeout:g} s"
@@ -223,7 +247,7 @@ class HostedEngine:
 
     async def _fill(self, actor: Any) -> int:
         """Open the engine in a new process, with all weights that it had; returns the process id."""
-        pid = int(unwrapped(await actor.open.remote(own_code(), self._payload)))
+        pid = await self._opened(actor)
         for stored in self._kept.introductions:
             unwrapped(await actor.introduce.remote(stored))
         for policy, version, stored, leases in [*self._kept.versions()]:

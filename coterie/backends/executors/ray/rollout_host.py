@@ -8,13 +8,15 @@ import os
 import pickle
 import zlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from coterie.backends.cluster.code import Code, use_code
 from coterie.backends.cluster.wire import Answered, answered, sent_error
+from coterie.backends.executors.ray.account_client import AccountClient, call_account
 from coterie.backends.executors.ray.exchange import EngineGone, Place
 from coterie.backends.executors.ray.host_client import HostEngineClient, Method
 from coterie.core.protocols import RolloutJob, RolloutSide, ScoredRollout
@@ -89,17 +91,23 @@ class RolloutHost:
         self._client: HostEngineClient | None = None
 
     @answered
-    async def open(self, name: str, code: Code, make: bytes) -> int:
+    async def open(
+        self, name: str, code: Code, make: bytes, account: Any, variables: Mapping[str, str]
+    ) -> int:
         """Make the rollout side; returns the process id.
 
         Args:
             make: the pickled function that makes it.
+            account: handle of the account; None: the run has none.
+            variables: environment variables with secrets.
         """
+        os.environ.update(variables)
         use_code(code)
         log = logging.getLogger("coterie")
         log.addHandler(_Records(self._records, self._news.set))
         log.propagate = False
-        self._side = pickle.loads(make)()
+        call = None if account is None else partial(call_account, account)
+        self._side = pickle.loads(make)(AccountClient(call, name))
         self._name = name
         return os.getpid()
 
