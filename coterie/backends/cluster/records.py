@@ -18,6 +18,7 @@ class Records(logging.Handler):
         super().__init__(level)
         self._records: list[Record] = []
         self._news = asyncio.Event()
+        self._ends = False
 
     def keep(self) -> None:
         """Begin."""
@@ -41,7 +42,11 @@ class Records(logging.Handler):
         with suppress(TimeoutError):
             async with asyncio.timeout(patience):
                 await self._news.wait()
-        return self.take()
+        return [] if self._ends else self.take()
+
+    def end(self) -> None:
+        """From now on `next` gives nothing: whoever waited for it may be gone, and `take` has the rest."""
+        self._ends = True
 
 
 def log_again(records: Sequence[Record]) -> None:

@@ -120,6 +120,7 @@ class AccountHost:
     @answered
     async def close(self) -> list[Record]:
         """Let the calls that were sent finish, and close the models; returns what was logged."""
+        self._records.end()
         if self._models is not None:
             await self._models.close()
         return self._records.take()

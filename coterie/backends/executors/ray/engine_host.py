@@ -183,6 +183,7 @@ class EngineHost:
     @answered
     async def close(self) -> list[Record]:
         """Close the engine; returns what was logged."""
+        self._records.end()
         for kept in self._kept.values():
             for _, task in kept.values():
                 task.cancel()
