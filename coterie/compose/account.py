@@ -194,10 +194,10 @@ def make_models(resolved: Resolved, models: Sequence[SharedModel]) -> SharedMode
     for model in models:
         entry = model.path == f"chat_models.{model.name}"
         if not entry or model.path not in builder.shared:
-            one = checked("chat_model", builder.make("chat_model", model.table, model.path, model.name))
+            new = checked("chat_model", builder.make("chat_model", model.table, model.path, model.name))
             if entry:
-                builder.shared[model.path] = one
-            made.append(one)
+                builder.shared[model.path] = new
+            made.append(new)
         else:
             made.append(builder.shared[model.path])
     return SharedModels(made, tuple(builder.resources))

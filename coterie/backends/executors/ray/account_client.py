@@ -114,7 +114,7 @@ class AccountClient:
     def __init__(self, call: Call | None, host: str) -> None:
         self._call, self._host = call, host
         self._numbers = 0
-        self._telling: set[asyncio.Future[Any]] = set()
+        self._sending: set[asyncio.Future[Any]] = set()
 
     def number(self) -> int:
         """A number that this host has not used."""
@@ -159,14 +159,14 @@ class AccountClient:
     def tell(self, method: str, *arguments: Any) -> None:
         """Call a method whose answer nobody waits for."""
         assert self._call is not None
-        telling = asyncio.ensure_future(self._call(method, *arguments))
-        self._telling.add(telling)
-        telling.add_done_callback(self._end)
+        sending = asyncio.ensure_future(self._call(method, *arguments))
+        self._sending.add(sending)
+        sending.add_done_callback(self._end)
 
-    def _end(self, telling: asyncio.Future[Any]) -> None:
-        self._telling.discard(telling)
-        if not telling.cancelled():
-            telling.exception()  # where the account is gone, its next answer says so
+    def _end(self, sending: asyncio.Future[Any]) -> None:
+        self._sending.discard(sending)
+        if not sending.cancelled():
+            sending.exception()  # where the account is gone, its next answer says so
 
 
 class SharedSemaphore(asyncio.Semaphore):

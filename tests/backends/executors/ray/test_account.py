@@ -231,7 +231,7 @@ def everything():
             yield f"kv {name}", name + (gcs.internal_kv_get(name, space) or b"")
 
 def look(done, expected, row):
-    processes = found = 0
+    processes = keys = 0
     for process in Path("/proc").iterdir():
         try:
             environ = (process / "environ").read_bytes() if process.name.isdigit() else b""
@@ -239,10 +239,10 @@ def look(done, expected, row):
             continue
         if process.name != str(os.getpid()):
             processes += b"RAY_TMPDIR=" + os.environ["RAY_TMPDIR"].encode() in environ
-            found += key.encode() in environ
+            keys += key.encode() in environ
     parts = dict(everything())
     shown = [name for name, content in parts.items() if key.encode() in content]
-    report.update(processes=processes, found=found, shown=shown, parts=len(parts),
+    report.update(processes=processes, keys=keys, shown=shown, parts=len(parts),
                   actors=parts["table 0"].count(b"AccountHost") > 0)
 
 coterie.train("plan_path", scale="smoke", overlays=["ray"], progress=look, out=folder, overrides=[
@@ -290,7 +290,7 @@ def test_a_key_is_nowhere_on_the_cluster(tmp_path):
             assert done.returncode == 0, done.stderr[-3000:]
             assert all(asked.headers["authorization"] == f"Bearer {KEY}" for asked in server.asked)
         report = json.loads(done.stdout.splitlines()[-1])
-        assert report["processes"] >= 5 and report["found"] == 0
+        assert report["processes"] >= 5 and report["keys"] == 0
         assert report["actors"] and report["parts"] > 4 and report["shown"] == []
         files = [file for file in [*Path(session).rglob("*"), *tmp_path.rglob("*")] if file.is_file()]
         assert any(
@@ -298,8 +298,10 @@ def test_a_key_is_nowhere_on_the_cluster(tmp_path):
         )
         contents = {file: file.read_bytes() for file in files}
         assert [file for file, content in contents.items() if b"pl4nted" in unpacked(content)] == []
-        told = b"".join(unpacked(file.read_bytes()) for file in tmp_path.rglob("*.gz"))
-        assert b"answered 400" in told and b"Bearer ${A_KEY}" in told, "errors that repeat it have travelled"
+        records = b"".join(unpacked(file.read_bytes()) for file in tmp_path.rglob("*.gz"))
+        assert b"answered 400" in records and b"Bearer ${A_KEY}" in records, (
+            "errors that repeat it have travelled"
+        )
         assert "pl4nted" not in done.stdout + done.stderr
         written = (tmp_path / "run" / "remote").iterdir()
         assert {"usage-engine.json", "usage-judge.json", "engine.sqlite", "judge.sqlite"} <= {
