@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 from coterie.backends.cluster.code import own_code
@@ -17,48 +16,17 @@ from coterie.backends.cluster.settings import ClusterConfig
 from coterie.backends.cluster.wire import received_error, unwrapped
 from coterie.backends.executors.ray.account_client import RunAccount
 from coterie.backends.executors.ray.hosted_engine import HostedEngine, HostedIdleTime
+from coterie.backends.executors.ray.jobs import HostedJob, HostGone, HostHandle
 from coterie.backends.executors.ray.rollout_host import Report, RolloutHost, unpacked
 from coterie.core.config import validate
 from coterie.core.errors import ConfigError, UserError
 from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.protocols import Engine, ExecutorContext, Rollout, RolloutJob, ScoredRollout
 from coterie.core.rollout.engine_client import STEP, LocalEngineClient
-from coterie.core.types import Tree
 
 log = logging.getLogger("coterie")
 LOSSES = 3
 """Hosts that may be gone while they play a job; it is taken for the cause then."""
-
-
-@dataclass(slots=True, eq=False)
-class _Job:
-    """A job that is not done."""
-
-    number: int
-    job: RolloutJob
-    result: asyncio.Future[tuple[Tree, ScoredRollout]]
-    step: int
-    """The step in play that it belongs to; 0: none."""
-    host: _Host | None = None
-    losses: int = 0
-    """Hosts that were gone while they played it."""
-
-    @property
-    def place(self) -> tuple[str, str, int, int]:
-        return self.job.cohort, self.job.task.id, self.job.epoch, self.job.chain
-
-
-@dataclass(slots=True, eq=False)
-class _Host:
-    """A rollout host, as the run knows it."""
-
-    name: str
-    handle: Any
-    pid: int = 0
-    jobs: dict[int, _Job] = field(default_factory=dict)
-    loop: asyncio.Task[None] | None = None
-    start: int = -1
-    """The number of the engine host that it asks."""
 
 
 class RayExecutor(Plugin):
@@ -82,9 +50,9 @@ class RayExecutor(Plugin):
         self._account: RunAccount
         self._variables: set[str] = set()
         """Secret environment variables that hosts get."""
-        self._hosts: list[_Host] = []
-        self._queue: list[_Job] = []
-        self._jobs: dict[int, _Job] = {}
+        self._hosts: list[HostHandle] = []
+        self._queue: list[HostedJob] = []
+        self._jobs: dict[int, HostedJob] = {}
         """Those that are not done, by number."""
         self._numbers = self._made = 0
         self._drawn = Counter[int]()
@@ -151,14 +119,14 @@ class RayExecutor(Plugin):
             raise UserError(what, path="cluster", why="\n".join(errors))
         if errors:
             raise next(iter(errors.values()))
-        self._hosts = [host for host in made if isinstance(host, _Host)]
+        self._hosts = [host for host in made if isinstance(host, HostHandle)]
 
     async def play(self, job: RolloutJob) -> Rollout:
         """Play a job on the host that has the fewest."""
         if self._lost is not None:
             raise self._lost
         loop = asyncio.get_running_loop()
-        waiting = _Job(self._numbers, job, loop.create_future(), STEP.get())
+        waiting = HostedJob(self._numbers, job, loop.create_future(), STEP.get())
         self._numbers += 1
         self._queue.append(waiting)
         self._jobs[waiting.number] = waiting
@@ -219,7 +187,7 @@ class RayExecutor(Plugin):
             host.loop = asyncio.ensure_future(self._watch(host))
         await asyncio.sleep(0)  # all jobs of a step are asked for in one turn of the loop
         while self._queue and self._hosts:
-            shares: dict[_Host, list[_Job]] = {}
+            shares: dict[HostHandle, list[HostedJob]] = {}
             while self._queue:
                 host = min(self._hosts, key=lambda host: len(host.jobs))
                 if len(host.jobs) >= self.settings.max_live:
@@ -234,47 +202,47 @@ class RayExecutor(Plugin):
             for host, jobs in shares.items():
                 await self._hand(host, jobs)
 
-    def _counted(self, host: _Host, jobs: Iterable[_Job]) -> Awaitable[None]:
+    def _counted(self, host: HostHandle, jobs: Iterable[HostedJob]) -> Awaitable[None]:
         """Let the engine host count jobs that are about to be sent to a host."""
         cohorts = Counter(job.job.cohort for job in jobs)
         return self._engine.notify("send", host.name, dict(cohorts))
 
-    async def _hand(self, host: _Host, jobs: list[_Job]) -> None:
-        with suppress(_Gone):  # `_watch` notices too, and gives its jobs to another
+    async def _hand(self, host: HostHandle, jobs: list[HostedJob]) -> None:
+        with suppress(HostGone):  # `_watch` notices too, and gives its jobs to another
             await self._call(host, "play", host.start, [(job.number, job.job) for job in jobs])
 
-    async def _cancelled(self, job: _Job) -> None:
+    async def _cancelled(self, job: HostedJob) -> None:
         if job in self._queue:
             self._queue.remove(job)
         elif job.host is not None and job.host.jobs.pop(job.number, None) is not None:
             try:
                 self._drawn[job.step] += await self._call(job.host, "cancel", job.number)
                 await self._engine.notify("forget", [job.place])
-            except (_Gone, UserError):
+            except (HostGone, UserError):
                 return
 
     # ------------------------------------------------------------------------------------------------ hosts
 
-    async def _new_host(self) -> _Host:
+    async def _new_host(self) -> HostHandle:
         name = f"rollout host {self._made}"
         self._made += 1
         handle = self._connection.actor(RolloutHost, cpus=self.settings.worker_cpus, name=name)
-        host = _Host(name, handle)
+        host = HostHandle(name, handle)
         secrets, account = self._connection.secrets(self._variables), self._account.handle
         opening = (name, own_code(), self._side, account, secrets)
         try:
             host.pid = await self._call(host, "open", *opening)
-        except _Gone as error:
+        except HostGone as error:
             raise UserError(f"{name} ended while it was opened", path="executor", why=str(error)) from error
         return host
 
-    async def _begin(self, host: _Host) -> None:
+    async def _begin(self, host: HostHandle) -> None:
         """Give a host the codecs, known once the engine has weights."""
         batches = await self._engine.call("batches")
         codecs = {policy: self._engine.codec(policy) for policy in self._engine.policies}
         sent = self._connection.ray.cloudpickle.dumps(codecs)
         host.start, actor = self._engine.start, self._engine.actor
-        with suppress(_Gone):  # `_watch` notices too
+        with suppress(HostGone):  # `_watch` notices too
             await self._call(host, "begin", actor, sent, batches)
 
     def _reconnect(self, why: str, seconds: float) -> None:
@@ -287,10 +255,10 @@ class RayExecutor(Plugin):
                 self._beside(self._told(host, counted, [*host.jobs]))
                 host.start = self._engine.start
 
-    async def _told(self, host: _Host, counted: Awaitable[None], numbers: list[int]) -> None:
+    async def _told(self, host: HostHandle, counted: Awaitable[None], numbers: list[int]) -> None:
         actor, start = self._engine.actor, self._engine.start
         await counted
-        with suppress(_Gone):  # `_watch` notices too
+        with suppress(HostGone):  # `_watch` notices too
             await self._call(host, "reconnect", actor, start, numbers)
 
     def _beside(self, work: Coroutine[Any, Any, None] | Awaitable[None]) -> None:
@@ -300,18 +268,18 @@ class RayExecutor(Plugin):
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(self._sent)
 
-    async def _call(self, host: _Host, method: str, *arguments: Any) -> Any:
+    async def _call(self, host: HostHandle, method: str, *arguments: Any) -> Any:
         """Call a method of a host.
 
         Raises:
-            _Gone: its process is gone.
+            HostGone: its process is gone.
         """
         try:
             return unwrapped(await getattr(host.handle, method).remote(*arguments))
         except self._connection.ray.exceptions.RayError as error:
-            raise _Gone(str(error).strip().partition("\n")[0]) from error
+            raise HostGone(str(error).strip().partition("\n")[0]) from error
 
-    async def _watch(self, host: _Host) -> None:
+    async def _watch(self, host: HostHandle) -> None:
         """Take the reports of a host until it is gone."""
         patience = self.settings.timeout / 4
         try:
@@ -319,13 +287,13 @@ class RayExecutor(Plugin):
                 async with asyncio.timeout(self.settings.timeout):
                     report = await self._call(host, "report", patience)
                 self._take(host, report)
-        except (_Gone, TimeoutError) as error:
+        except (HostGone, TimeoutError) as error:
             why = str(error) or f"no answer for {self.settings.timeout:g} s"
             self._beside(self._replace(host, why))
         except Exception as error:
             self._fail(error)
 
-    def _take(self, host: _Host, report: Report) -> None:
+    def _take(self, host: HostHandle, report: Report) -> None:
         for record in report.records:
             if record not in self._warnings:
                 self._warnings.add(record)
@@ -353,7 +321,7 @@ class RayExecutor(Plugin):
         if self._queue:
             self._send_soon()
 
-    async def _replace(self, host: _Host, why: str) -> None:
+    async def _replace(self, host: HostHandle, why: str) -> None:
         """Start another host in place of one that is gone, and play its jobs there."""
         began = time.perf_counter()
         self._hosts.remove(host)
@@ -387,7 +355,7 @@ class RayExecutor(Plugin):
         )
         self._send_soon()
 
-    async def _another_host(self, gone: _Host, why: str) -> _Host:
+    async def _another_host(self, gone: HostHandle, why: str) -> HostHandle:
         """A host in place of one that is gone.
 
         Ray may place it on a node that has died, as long as it doesn't know that; then it is lost, too.
@@ -397,7 +365,7 @@ class RayExecutor(Plugin):
             try:
                 return await self._new_host()
             except UserError as error:
-                if not isinstance(error.__cause__, _Gone):
+                if not isinstance(error.__cause__, HostGone):
                     raise
                 self._connection.lose(None, "a rollout host", str(error.__cause__))
 
@@ -408,7 +376,3 @@ class RayExecutor(Plugin):
         for job in [*self._jobs.values()]:
             if not job.result.done():
                 job.result.set_exception(error)
-
-
-class _Gone(Exception):
-    """A host's process is gone."""
