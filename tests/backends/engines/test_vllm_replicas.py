@@ -25,7 +25,7 @@ def in_loop(test):
 class FakeServer:
     """Answers with its version; `deaths` requests or syncs kill it, `starts` says how its starts end."""
 
-    log = "vllm-p-0"
+    output = "vllm-p-0.log"
 
     def __init__(self, *, deaths=0, sync_deaths=0, start_error=None):
         self.alive, self.version = False, -1

@@ -23,7 +23,7 @@ from tests.backends.engines.support import tiny
 class FakeServer:
     """A server that dies when it is told to; it counts what was asked of it."""
 
-    log = "vllm-p-0"
+    output = "vllm-p-0.log"
 
     def __init__(self):
         self.alive, self.asked, self.failing = True, Counter(), []
@@ -89,7 +89,7 @@ def fake_servers(monkeypatch):
     """Give engines fake servers; returns their specs and the servers, in the order of their start."""
     made = []
 
-    def make(spec):
+    def make(spec, actors=None):
         made.append((spec, FakeServer()))
         return [made[-1][1]]
 

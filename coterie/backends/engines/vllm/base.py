@@ -178,7 +178,7 @@ class Base:
         number = self._syncs
         self._synced.pop(id(server), None)  # until it has all of them, also where it is given the same again
         if self.weights is not None:
-            await server.sync(self.weights.tensors(), self._version)
+            await server.sync(self.weights, self._version)
             if self.spec.beside_updates and not self.spec.adapters and number == self._syncs:
                 # The trainer updates in the compute thread: there no update is half done.
                 await compute(self._check_at_hand)

@@ -15,7 +15,7 @@ from coterie.backends.engines.vllm.adapters import adapter_tensors, largest_rank
 from coterie.backends.engines.vllm.base import Base
 from coterie.backends.engines.vllm.served import Served, longest, longest_of, share, with_module
 from coterie.backends.engines.vllm.server import Output, Params, ServerSpec
-from coterie.backends.engines.vllm.settings import VLLMConfig, VLLMPolicy, check_settings
+from coterie.backends.engines.vllm.settings import VLLMConfig, VLLMPolicy, check_actors, check_settings
 from coterie.backends.engines.vllm.steps_ahead import (
     adapter_versions,
     check_ahead,
@@ -33,6 +33,7 @@ from coterie.core.plugins import Plugin
 from coterie.core.types import Call, Request, Weights
 
 if TYPE_CHECKING:
+    from coterie.backends.cluster.actors import Actors
     from coterie.core.protocols import Codec, EngineContext
 
 log = logging.getLogger("coterie")
@@ -56,6 +57,7 @@ class VLLMEngine(Plugin):
     def __init__(self, config: Any = None, build: Any = None) -> None:
         super().__init__(config, build)
         self._context: EngineContext | None = None
+        self._actors: Actors | None = None
         self._configs: dict[str, VLLMPolicy] = {}
         self._served: dict[str, Served] = {}
         self._bases: dict[Any, Base] = {}
@@ -70,6 +72,11 @@ class VLLMEngine(Plugin):
         self._warned: set[str] = set()
         self.spanning = 0
         """Calls so far whose tokens several versions of the weights drew."""
+
+    def use_actors(self, actors: Actors) -> None:
+        """Have every server in an actor, where the engine runs in a process of a cluster."""
+        check_actors(self.config)
+        self._actors = actors if self.config.process != "inside" else None
 
     def check_ahead(self, policies: Mapping[str, Any], ahead: int, pinned: bool) -> None:
         """Refuse steps ahead that vLLM can't play.
@@ -92,7 +99,7 @@ class VLLMEngine(Plugin):
         policies = declared(ctx.policies, VLLMPolicy)
         if ctx.ahead:
             check_ahead(policies, self.config, ctx.ahead, ctx.pinned)
-        warn_ahead(ctx, self.config)
+        warn_ahead(ctx, self.config, inside=self._actors is None and servers.inside(self.config))
         self._context, self._configs = ctx, policies
 
     async def close(self) -> None:
@@ -301,7 +308,7 @@ class VLLMEngine(Plugin):
         return base
 
     async def _started(self, spec: ServerSpec, key: Any, source: Any) -> Base:
-        base = Base(spec, servers.make(spec), source)
+        base = Base(spec, servers.make(spec, self._actors), source)
         self._bases[key] = base  # `close` ends it even if it can't open
         try:
             await base.open()

@@ -71,6 +71,8 @@ class InProcessServer:
         self._driver: asyncio.Task[None] | None = None
         self._files: TensorFiles | None = None
         self.version = -1
+        self.steps = 0
+        """Steps of vLLM so far: they go on as long as it computes."""
         self._syncs = 0
         self._sleeps = False
 
@@ -79,8 +81,8 @@ class InProcessServer:
         return self._engine is not None
 
     @property
-    def log(self) -> str:
-        return logs.LIBRARIES
+    def output(self) -> str:
+        return logs.where(logs.LIBRARIES)
 
     async def open(self) -> None:
         await compute(self._start)
@@ -144,7 +146,7 @@ class InProcessServer:
                 results = await compute(self._turn)
             except Exception as error:
                 reason = f"the vLLM of '{self.spec.name}' failed: {type(error).__name__}: {error}"
-                log.exception("%s; see %s", reason, logs.where(self.log))
+                log.exception("%s; see %s", reason, self.output)
                 self._lose(reason)
                 return
             for request_id, result in results:
@@ -178,6 +180,7 @@ class InProcessServer:
                 engine.abort_request([self._cancelled.popleft()])
             if engine.has_unfinished_requests():
                 results += [(o.request_id, output(o)) for o in engine.step() if o.finished]
+                self.steps += 1
             if results or not engine.has_unfinished_requests() or time.monotonic() > end:
                 return results
 
@@ -302,7 +305,7 @@ class InProcessServer:
 
     def _updates(self, named_tensors: Iterable[tuple[str, Any]]) -> Iterator[dict[str, Any]]:
         if self.transfer == "memory":
-            yield {"tensors": named_tensors}
+            yield {"tensors": iter(named_tensors)}
             return
         if self._files is None:
             self._files = TensorFiles()

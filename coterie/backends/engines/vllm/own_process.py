@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from coterie import logs
 from coterie.backends.engines import beside
 from coterie.backends.engines.vllm import launch
 from coterie.backends.engines.vllm.conversions import (
@@ -70,8 +71,8 @@ class OwnProcessServer:
         return self._llm is not None and not self._llm.errored
 
     @property
-    def log(self) -> str:
-        return self.spec.log
+    def output(self) -> str:
+        return logs.where(self.spec.log)
 
     @property
     def version(self) -> int:

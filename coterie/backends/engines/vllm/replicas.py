@@ -7,7 +7,6 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-from coterie import logs
 from coterie.backends.engines.vllm.server import Server, ServerLost
 from coterie.backends.models.lru import Lru
 from coterie.core.errors import SystemFault, UserError
@@ -193,7 +192,7 @@ class Replicas:
                     f"vLLM of policy '{self._name}' can't take the new weights",
                     path="engine",
                     why=str(fault),
-                    fix=f"see {logs.where(server.log)}",
+                    fix=f"see {server.output}",
                 ) from fault
         if not refilled:
             await work(server)
@@ -250,7 +249,7 @@ class Replicas:
                 self._faults[index] = SystemFault(f"the vLLM of '{self._name}' was closed")
             elif (error := task.exception()) is not None:
                 self._faults[index] = error
-                place = logs.where(self.servers[index].log)
+                place = self.servers[index].output
                 what = f"vLLM of '{self._name}', replica {index}, is given up"
                 log.error("%s: %s; see %s", what, error, place)
 
@@ -278,7 +277,7 @@ class Replicas:
                 log.warning(
                     "vLLM of '%s' is restarted: %s (replica %d; restart %d of at most %d with these "
                     "weights); see %s",
-                    self._name, cause, index, self._restarts[index], self._most, logs.where(server.log),
+                    self._name, cause, index, self._restarts[index], self._most, server.output,
                 )  # fmt: skip
                 try:
                     await server.restart()

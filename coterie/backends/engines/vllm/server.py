@@ -128,7 +128,8 @@ class Server(Protocol):
 
         Args:
             named_tensors: every tensor by its name in a checkpoint, once (no second name of a tied tensor);
-                read to the end before `sync` returns. Names and shapes have been checked.
+                read to the end before `sync` returns. Names and shapes have been checked. Replicas that
+                get the same weights at the same time get the same object.
 
         Raises:
             ServerLost: the sync failed half-way; `alive` is False until `restart`.
@@ -150,8 +151,8 @@ class Server(Protocol):
     def alive(self) -> bool: ...
 
     @property
-    def log(self) -> str:
-        """Whose log has what it prints."""
+    def output(self) -> str:
+        """Where to read what it prints, for a message: `see ` and this."""
 
     @property
     def version(self) -> int:

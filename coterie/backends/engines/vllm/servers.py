@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from coterie.backends.engines.vllm.server import Server, ServerSpec
 from coterie.backends.engines.vllm.settings import VLLMConfig, may_be_inside
+
+if TYPE_CHECKING:
+    from coterie.backends.cluster.actors import Actors
 
 
 def inside(settings: VLLMConfig) -> bool:
@@ -27,9 +31,17 @@ def _group_of_ranks() -> bool:
     )
 
 
-def make(spec: ServerSpec) -> list[Server]:
-    """The servers of a base, not yet open: one for each replica."""
+def make(spec: ServerSpec, actors: Actors | None = None) -> list[Server]:
+    """The servers of a base, not yet open: one for each replica.
+
+    Args:
+        actors: starts an actor for each, on any node of a cluster; None: they run on this machine.
+    """
     settings: VLLMConfig = spec.settings
+    if actors is not None:
+        from coterie.backends.engines.vllm.actor_server import actor_servers
+
+        return actor_servers(spec, actors)
     if inside(settings):
         from coterie.backends.engines.vllm.in_process import InProcessServer
 

@@ -27,7 +27,8 @@ class VLLMConfig(PluginConfig):
         "auto",
         description="`inside`: vLLM runs in the run's process; `own`: in processes of its own; `auto`: "
         "inside with one replica and no tensor parallelism, else own; own too where the trainer's ranks "
-        "have torch's default process group (`deepspeed` with several ranks).",
+        "have torch's default process group (`deepspeed` with several ranks). On a cluster `inside` is the "
+        "engine's process, and with `own` and `auto` each replica is an actor on any node.",
     )
     replicas: Annotated[int, MayChange()] = Field(
         1, ge=1, strict=True, description="Copies of each base model; requests are spread over them."
@@ -75,7 +76,8 @@ class VLLMConfig(PluginConfig):
         "auto",
         description="How weights reach vLLM. `memory`: the trainer's tensors, inside one process; `file`: a "
         "safetensors file in shared memory; `nccl`, `ipc`: vLLM's own, for GPUs; `auto`: memory inside; "
-        "for processes of its own ipc on the trainer's GPU, nccl on others, and file on a CPU.",
+        "for processes of its own ipc on the trainer's GPU, nccl on others, and file on a CPU. To an actor "
+        "of a cluster weights go through Ray's object store.",
     )
     sleep: Annotated[Literal["auto"] | bool, MayChange()] = Field(
         "auto",
@@ -114,7 +116,10 @@ class VLLMPolicy(TensorPolicy):
         super().check(path, run)
         if run.engine["type"] == "vllm":
             table = {key: value for key, value in run.engine.items() if key != "type"}
-            check_settings(validate(VLLMConfig, table, "engine", also=("type",)))
+            settings = validate(VLLMConfig, table, "engine", also=("type",))
+            check_settings(settings)
+            if run.executor["type"] == "ray":
+                check_actors(settings)
 
 
 def check_settings(settings: VLLMConfig) -> None:
@@ -132,6 +137,30 @@ def check_settings(settings: VLLMConfig) -> None:
             path="engine.devices",
             why="each GPU holds one part of one replica",
             fix="name each once, `tensor_parallel` of them for each replica",
+        )
+
+
+def check_actors(settings: VLLMConfig) -> None:
+    """Refuse what replicas in actors can't have: Ray chooses their nodes and GPUs.
+
+    Raises:
+        ConfigError: which setting.
+    """
+    if settings.process == "inside":
+        return
+    if settings.transfer in ("nccl", "ipc"):
+        raise ConfigError(
+            f"`transfer: {settings.transfer}` can't reach a vLLM of executor 'ray' yet",
+            path="engine.transfer",
+            why="trainer and replicas are processes of their own, on any node, and share no GPU group",
+            fix="set engine.transfer: auto (weights go through Ray's object store), or executor=local",
+        )
+    if settings.devices is not None:
+        raise ConfigError(
+            "executor 'ray' chooses the GPUs itself",
+            path="engine.devices",
+            why="each replica is an actor on any node, and gets `tensor_parallel` of its GPUs",
+            fix="leave engine.devices out, or set executor=local",
         )
 
 

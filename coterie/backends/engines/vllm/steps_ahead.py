@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coterie.backends.engines.vllm import servers
 from coterie.backends.engines.vllm.settings import VLLMConfig, VLLMPolicy
 from coterie.core.errors import ConfigError
 
@@ -34,13 +33,17 @@ def check_ahead(policies: Mapping[str, VLLMPolicy], settings: VLLMConfig, ahead:
         check_pinned(policies, ahead)
 
 
-def warn_ahead(ctx: EngineContext, settings: VLLMConfig) -> None:
-    """Warn of settings that have no effect, or cost time, with steps ahead."""
+def warn_ahead(ctx: EngineContext, settings: VLLMConfig, *, inside: bool) -> None:
+    """Warn of settings that have no effect, or cost time, with steps ahead.
+
+    Args:
+        inside: vLLM runs in the run's process.
+    """
     if not ctx.ahead:
         return
     if ctx.pinned and settings.kv == "keep":
         log.warning("engine.kv=keep has no effect: one version of the weights draws all of a pinned step")
-    if servers.inside(settings):
+    if inside:
         log.warning(
             "engine vllm: inside the run's process it shares the trainer's thread, and generates nothing "
             "during an update: with schedule.max_staleness, engine.process=own is faster"

@@ -95,6 +95,9 @@ class BaseWeights:
         if self._provided is None:
             self._check_whole()
 
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        return self.tensors()
+
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Every tensor once, by its name in a checkpoint; detached.
 

@@ -23,6 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from coterie.backends.cluster.actors import UsesActors
 from coterie.backends.cluster.code import Code, use_code
 from coterie.backends.cluster.records import Record, Records
 from coterie.backends.cluster.wire import answered, sent_error
@@ -93,7 +94,7 @@ class EngineHost:
         """Make and open the engine; returns the process id.
 
         Args:
-            payload: the pickled function that makes it, and its context.
+            payload: the pickled function that makes it, its context, and what starts actors of its own.
             folder: the run's.
             variables: environment variables with secrets.
         """
@@ -102,8 +103,10 @@ class EngineHost:
         self._records.keep()
         make: Callable[[], Engine]
         ctx: EngineContext
-        make, ctx = pickle.loads(payload)
+        make, ctx, actors = pickle.loads(payload)
         self._engine = engine = make()
+        if isinstance(engine, UsesActors):
+            engine.use_actors(actors)
         self._client = LocalEngineClient(self._engine, self._active, IdleTime())
         if folder is not None and isinstance(engine, UsesFolder):
             with plugin_call(engine, "use_run_folder"):

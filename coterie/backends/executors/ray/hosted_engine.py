@@ -82,7 +82,8 @@ class HostedEngine:
         ray = self._connection.ray
         self._kept = KeptWeights(ray.put)
         self.policies = tuple(ctx.policies)
-        self._payload = ray.cloudpickle.dumps((self._make, replace(ctx, active_rollouts=ActiveRollouts())))
+        bare, actors = replace(ctx, active_rollouts=ActiveRollouts()), self._connection.actors()
+        self._payload = ray.cloudpickle.dumps((self._make, bare, actors))
         self.actor = self._new()
         try:
             self.pid = await self._opened(self.actor)

@@ -128,7 +128,7 @@ class Hosts:
         """Messages with answers that are on their way."""
 
     async def open(self) -> None:
-        payload = pickle.dumps((Recording, Context()))
+        payload = pickle.dumps((Recording, Context(), None))
         unwrapped(await self.engine.open(own_code(), payload, None, {}))
         for number in range(self.count):
             self.clients.append(await self.new(f"host {number}"))
@@ -181,7 +181,7 @@ class Hosts:
         """Start another engine host in place of the present one, which dies now."""
         self.engine = EngineHost()
         counted = {number: [*jobs] for number, jobs in self.sent.items()}
-        unwrapped(await self.engine.open(own_code(), pickle.dumps((Recording, Context())), None, {}))
+        unwrapped(await self.engine.open(own_code(), pickle.dumps((Recording, Context(), None)), None, {}))
         for number, jobs in counted.items():
             unwrapped(await self.engine.send(f"host {number}", Counter(job.cohort for job in jobs)))
         for number, client in enumerate(self.clients):

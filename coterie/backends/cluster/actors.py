@@ -1,0 +1,58 @@
+"""Actors that a process of the cluster starts for itself, such as the replicas of an engine."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Protocol, runtime_checkable
+
+from coterie.backends.cluster.connection import KEPT, import_ray
+from coterie.backends.cluster.settings import ClusterConfig
+
+
+class Actors:
+    """Starts actors from a process of the cluster, which owns them: they end with it at the latest.
+
+    Args:
+        settings: of the cluster. Picklable, and so is this object.
+        shared: whether an actor's GPUs are the trainer's too.
+    """
+
+    def __init__(self, settings: ClusterConfig, *, shared: bool = False) -> None:
+        self.settings, self.shared = settings, shared
+
+    @property
+    def ray(self) -> Any:
+        return import_ray()
+
+    @property
+    def on_gpus(self) -> bool:
+        """Whether any node has a GPU."""
+        return bool(self.ray.cluster_resources().get("GPU", 0.0))
+
+    def start(self, cls: type, *, name: str, cpus: float, gpus: float) -> Any:
+        """The handle of a new actor, which waits for its place where the cluster is full."""
+        options = self.options(name, cpus, gpus)
+        return self.ray.remote(cls).options(max_concurrency=100_000, max_restarts=0, **options).remote()
+
+    def options(self, name: str, cpus: float, gpus: float) -> dict[str, Any]:
+        """What Ray needs to place an actor, by its name in the run's placement."""
+        variables = {name: os.environ[name] for name in KEPT if name in os.environ}
+        return {"num_cpus": cpus, "num_gpus": gpus, "runtime_env": {"env_vars": variables}}
+
+    def kill(self, handle: Any) -> None:
+        """Kill an actor's process; nothing happens if it is gone."""
+        self.ray.kill(handle)
+
+    def room(self) -> str:
+        """What of the cluster is free, for a message."""
+        there, free = self.ray.cluster_resources(), self.ray.available_resources()
+        kinds = [kind for kind in ("CPU", "GPU") if there.get(kind)]
+        return ", ".join(f"{free.get(kind, 0.0):g} of {there[kind]:g} {kind}s" for kind in kinds)
+
+
+@runtime_checkable
+class UsesActors(Protocol):
+    """An engine that has actors of its own where it runs in a process of a cluster."""
+
+    def use_actors(self, actors: Actors) -> None:
+        """Start its processes as actors; called before `open`."""
