@@ -226,8 +226,6 @@ async def test_replicas_that_can_have_no_weights_end_by_name(tmp_path):
 
 
 async def base_of(tmp_path: Path, actors: FakeActors, **settings: Any) -> Base:
-    module = torch.nn.Linear(2, 2)
-    module.weight.data.fill_(3.0)
     spec = spec_of(tmp_path, 2, **settings)
     servers = made(tmp_path, 2, actors, **settings)
     base = Base(spec, servers, None)  # type: ignore[arg-type]
@@ -267,9 +265,8 @@ async def test_a_replica_that_dies_or_freezes_in_play_is_replaced_with_its_versi
         new = await state(first)
         assert new.pid != pid and new.sum == 240 and new.adapters == 1
         assert not running(pid)
-        named = next(
-            record.getMessage() for record in caplog.records if "is restarted" in record.getMessage()
-        )
+        lines = [record.getMessage() for record in caplog.records]
+        (named,) = [line for line in lines if "is restarted" in line]
         assert "the vLLM of 'p', replica 0" in named
         assert ("has not answered for 3 s" in named) == (how == signal.SIGSTOP)
     finally:

@@ -70,11 +70,10 @@ async def take(publisher, key, make, pace, stop=None):
     return got
 
 
-@given(
-    st.integers(0, 12),
-    st.lists(st.one_of(st.none(), st.integers(0, 6)), min_size=1, max_size=5),
-    st.integers(),
-)
+STOPS = st.lists(st.one_of(st.none(), st.integers(0, 6)), min_size=1, max_size=5)
+
+
+@given(st.integers(0, 12), STOPS, st.integers())
 def test_all_takers_get_all_objects_of_one_put_each(count, stops, seed):
     """Some leave early (`stops`), as those whose actor died."""
     store, key, reads = Store(), object(), []

@@ -144,6 +144,8 @@ class ActorServer:
         await self._start()
 
     async def close(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()  # it would take a vLLM that has ended for one that died
         if self._open:
             with suppress(Exception):  # it is killed anyway
                 async with asyncio.timeout(END_SECONDS):
@@ -292,10 +294,10 @@ class ActorServer:
 
     async def _end(self) -> None:
         """Kill the actor, and wait until it is gone: another one may need its place."""
-        handle, watching, self._watching = self._handle, self._watching, None
+        handle = self._handle
         self._lose(ServerLost(f"{self.who} was ended"))
-        if watching is not None:
-            watching.cancel()
+        if self._watching is not None:
+            self._watching.cancel()
         if handle is not None:
             with suppress(TimeoutError, self._actors.ray.exceptions.RayError):
                 async with asyncio.timeout(END_SECONDS):

@@ -77,7 +77,7 @@ def unwrapped(answer: Answered) -> Any:
 
 
 def _cause(error: Exception) -> BaseException | None:
-    """The cause of a lost server, in a class that doesn't need vLLM: the engine's process never imports it."""
+    """The cause of a lost server, in a class without vLLM, which the engine's process never imports."""
     cause = error.__cause__
     if not isinstance(error, ServerLost) or cause is None or type(cause).__name__ == "EngineDeadError":
         return None
@@ -205,11 +205,9 @@ class ReplicaActor:
 
     @answered
     async def close(self) -> None:
-        try:
-            if hasattr(self, "_server"):
-                await self._server.close()
-        finally:
-            self._folders.close()
+        self._folders.close()  # first: whoever waits for vLLM's end may lose patience, and kill
+        if hasattr(self, "_server"):
+            await self._server.close()
 
     def _here(self, adapter: Adapter | None) -> Adapter | None:
         """The adapter with its folder on this node."""

@@ -105,8 +105,7 @@ class Replicas:
         for task in self._reviving.values():
             task.cancel()
         await asyncio.gather(*self._reviving.values(), return_exceptions=True)
-        for server in self.servers:
-            await server.close()
+        await asyncio.gather(*(server.close() for server in self.servers))
 
     @property
     def in_flight(self) -> int:

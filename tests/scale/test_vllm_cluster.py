@@ -1,0 +1,193 @@
+"""Engine `vllm` on a cluster: each replica is a Ray actor. Log-probs after each sync, deaths, a whole run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.scale, pytest.mark.xdist_group("vllm_cluster"), pytest.mark.timeout(900)]
+pytest.importorskip("vllm", reason="runs in the venv of `make test-scale`")
+pytest.importorskip("ray")
+
+import coterie  # noqa: E402
+from coterie.backends.cluster.actors import Actors  # noqa: E402
+from coterie.backends.cluster.connection import QUIET  # noqa: E402
+from coterie.backends.cluster.settings import ClusterConfig  # noqa: E402
+from coterie.backends.engines.vllm.replica_actor import ReplicaActor  # noqa: E402
+from tests.backends.engines.replica_fakes import folders_of, gone, running  # noqa: E402
+from tests.scale.vllm_models import LONG, LORA, TOLERANCE, Playing, adapted, mixed, module, request  # noqa: E402
+
+SILENT = 15
+"""Seconds without an answer after which a replica counts as dead."""
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    import ray
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in QUIET.items():
+            patch.setenv(name, value)
+        ray.init(address="local", num_cpus=8, include_dashboard=False, log_to_driver=False)
+        yield ray
+        ray.shutdown()
+
+
+class Timed(Actors):
+    """Starts actors, and knows when."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(ClusterConfig(**{"engine_cpus": 0.5, **settings}))
+        self.starts: list[float] = []
+
+    def start(self, cls: type, **named: Any) -> Any:
+        assert cls is ReplicaActor
+        self.starts.append(time.monotonic())
+        return super().start(cls, **named)
+
+
+def opened(runner: asyncio.Runner, playing: Playing, **settings: Any) -> Any:
+    playing.engine.use_actors(Timed(**settings))
+    runner.run(playing.open())
+    began = [server.began for server in servers(playing)]
+    folders = [folder for each in began for folder in folders_of(each.pid)]
+    assert folders
+    yield playing
+    pids = [pid for server in servers(playing) for pid in tree(server.began.pid)]
+    runner.run(playing.engine.close())
+    assert gone(pids, 30)
+    assert not any(folder.exists() for folder in folders)
+
+
+def servers(playing: Playing) -> list[Any]:
+    (base,) = playing.engine._bases.values()
+    return base.replicas.servers
+
+
+def tree(pid: int) -> list[int]:
+    """A process and all below it."""
+    children: dict[int, list[int]] = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and running(int(folder.name)):
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(folder.name))
+    found = [pid]
+    for each in found:
+        found += children.get(each, [])
+    return found
+
+
+@pytest.fixture(scope="module")
+def team(cluster, runner):
+    """Two roles with adapters, and their frozen base, on two replicas inside their actors."""
+    base = adapted(module(tied=True, seed=1), {"planner": 4, "worker": 12})
+    modules = {"planner": (base, "planner"), "worker": (base, "worker"), "frozen": (base, None)}
+    trains = {"planner": "lora", "worker": "lora", "frozen": "none"}
+    yield from opened(runner, Playing(modules, trains, replicas=2, kv_gib=0.5), timeout=SILENT)
+
+
+@pytest.fixture(scope="module")
+def own(cluster, runner):
+    """A policy with all weights trained, on two replicas in processes of their own below the actors."""
+    trained = {"tied": (module(tied=True, seed=2), None)}
+    yield from opened(runner, Playing(trained, {"tied": "full"}, process="own", replicas=2, kv_gib=0.5))
+
+
+def test_logprobs_of_roles_on_two_replicas_are_the_trainers_after_every_sync(runner, team):
+    assert {type(server).__name__ for server in servers(team)} == {"ActorServer"}
+    for _ in range(2):
+        for policy in ("planner", "worker"):
+            runner.run(team.update(policy, size=0.05))
+        requests = mixed(LORA)
+        for _ in range(2):  # the second time vLLM has the prefixes
+            calls = runner.run(team.wave(requests))
+            assert team.gap(requests, calls) < TOLERANCE
+        versions = {request.policy: call.version for request, call in zip(requests, calls, strict=True)}
+        assert versions["planner"] == team.versions["planner"]
+        assert versions["worker"] == team.versions["worker"]
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_replica_that_dies_or_freezes_in_play_serves_again_with_its_version(runner, team, caplog, how):
+    """Within 30 s of its death, plus the time that vLLM takes to load."""
+    caplog.set_level(logging.WARNING, "coterie")
+    first, (base,) = servers(team)[0], team.engine._bases.values()
+    actors, pid, restarts = first._actors, first.began.pid, base.replicas.restarts
+    requests = [request(LORA[number % 3], LONG, number, max_new_tokens=150) for number in range(24)]
+
+    async def play() -> tuple[Any, float, float]:
+        playing = asyncio.ensure_future(team.wave(requests))
+        await asyncio.sleep(0.5)
+        assert base.replicas._router.in_flight[0]
+        died = time.monotonic()
+        os.kill(pid, how)
+        calls = await playing
+        while not first.alive or not base._has_newest(first):
+            await asyncio.sleep(0.05)
+        return calls, died, time.monotonic()
+
+    calls, died, serves = runner.run(play())
+    load = serves - actors.starts[-1]
+    print(f"{how.name}: serves {serves - died:.1f} s after, of which {load:.1f} s are its start")
+    assert team.gap(requests, calls) < TOLERANCE
+    assert base.replicas.restarts == restarts + 1 and base.replicas.repeated
+    assert serves - died - load < 30
+    if how == signal.SIGSTOP:
+        assert "replica 0 has not answered for 15 s" in caplog.text
+    assert gone([pid], 10) and first.began.pid != pid
+    again = mixed(LORA)
+    for _ in range(2):
+        assert team.gap(again, runner.run(team.wave(again))) < TOLERANCE
+
+
+def test_logprobs_of_replicas_in_processes_of_their_own_are_the_trainers_after_every_sync(runner, own):
+    for _ in range(2):
+        runner.run(own.update("tied", size=0.05))
+        requests = [request("tied", LONG, number) for number in range(24)]
+        requests += [request("tied", LONG[:9], number, temperature=1.5) for number in range(24)]
+        calls = runner.run(own.wave(requests))
+        assert own.gap(requests, calls) < TOLERANCE
+        assert {call.version for call in calls} == {own.versions["tied"]}
+        assert [server.version for server in servers(own)] == [own.versions["tied"]] * 2
+
+
+def test_a_killed_actor_takes_its_vllm_along_and_another_one_serves(runner, own):
+    first = servers(own)[0]
+    below = tree(first.began.pid)
+    assert len(below) >= 3  # the actor, vLLM's engine and its worker
+    requests = [request("tied", LONG, number, max_new_tokens=100) for number in range(16)]
+
+    async def play() -> Any:
+        playing = asyncio.ensure_future(own.wave(requests))
+        await asyncio.sleep(0.5)
+        os.kill(first.began.pid, signal.SIGKILL)
+        return await playing
+
+    calls = runner.run(play())
+    assert own.gap(requests, calls) < TOLERANCE
+    assert gone(below, 60)
+
+
+RUN = [
+    "schedule.steps=2", "schedule.tasks_per_step=4", "schedule.evaluate_every=0", "schedule.record_every=0",
+    "policies.*.warm_start.steps=20", "policies.*.warm_start.batch=128", "engine.type=vllm", "engine.replicas=2",
+    "engine.kv_gib=0.5", "cluster.engine_cpus=0.5", "cluster.worker_cpus=0.5",
+]  # fmt: skip
+
+
+def test_a_whole_run_has_its_replicas_on_the_cluster(cluster, tmp_path):
+    """Two roles with adapters of one base: tokens of the replicas are what the trainer computes."""
+    before = set(tree(os.getpid()))
+    coterie.train("quickstart", overlays=["per_role", "l1", "ray"], overrides=RUN, out=tmp_path / "run")
+    rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    gaps = [value for row in rows for name, value in row.items() if name.endswith("/mismatch_max")]
+    assert len(rows) == 2 and gaps and max(gaps) < 1e-4, rows
+    assert gone(sorted(set(tree(os.getpid())) - before), 60)
