@@ -45,7 +45,7 @@ class Timed(Actors):
     """Starts actors, and knows when."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(ClusterConfig(**{"engine_cpus": 0.5, **settings}))
+        super().__init__(ClusterConfig(**{"replica_cpus": 0.5, **settings}))
         self.starts: list[float] = []
 
     def start(self, cls: type, **named: Any) -> Any:
@@ -178,8 +178,8 @@ def test_a_killed_actor_takes_its_vllm_along_and_another_one_serves(runner, own)
 
 RUN = [
     "schedule.steps=2", "schedule.tasks_per_step=4", "schedule.evaluate_every=0", "schedule.record_every=0",
-    "policies.*.warm_start.steps=20", "policies.*.warm_start.batch=128", "engine.type=vllm", "engine.replicas=2",
-    "engine.kv_gib=0.5", "cluster.engine_cpus=0.5", "cluster.worker_cpus=0.5",
+    "policies.*.warm_start.steps=20", "policies.*.warm_start.batch=128", "engine.type=vllm",
+    "engine.replicas=2", "engine.kv_gib=0.5", "cluster.replica_cpus=0.5", "cluster.worker_cpus=0.5",
 ]  # fmt: skip
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
 from coterie.backends.cluster.connection import KEPT, import_ray
+from coterie.backends.cluster.reservation import Room
 from coterie.backends.cluster.settings import ClusterConfig
 
 
@@ -14,11 +17,11 @@ class Actors:
 
     Args:
         settings: of the cluster. Picklable, and so is this object.
-        shared: whether an actor's GPUs are the trainer's too.
+        rooms: what is reserved for them, by name.
     """
 
-    def __init__(self, settings: ClusterConfig, *, shared: bool = False) -> None:
-        self.settings, self.shared = settings, shared
+    def __init__(self, settings: ClusterConfig, rooms: Mapping[str, Room] = MappingProxyType({})) -> None:
+        self.settings, self._rooms = settings, dict(rooms)
 
     @property
     def ray(self) -> Any:
@@ -34,10 +37,19 @@ class Actors:
         options = self.options(name, cpus, gpus)
         return self.ray.remote(cls).options(max_concurrency=100_000, max_restarts=0, **options).remote()
 
+    def shared(self, name: str) -> bool:
+        """Whether an actor's GPUs are the trainer's too."""
+        return name in self._rooms and self._rooms[name].shared
+
     def options(self, name: str, cpus: float, gpus: float) -> dict[str, Any]:
-        """What Ray needs to place an actor, by its name in the run's placement."""
+        """What Ray needs to place an actor: in its room, or wherever there is some if its node is gone."""
         variables = {name: os.environ[name] for name in KEPT if name in os.environ}
-        return {"num_cpus": cpus, "num_gpus": gpus, "runtime_env": {"env_vars": variables}}
+        options: dict[str, Any] = {"num_cpus": cpus, "num_gpus": gpus}
+        room = self._rooms.get(name)
+        if room is not None and any(n["Alive"] and n["NodeID"] == room.node for n in self.ray.nodes()):
+            options |= room.options
+            variables |= options.pop("env_vars", {})
+        return {**options, "runtime_env": {"env_vars": variables}}
 
     def kill(self, handle: Any) -> None:
         """Kill an actor's process; nothing happens if it is gone."""

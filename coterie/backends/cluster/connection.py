@@ -17,7 +17,7 @@ from typing import Any
 
 from coterie.backends.cluster.placement import Node, Process
 from coterie.backends.cluster.processes import processes_of
-from coterie.backends.cluster.reservation import Reservation
+from coterie.backends.cluster.reservation import Reservation, Room
 from coterie.backends.cluster.settings import ClusterConfig
 from coterie.backends.cluster.variables import secret_variables, without
 from coterie.core.config import RunConfig
@@ -131,6 +131,10 @@ class Connection:
 
     def _processes(self, nodes: Sequence[Node]) -> tuple[Process, ...]:
         return () if self._run is None else processes_of(self._run, self.settings, nodes)
+
+    def rooms(self) -> dict[str, Room]:
+        """The rooms of the planned processes, by name."""
+        return {} if self._reservation is None else self._reservation.rooms()
 
     def gpus_of(self, name: str) -> tuple[str, ...]:
         """Ray's ids of a planned process's GPUs; those of `run` are for rank 0 of the trainer."""

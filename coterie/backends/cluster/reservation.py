@@ -7,9 +7,9 @@ detached: it ends with the run's process at the latest. Hosts are replaced freel
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from coterie.backends.cluster.placement import Node, Placed, Process, amount, place
 from coterie.backends.cluster.processes import HOST
@@ -21,6 +21,17 @@ LOOKS = 0.5
 """Seconds between two looks at what is free."""
 WAIT = 10.0
 """Seconds for a group that should have room: messages to all of its nodes."""
+
+
+class Room(NamedTuple):
+    """What a planned process has of the cluster. Picklable."""
+
+    node: str
+    """Ray's id of its node."""
+    options: Mapping[str, Any]
+    """Ray's, with which it is placed there."""
+    shared: bool
+    """Whether its GPUs are the trainer's too."""
 
 
 class Reservation:
@@ -87,6 +98,13 @@ class Reservation:
                 "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1",
             }
         return options
+
+    def rooms(self) -> dict[str, Room]:
+        """The rooms of all processes in the group, by name."""
+        return {
+            name: Room(placed.node, self.options(name), bool(placed.process.shares))
+            for name, placed in self._placed.items()
+        }
 
     def gpus_of(self, name: str) -> tuple[str, ...]:
         """Ray's ids of the GPUs that a process has reserved on its node."""

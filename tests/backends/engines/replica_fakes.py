@@ -134,7 +134,7 @@ class FakeActors(Actors):
     """Starts fake replicas."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(ClusterConfig(**{"timeout": 60, "engine_cpus": 0.1, **settings}))
+        super().__init__(ClusterConfig(**{"timeout": 60, "replica_cpus": 0.1, **settings}))
         self.counting: CountingPut | None = None
         self.started: list[tuple[str, Any]] = []
 

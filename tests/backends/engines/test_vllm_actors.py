@@ -324,7 +324,7 @@ async def test_a_model_that_a_node_lacks_is_refused_by_name(tmp_path):
 
 @in_loop
 async def test_a_cluster_without_room_is_refused_with_the_numbers(tmp_path, caplog):
-    actors = FakeActors(timeout=1.5, engine_cpus=50)
+    actors = FakeActors(timeout=1.5, replica_cpus=50)
     (server,) = made(tmp_path, 1, actors, start_seconds=2.0)
     with pytest.raises(UserError) as caught:
         await server.open()

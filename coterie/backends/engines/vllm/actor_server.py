@@ -67,6 +67,8 @@ class ActorServer:
     def __init__(self, spec: ServerSpec, actors: Actors, publisher: Publisher) -> None:
         self.spec, self._actors, self._publisher = spec, actors, publisher
         self.who = f"the vLLM of '{spec.name}', replica {spec.replica}"
+        self.name = f"vllm {spec.name}/{spec.replica}"
+        """In the placement of the run."""
         self.version = -1
         self.began: Began | None = None
         """Where it runs, or ran last."""
@@ -165,14 +167,14 @@ class ActorServer:
         self.version, self._lost = -1, asyncio.get_running_loop().create_future()
         self._handle = self._actors.start(
             ReplicaActor,
-            name=f"vllm {self.spec.name}/{self.spec.replica}",
-            cpus=self._actors.settings.engine_cpus,
+            name=self.name,
+            cpus=self._actors.settings.replica_cpus,
             gpus=float(settings.tensor_parallel) if on_gpus else 0.0,
         )
         try:
             await self._placed()
             files = None if self.spec.stored else await asyncio.to_thread(_files, self.spec.model)
-            spec = spec_of_actor(self.spec, on_gpus=on_gpus, shared=self._actors.shared)
+            spec = spec_of_actor(self.spec, on_gpus=on_gpus, shared=self._actors.shared(self.name))
             opening = self._ask("open", own_code(), vllm_version(), spec, files)
             self.began = await self._bounded(opening, settings.start_seconds)
         except BaseException as error:
@@ -207,7 +209,7 @@ class ActorServer:
         )
 
     def _taken(self) -> str:
-        cpus = f"{self._actors.settings.engine_cpus:g} CPUs"
+        cpus = f"{self._actors.settings.replica_cpus:g} CPUs"
         gpus = self.spec.settings.tensor_parallel
         return f"{cpus} and {gpus} GPUs of one node" if self._actors.on_gpus else cpus
 

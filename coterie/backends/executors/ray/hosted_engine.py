@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from coterie.backends.cluster.actors import Actors
 from coterie.backends.cluster.code import own_code
 from coterie.backends.cluster.connection import Connection
 from coterie.backends.cluster.records import log_again
@@ -82,7 +83,8 @@ class HostedEngine:
         ray = self._connection.ray
         self._kept = KeptWeights(ray.put)
         self.policies = tuple(ctx.policies)
-        bare, actors = replace(ctx, active_rollouts=ActiveRollouts()), self._connection.actors()
+        bare = replace(ctx, active_rollouts=ActiveRollouts())
+        actors = Actors(self._connection.settings, self._connection.rooms())
         self._payload = ray.cloudpickle.dumps((self._make, bare, actors))
         self.actor = self._new()
         try:
