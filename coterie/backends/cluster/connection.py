@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from coterie.backends.cluster.placement import Node, Process
+from coterie.backends.cluster.placement import RUN, Node, Process
 from coterie.backends.cluster.processes import processes_of
-from coterie.backends.cluster.reservation import Reservation, Room
+from coterie.backends.cluster.reservation import OwnGpus, Reservation, Room
 from coterie.backends.cluster.settings import ClusterConfig
 from coterie.backends.cluster.variables import secret_variables, without
 from coterie.core.config import RunConfig
@@ -105,6 +105,7 @@ class Connection:
         self._run = run
         self._planned = self._processes(())
         self._reservation: Reservation | None = None
+        self._own_gpus = OwnGpus()
         self.ray: Any = None
         self._ours = False
         """Whether this object has connected, and disconnects."""
@@ -128,6 +129,7 @@ class Connection:
             self._ours = True
         self._reservation = Reservation(self.ray, self._processes, self.settings.timeout)
         self._reservation.take()
+        self._own_gpus.keep_to(self.gpus_of(RUN))
 
     def _processes(self, nodes: Sequence[Node]) -> tuple[Process, ...]:
         return () if self._run is None else processes_of(self._run, self.settings, nodes)
@@ -227,6 +229,7 @@ class Connection:
         for handle in self._actors:
             self.ray.kill(handle)
         self._actors.clear()
+        self._own_gpus.see_all()
         if self._reservation is not None:
             self._reservation.give_back()
             self._reservation = None

@@ -6,6 +6,9 @@ detached: it ends with the run's process at the latest. Hosts are replaced freel
 
 from __future__ import annotations
 
+import logging
+import os
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -15,6 +18,8 @@ from coterie.backends.cluster.placement import Node, Placed, Process, amount, pl
 from coterie.backends.cluster.processes import HOST
 from coterie.core.errors import ConfigError, UserError
 
+log = logging.getLogger("coterie")
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 NODE_ID = "ray.io/node-id"
 """The label that Ray gives each node."""
 LOOKS = 0.5
@@ -93,7 +98,7 @@ class Reservation:
         if process.shares:
             gpus = [gpu for owner in process.shares for gpu in self._gpus[owner]]
             options["env_vars"] = {
-                "CUDA_VISIBLE_DEVICES": ",".join(gpus),
+                VISIBLE: ",".join(gpus),
                 # It holds none by Ray's count, which would hide them all.
                 "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1",
             }
@@ -199,6 +204,37 @@ class Reservation:
             why=f"free after {self._timeout:g} s: {'; '.join(lines)}",
             fix="wait until another run has ended, take less, add nodes, or raise cluster.timeout",
         )
+
+
+class OwnGpus:
+    """The GPUs that this process sees, from `keep_to` to `see_all`: rank 0 is no process of Ray's."""
+
+    def __init__(self) -> None:
+        self._chosen = ""
+        self._before: str | None = None
+
+    def keep_to(self, gpus: Sequence[str]) -> None:
+        """See these GPUs alone; () changes nothing. CUDA must not have counted them yet, else a warning."""
+        if not gpus:
+            return
+        self._chosen, self._before = ",".join(gpus), os.environ.get(VISIBLE)
+        os.environ[VISIBLE] = self._chosen
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.version.cuda and torch._C._cuda_getDeviceCount() > len(gpus):
+            log.warning(
+                "the run has reserved GPU %s of its node, and its process sees others, too: start it with "
+                "%s=%s", self._chosen, VISIBLE, self._chosen,
+            )  # fmt: skip
+
+    def see_all(self) -> None:
+        """Undo `keep_to`."""
+        if not self._chosen or os.environ.get(VISIBLE) != self._chosen:
+            return
+        if self._before is None:
+            del os.environ[VISIBLE]
+        else:
+            os.environ[VISIBLE] = self._before
+        self._chosen = ""
 
 
 def _bundle(process: Process) -> dict[str, float]:

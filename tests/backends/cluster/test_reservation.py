@@ -47,6 +47,7 @@ def cluster() -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {**QUIET, "RAY_TMPDIR": folder}.items():
             patch.setenv(name, value)
+        patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         sizes = [{"num_cpus": cpus, "num_gpus": gpus} for cpus, gpus in SIZES]
         made = Cluster(initialize_head=True, head_node_args=sizes[0])
         try:
@@ -116,6 +117,7 @@ def test_each_process_is_where_the_plan_says_and_nothing_stays(cluster: Any) -> 
     connection = connected(*WIDE)
     taken = [(own, gpu) for gpu in connection.gpus_of("run")]
     assert len(taken) == 1
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == taken[0][1]  # of rank 0, which is this process
     for placed in plan:
         name = placed.process.name
         if name == "run":
@@ -126,6 +128,7 @@ def test_each_process_is_where_the_plan_says_and_nothing_stays(cluster: Any) -> 
         taken += [(node, gpu) for gpu in gpus]
     assert len(taken) == len(set(taken)) == 2 + 3 * 4
     connection.close()
+    assert "CUDA_VISIBLE_DEVICES" not in os.environ
     assert eventually(lambda: is_free(ray))
     assert {group["state"] for group in ray.util.placement_group_table().values()} == {"REMOVED"}
 
