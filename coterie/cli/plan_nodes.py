@@ -120,32 +120,32 @@ def _gpus_here() -> int:
     return torch.cuda.device_count()
 
 
-def report(placement: Placement) -> dict[str, Any]:
-    """The placement as plain data."""
-    return {
-        "layout": placement.settings.layout,
-        "nodes": [
-            {
-                "name": node.name,
-                "cpus": node.cpus,
-                "gpus": node.gpus,
-                "free_cpus": placement.left(node)[0],
-                "free_gpus": placement.left(node)[1],
-            }
-            for node in placement.nodes
-        ],
-        "processes": [
-            {
-                "name": each.process.name,
-                "node": each.node,
-                "cpus": each.process.cpus,
-                "gpus": list(each.gpus),
-                "shares": list(each.process.shares),
-                "holds": each.process.holds,
-            }
-            for each in placement.placed
-        ],
-    }
+def report(placement: Placement | None) -> dict[str, Any]:
+    """The placement as plain data, under its name; {}: none is asked for."""
+    if placement is None:
+        return {}
+    nodes = [
+        {
+            "name": node.name,
+            "cpus": node.cpus,
+            "gpus": node.gpus,
+            "free_cpus": placement.left(node)[0],
+            "free_gpus": placement.left(node)[1],
+        }
+        for node in placement.nodes
+    ]
+    processes = [
+        {
+            "name": each.process.name,
+            "node": each.node,
+            "cpus": each.process.cpus,
+            "gpus": list(each.gpus),
+            "shares": list(each.process.shares),
+            "holds": each.process.holds,
+        }
+        for each in placement.placed
+    ]
+    return {"placement": {"layout": placement.settings.layout, "nodes": nodes, "processes": processes}}
 
 
 def show(placement: Placement) -> None:

@@ -236,9 +236,9 @@ def _refusal(nodes: Sequence[Node], processes: Sequence[Process], units: Sequenc
         why += f"{amount(on_first.cpus, on_first.gpus)} must be there: {', '.join(names)}"
     else:
         short = "CPU" if _gpus_suffice(nodes, units) else "GPU"
-        one = max(units, key=lambda unit: (unit.gpus, unit.cpus) if short == "GPU" else (unit.cpus, 0))
+        most = max(units, key=lambda unit: (unit.gpus, unit.cpus) if short == "GPU" else (unit.cpus, 0))
         why = "the processes can't be spread so that each is whole on one node: the largest takes "
-        why += f"{amount(one.cpus, one.gpus)} ({', '.join(one.names)})"
+        why += f"{amount(most.cpus, most.gpus)} ({', '.join(most.names)})"
     what = (
         f"the run takes {amount(needed.cpus, needed.gpus)}, and the cluster has "
         f"{amount(there.cpus, there.gpus)} on {len(nodes)} node" + ("s" if len(nodes) != 1 else "")

@@ -33,12 +33,12 @@ def processes_of(run: RunConfig, settings: ClusterConfig, nodes: Sequence[Node])
     engine, trainer = _settings(run.engine, "engine"), _settings(run.trainer, "trainer")
     _check(run, settings, engine, trainer)
     ranks = _ranks(settings, trainer, gpus=settings.rank_gpus if nodes and nodes[0].gpus else 0)
-    found = [*ranks, _engine(run, settings, engine)]
+    processes = [*ranks, _engine(run, settings, engine)]
     if _has_replicas(engine):
-        found += _replicas(run, settings, engine, ranks, any(node.gpus for node in nodes))
+        processes += _replicas(run, settings, engine, ranks, any(node.gpus for node in nodes))
     if _calls_servers(run, engine):
-        found.append(Process(MODELS, 0, with_run=True, holds="limits and budget of remote models"))
-    return (*found, *(_host(number, settings) for number in range(settings.workers)))
+        processes.append(Process(MODELS, 0, with_run=True, holds="limits and budget of remote models"))
+    return (*processes, *(_host(number, settings) for number in range(settings.workers)))
 
 
 def _settings(component: Mapping[str, Any], kind: str) -> Any:

@@ -126,15 +126,15 @@ class Reservation:
     def _nodes(self, *, free: bool = False) -> list[Node]:
         """The nodes that are alive, by Ray's ids, the run's own first; `free`: what no process has."""
         free = free and not self._ray.util.client.ray.is_connected()  # a client isn't told
-        own = self._ray.get_runtime_context().get_node_id()
+        here = self._ray.get_runtime_context().get_node_id()
         alive = [node for node in self._ray.nodes() if node["Alive"]]
-        alive.sort(key=lambda node: (node["NodeID"] != own, node["NodeManagerAddress"], node["NodeID"]))
+        alive.sort(key=lambda node: (node["NodeID"] != here, node["NodeManagerAddress"], node["NodeID"]))
         left = self._ray._private.state.available_resources_per_node() if free else {}
-        found = []
+        nodes = []
         for node in alive:
             has = left.get(node["NodeID"], {}) if free else node["Resources"]
-            found.append(Node(node["NodeID"], has.get("CPU", 0.0), int(has.get("GPU", 0))))
-        return found
+            nodes.append(Node(node["NodeID"], has.get("CPU", 0.0), int(has.get("GPU", 0))))
+        return nodes
 
     def _named(self, nodes: Sequence[Node]) -> list[Node]:
         """The nodes by their addresses, for people; the part of an id tells those of one address apart."""

@@ -128,8 +128,7 @@ def command(
         memory = footprint(run, counts, device=planned, gpu=gpu_memory * GB, gpus=gpus)
     capacity = Capacity(gpus or memory.layout.needed, gpu_memory * GB)
     if as_json:
-        shown = {} if placement is None else {"placement": plan_nodes.report(placement)}
-        print_json(report(run, counts, memory, capacity) | shown)
+        print_json(report(run, counts, memory, capacity) | plan_nodes.report(placement))
     else:
         if placement is not None:
             plan_nodes.show(placement)

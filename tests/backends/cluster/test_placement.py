@@ -26,20 +26,20 @@ def runs(draw: st.DrawFn, most: int = 5, most_hosts: int = 6) -> list[Process]:
     """Ranks, replicas with and without GPUs of their own, and hosts."""
     ranks = draw(st.integers(1, 3))
     gpus = draw(st.integers(0, 1))
-    found = [Process("run", draw(QUARTERS), gpus)]
-    found += [Process(f"rank {number}", draw(QUARTERS), gpus) for number in range(1, ranks)]
-    found.append(Process("engine", draw(QUARTERS), with_run=draw(st.booleans())))
+    result = [Process("run", draw(QUARTERS), gpus)]
+    result += [Process(f"rank {number}", draw(QUARTERS), gpus) for number in range(1, ranks)]
+    result.append(Process("engine", draw(QUARTERS), with_run=draw(st.booleans())))
     for number in range(draw(st.integers(0, most - ranks))):
         shared = draw(st.booleans()) and gpus
-        shares = draw(st.sets(st.sampled_from([each.name for each in found[:ranks]]), min_size=1))
-        found.append(
+        shares = draw(st.sets(st.sampled_from([each.name for each in result[:ranks]]), min_size=1))
+        result.append(
             Process(f"vllm base/{number}", draw(QUARTERS), shares=tuple(sorted(shares)))
             if shared
             else Process(f"vllm base/{number}", draw(QUARTERS), draw(st.integers(0, 4)))
         )
     cpus = draw(QUARTERS)
     hosts = draw(st.integers(0, most_hosts))
-    return found + [Process(f"rollout host {number}", cpus) for number in range(hosts)]
+    return result + [Process(f"rollout host {number}", cpus) for number in range(hosts)]
 
 
 def placed(nodes: Sequence[Node], processes: Sequence[Process]) -> tuple[Placed, ...] | None:
@@ -54,19 +54,19 @@ def placed(nodes: Sequence[Node], processes: Sequence[Process]) -> tuple[Placed,
 def test_no_node_is_over_its_capacity_and_no_gpu_has_two_owners(
     nodes: list[Node], processes: list[Process]
 ) -> None:
-    found = placed(nodes, processes)
-    if found is None:
+    result = placed(nodes, processes)
+    if result is None:
         return
-    assert [each.process for each in found] == processes
-    by_name = {each.process.name: each for each in found}
+    assert [each.process for each in result] == processes
+    by_name = {each.process.name: each for each in result}
     assert by_name["run"].node == nodes[0].name
     for node in nodes:
-        here = [each for each in found if each.node == node.name]
+        here = [each for each in result if each.node == node.name]
         assert sum(each.process.cpus for each in here) <= node.cpus + 1e-9
         own = Counter(gpu for each in here if not each.process.shares for gpu in each.gpus)
         assert all(count == 1 for count in own.values())
         assert set(own) <= set(range(node.gpus))
-    for each in found:
+    for each in result:
         if each.process.with_run:
             assert each.node == nodes[0].name
         if not each.process.shares:
@@ -114,9 +114,9 @@ def exists(nodes: Sequence[Node], processes: Sequence[Process]) -> bool:
     return False
 
 
-def on_nodes(found: Sequence[Placed]) -> dict[str, list[str]]:
+def on_nodes(result: Sequence[Placed]) -> dict[str, list[str]]:
     nodes: dict[str, list[str]] = {}
-    for each in found:
+    for each in result:
         nodes.setdefault(each.node, []).append(each.process.name)
     return nodes
 
@@ -125,8 +125,8 @@ def test_hosts_are_spread_by_free_cpus() -> None:
     """The run leaves 2 of the first node's 4 CPUs: the others take hosts until they have 2 left, too."""
     nodes = [Node("a", 4), Node("b", 8), Node("c", 4)]
     hosts = [Process(f"rollout host {number}", 1) for number in range(8)]
-    found = on_nodes(place(nodes, [Process("run", 2), *hosts]))
-    assert {name: len(here) for name, here in found.items()} == {"a": 1, "b": 6, "c": 2}
+    result = on_nodes(place(nodes, [Process("run", 2), *hosts]))
+    assert {name: len(here) for name, here in result.items()} == {"a": 1, "b": 6, "c": 2}
 
 
 def test_ten_thousand_hosts_on_64_nodes() -> None:
@@ -134,11 +134,11 @@ def test_ten_thousand_hosts_on_64_nodes() -> None:
     ranks = [Process("run", 1, 1), *(Process(f"rank {number}", 1, 1) for number in range(1, 256))]
     replicas = [Process(f"vllm base/{number}", 1, 4) for number in range(64)]
     hosts = [Process(f"rollout host {number}", 0.25) for number in range(10_000)]
-    found = place(nodes, [*ranks, *replicas, *hosts])
-    counts = Counter(each.node for each in found if each.process in hosts)
+    result = place(nodes, [*ranks, *replicas, *hosts])
+    counts = Counter(each.node for each in result if each.process in hosts)
     assert sum(counts.values()) == 10_000
     free = {  # after the hosts: all nodes alike, but for what one host takes
-        node.name: node.cpus - sum(each.process.cpus for each in found if each.node == node.name)
+        node.name: node.cpus - sum(each.process.cpus for each in result if each.node == node.name)
         for node in nodes
     }
     assert max(free.values()) - min(free.values()) <= 0.25
@@ -149,9 +149,9 @@ def test_room_for_hosts_decides_where_others_go() -> None:
     nodes = [Node(f"node{number}", 8, 8) for number in range(33)]
     replicas = [Process(f"vllm base/{number}", 1, 4) for number in range(32)]
     hosts = [Process(f"rollout host {number}", 3, cpu_setting="cluster.workers") for number in range(67)]
-    found = on_nodes(place(nodes, [Process("run", 1), *replicas, *hosts[:66]]))
-    assert found["node0"][:2] == ["run", "vllm base/0"]
-    assert all(sum(name.startswith("rollout") for name in here) == 2 for here in found.values())
+    result = on_nodes(place(nodes, [Process("run", 1), *replicas, *hosts[:66]]))
+    assert result["node0"][:2] == ["run", "vllm base/0"]
+    assert all(sum(name.startswith("rollout") for name in here) == 2 for here in result.values())
     with pytest.raises(ConfigError) as refused:
         place(nodes, [Process("run", 1), *replicas, *hosts])
     assert refused.value.path == "cluster.workers"

@@ -28,8 +28,8 @@ def names(*overrides: str, recipe: str = DSBENCH, nodes: Sequence[Node] = GPUS) 
 
 
 def pools(*overrides: str) -> dict[str, str]:
-    found = processes(*overrides)
-    return {each.name: each.holds for each in found if each.name.startswith("vllm")}
+    result = processes(*overrides)
+    return {each.name: each.holds for each in result if each.name.startswith("vllm")}
 
 
 def test_whole_weights_have_a_pool_each_and_adapters_and_frozen_ones_one_together() -> None:
@@ -55,8 +55,8 @@ def test_other_weights_at_the_start_are_another_pool() -> None:
 
 
 def test_replicas_are_numbered_within_their_pool() -> None:
-    found = pools("engine.replicas=2", "policies.modeler.train=none", "policies.analyst.train=none")
-    assert list(found) == [
+    result = pools("engine.replicas=2", "policies.modeler.train=none", "policies.analyst.train=none")
+    assert list(result) == [
         *("vllm data_engineer/0", "vllm data_engineer/1", "vllm modeler/0", "vllm modeler/1"),
     ]
 
@@ -77,12 +77,12 @@ def test_a_trainer_on_a_cpu_takes_no_gpu() -> None:
 
 
 def test_one_engine_without_replicas_holds_all_policies() -> None:
-    found = {each.name: each for each in processes("engine=hf", "cluster.engine_gpus=1")}
-    assert list(found) == ["run", "engine", "models", "rollout host 0", "rollout host 1"]
-    assert found["engine"].gpus == 1
-    assert found["engine"].holds == "engine hf: data_engineer, modeler, analyst"
+    result = {each.name: each for each in processes("engine=hf", "cluster.engine_gpus=1")}
+    assert list(result) == ["run", "engine", "models", "rollout host 0", "rollout host 1"]
+    assert result["engine"].gpus == 1
+    assert result["engine"].holds == "engine hf: data_engineer, modeler, analyst"
     inside = names("engine.process=inside", "cluster.engine_gpus=1")
-    assert inside == list(found)
+    assert inside == list(result)
 
 
 def test_models_of_a_server_have_a_process_with_the_run() -> None:

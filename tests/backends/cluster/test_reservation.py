@@ -72,10 +72,10 @@ def connected(*overrides: str) -> Connection:
     return connection
 
 
-def seat() -> type:
+def observer() -> type:
     """A class that travels by value: no worker can import this module."""
 
-    class Seat:
+    class Observer:
         async def where(self) -> tuple[str, list[str], str]:
             import ray
 
@@ -83,13 +83,13 @@ def seat() -> type:
             visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
             return context.get_node_id(), [str(gpu) for gpu in ray.get_gpu_ids()], visible
 
-    return Seat
+    return Observer
 
 
 def where(connection: Connection, name: str) -> tuple[str, list[str], str]:
-    handle = connection.actor(seat(), name=name)
-    found: tuple[str, list[str], str] = connection.ray.get(handle.where.remote(), timeout=60)
-    return found
+    handle = connection.actor(observer(), name=name)
+    answer: tuple[str, list[str], str] = connection.ray.get(handle.where.remote(), timeout=60)
+    return answer
 
 
 def eventually(holds: Callable[[], bool], seconds: float = 60) -> bool:
@@ -108,14 +108,14 @@ def is_free(ray: Any) -> bool:
 def test_each_process_is_where_the_plan_says_and_nothing_stays(cluster: Any) -> None:
     import ray
 
-    own = ray.get_runtime_context().get_node_id()
-    ids = sorted((node["NodeID"] for node in ray.nodes()), key=lambda node: (node != own, node))
+    here = ray.get_runtime_context().get_node_id()
+    ids = sorted((node["NodeID"] for node in ray.nodes()), key=lambda node: (node != here, node))
     nodes = [Node(name, cpus, gpus) for name, (cpus, gpus) in zip(ids, SIZES, strict=True)]
     run = config(*WIDE)
     settings: ClusterConfig = validate(ClusterConfig, run.cluster, "cluster")
     plan = place(nodes, processes_of(run, settings, nodes))
     connection = connected(*WIDE)
-    taken = [(own, gpu) for gpu in connection.gpus_of("run")]
+    taken = [(here, gpu) for gpu in connection.gpus_of("run")]
     assert len(taken) == 1
     assert os.environ["CUDA_VISIBLE_DEVICES"] == taken[0][1]  # of rank 0, which is this process
     for placed in plan:
@@ -153,8 +153,8 @@ def test_two_runs_have_no_gpu_together_and_a_third_waits_for_room(cluster: Any) 
     names = ["run", "rank 1", *(f"vllm {name}/0" for name in ("data_engineer", "modeler", "analyst"))]
     for name in names:
         assert len(first.gpus_of(name)) == len(second.gpus_of(name)) == 1
-    seats = [(where(run, name)[0], run.gpus_of(name)[0]) for run in (first, second) for name in names[1:]]
-    assert len(set(seats)) == 8
+    owned = [(where(run, name)[0], run.gpus_of(name)[0]) for run in (first, second) for name in names[1:]]
+    assert len(set(owned)) == 8
     assert first.gpus_of("run") != second.gpus_of("run")  # both are on the node of this process
     with pytest.raises(UserError, match="others have taken them") as refused:
         connected(*five, "cluster.timeout=2")
@@ -210,11 +210,11 @@ def test_what_is_started_again_after_its_node_died_is_elsewhere(cluster: Any) ->
     import ray
 
     connection = connected(*WIDE, "cluster.workers=8")
-    own = ray.get_runtime_context().get_node_id()
+    here = ray.get_runtime_context().get_node_id()
     placed = connection._reservation._placed  # type: ignore[union-attr]
-    dead = next(each.node for each in placed.values() if each.node != own)
+    dead = next(each.node for each in placed.values() if each.node != here)
     lost = [name for name, each in placed.items() if each.node == dead and not each.process.gpus]
-    kept = next(name for name, each in placed.items() if name != "run" and each.node not in (own, dead))
+    kept = next(name for name, each in placed.items() if name != "run" and each.node not in (here, dead))
     assert lost
     (node,) = [each for each in cluster.list_all_nodes() if each.node_id == dead]
     cluster.remove_node(node, allow_graceful=False)
