@@ -85,6 +85,12 @@ def tree(pid: int) -> list[int]:
     return found
 
 
+def shared_memory(pids: list[int]) -> set[str]:
+    """Names of shared memory that processes have, and that outlives them unless it is removed."""
+    lines = [line for pid in pids for line in Path(f"/proc/{pid}/maps").read_text().splitlines()]
+    return {Path(line.split()[-1]).name for line in lines if "/dev/shm/psm_" in line}
+
+
 @pytest.fixture(scope="module")
 def team(cluster, runner):
     """Two roles with adapters, and their frozen base, on two replicas inside their actors."""
@@ -162,6 +168,7 @@ def test_logprobs_of_replicas_in_processes_of_their_own_are_the_trainers_after_e
 def test_a_killed_actor_takes_its_vllm_along_and_another_one_serves(runner, own):
     first = servers(own)[0]
     below = tree(first.began.pid)
+    memory = shared_memory(below)
     assert len(below) >= 3  # the actor, vLLM's engine and its worker
     requests = [request("tied", LONG, number, max_new_tokens=100) for number in range(16)]
 
@@ -174,6 +181,10 @@ def test_a_killed_actor_takes_its_vllm_along_and_another_one_serves(runner, own)
     calls = runner.run(play())
     assert own.gap(requests, calls) < TOLERANCE
     assert gone(below, 60)
+    end = time.monotonic() + 30
+    while memory & set(os.listdir("/dev/shm")) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert memory and not memory & set(os.listdir("/dev/shm"))
 
 
 RUN = [

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -134,6 +135,9 @@ import os, signal, subprocess, sys, time
 from coterie.backends.engines.vllm.reaper import VARIABLE, reaper
 signal.signal(signal.SIGINT, lambda *_: None)  # a run that ends in its own time
 token = reaper().token
+reaper().keep({"psm_coterie_" + token})
+reaper().keep({"psm_nobody_has_" + token})
+open("/dev/shm/psm_coterie_" + token, "w").close()
 child = "import subprocess, time; subprocess.Popen(['sleep', '99']); print(1, flush=True); time.sleep(99)"
 process = subprocess.Popen(
     [sys.executable, "-c", child], env={**os.environ, VARIABLE: token + ".1."}, stdout=subprocess.PIPE,
@@ -175,6 +179,8 @@ def test_marked_processes_end_with_their_parent_however_it_ends(end):
         getattr(parent, end)()
         parent.wait()
         assert eventually(lambda: not reaper.owned(token))
+        # Shared memory that its trackers, which may be killed too, leave behind.
+        assert eventually(lambda: not Path(f"/dev/shm/psm_coterie_{token}").exists(), 20)
     finally:
         parent.kill()
         reaper.kill(token)

@@ -66,6 +66,7 @@ def launch(spec: ServerSpec, placement: Placement, backend: str) -> tuple[Any, s
         try:
             llm = AsyncLLM.from_vllm_config(config, enable_log_requests=False, disable_log_stats=True)
             _made[mark] = reaper.segments(mark)
+            reaper.reaper().keep(_made[mark])
             return llm, mark
         except (RuntimeError, TimeoutError) as error:
             reaper.kill(mark)

@@ -46,6 +46,13 @@ class Reaper:
     def alive(self) -> bool:
         return self._process.poll() is None
 
+    def keep(self, names: set[str]) -> None:
+        """Have shared memory removed after the processes' end, if they were killed and nobody else does."""
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):  # it is gone, and the next start of a server makes another
+                self._process.stdin.write("".join(f"{name}\n" for name in sorted(names)).encode())
+                self._process.stdin.flush()
+
     def close(self) -> None:
         """End the processes that are left, and the watch."""
         if self._process.stdin is not None:
@@ -156,10 +163,32 @@ def main(token: str, parent: int) -> None:
         handle = os.pidfd_open(parent)
     except ProcessLookupError:
         handle = -1
-    if handle >= 0 and os.getppid() == parent:
-        # A child of the parent may hold the pipe as well, so its end alone does not tell.
-        select.select([sys.stdin.fileno(), handle], [], [])
+    names = _names(handle if os.getppid() == parent else -1)
     kill(token)
+    # Python's trackers remove what is left of dead processes, unless they were killed too, as Ray does.
+    end = time.monotonic() + 5.0
+    while names and time.monotonic() < end:
+        time.sleep(0.1)
+        names = {name for name in names if os.path.exists(f"{SEGMENTS}{name}")}
+    for name in names:
+        with contextlib.suppress(OSError):
+            os.unlink(f"{SEGMENTS}{name}")
+
+
+def _names(parent: int) -> set[str]:
+    """What `Reaper.keep` writes into the pipe, until its end or the parent's; -1: that has ended.
+
+    A child of the parent may hold the pipe as well, so its end alone does not tell.
+    """
+    pipe, written = sys.stdin.fileno(), b""
+    while True:
+        ready, _, _ = (
+            select.select([pipe], [], [], 0) if parent < 0 else select.select([pipe, parent], [], [])
+        )
+        part = os.read(pipe, 2**16) if pipe in ready else b""
+        if not part:
+            return set(written.decode().split())
+        written += part
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -11,6 +12,8 @@ from coterie.backends.engines.vllm.settings import VLLMConfig, may_be_inside
 
 if TYPE_CHECKING:
     from coterie.backends.cluster.actors import Actors
+
+log = logging.getLogger("coterie")
 
 
 def inside(settings: VLLMConfig) -> bool:
@@ -39,6 +42,11 @@ def make(spec: ServerSpec, actors: Actors | None = None) -> list[Server]:
     """
     settings: VLLMConfig = spec.settings
     if actors is not None:
+        log.info(
+            "engine vllm: weights go to the replicas of '%s' through Ray's object store: these are in processes "
+            "of any node, which share no GPU group with the trainer",
+            spec.name,
+        )
         from coterie.backends.engines.vllm.actor_server import actor_servers
 
         return actor_servers(spec, actors)

@@ -68,9 +68,10 @@ class Folders:
         )
 
     def close(self) -> None:
-        """Remove all that was written."""
-        for folder in self._folders.values():
+        """Remove all that was written, and what killed processes have left beside it."""
+        for place, folder in self._folders.items():
             shutil.rmtree(folder, ignore_errors=True)
+            remove_abandoned(place)
         self._folders.clear()
         for descriptor in self._held:
             os.close(descriptor)
