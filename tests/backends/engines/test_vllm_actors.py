@@ -99,99 +99,117 @@ class Opened:
 
     async def __aexit__(self, *_: Any) -> None:
         pids = [server.began.pid for server in self.servers if server.began]
-        for server in self.servers:
-            await server.close()
+        alive = [server.began.pid for server in self.servers if server.alive]
+        folders = [folder for pid in alive for folder in folders_of(pid)]
+        await asyncio.gather(*(server.close() for server in self.servers))
         assert await asyncio.to_thread(gone, pids, 30)
+        assert not any(folder.exists() for folder in folders)
+
+
+@pytest.fixture(scope="module")
+def pair(cluster, tmp_path_factory):
+    """Two replicas for the tests that leave them alive, and the loop in which they live."""
+    with asyncio.Runner() as runner:
+        opened = Opened(tmp_path_factory.mktemp("pair"))
+        runner.run(opened.__aenter__())
+        yield runner, opened
+        runner.run(opened.__aexit__())
+
+
+def in_loop_of_pair(test: Any) -> Any:
+    """Run an async test in the loop of `pair`, which it gets as `Opened`."""
+
+    @functools.wraps(test)
+    def run(**named: Any) -> None:
+        runner, opened = named.pop("pair")
+        runner.run(asyncio.wait_for(test(pair=opened, **named), 200))
+
+    return run
 
 
 # ----------------------------------------------------------------------------------------------- what arrives
 
 
-@in_loop
-async def test_weights_are_put_once_for_all_replicas(tmp_path, monkeypatch):
+@in_loop_of_pair
+async def test_weights_are_put_once_for_all_replicas(pair, monkeypatch):
     monkeypatch.setattr(actor_server, "packed", functools.partial(actor_server.packed, most=50))  # 4 tensors
-    opened = Opened(tmp_path, 3)
-    async with opened as servers:
-        assert [server.version for server in servers] == [-1] * 3
-        for version in (1, 2):
-            sent, before = Sent(version), opened.actors.ray.puts
-            await asyncio.gather(*(server.sync(sent, version) for server in servers))
-            assert sent.reads == 1 and opened.actors.ray.puts - before == 10
-            assert [server.version for server in servers] == [version] * 3
-            assert {(await state(server)).sum for server in servers} == {40 * 6 * version}
-        assert not servers[0]._publisher._open
+    servers = pair.servers
+    for version in (1, 2):
+        sent, before = Sent(version), pair.actors.ray.puts
+        await asyncio.gather(*(server.sync(sent, version) for server in servers))
+        assert sent.reads == 1 and pair.actors.ray.puts - before == 10
+        assert [server.version for server in servers] == [version] * 2
+        assert {(await state(server)).sum for server in servers} == {40 * 6 * version}
+    assert not servers[0]._publisher._open
 
 
-@in_loop
-async def test_an_adapter_travels_with_its_files_and_goes_with_them(tmp_path):
-    opened = Opened(tmp_path, 2)
-    async with opened as servers:
-        first, second = adapter(tmp_path, 1), adapter(tmp_path, 2, b"\x09")
-        for each in (first, second):
-            await asyncio.gather(*(server.add_adapter(each) for server in servers))
-        assert opened.actors.ray.puts == 2
-        for server in servers:
-            assert (await server.generate((fakes.ANSWER,), PARAMS, first)).token_ids == (fakes.ANSWER, 7, 8)
-            assert (await server.generate((fakes.ANSWER,), PARAMS, second)).token_ids == (fakes.ANSWER, 9)
-        folders = [folder for server in servers for folder in folders_of(server.began.pid)]
-        assert sum(len(list(folder.glob("adapter-*"))) for folder in folders) == 4
-        for server in servers:
-            await server.remove_adapter(1)
-            await server.remove_adapter(1)  # again: nothing
-            assert (await state(server)).adapters == 1
-        assert (
-            sorted(path.name for folder in folders for path in folder.glob("adapter-*")) == ["adapter-2"] * 2
-        )
-        with pytest.raises(SystemFault, match="refused the adapter p@3"):
-            await servers[0].add_adapter(adapter(tmp_path, 3, b"bad"))
-        assert servers[0].alive and (await state(servers[0])).adapters == 1
-    assert folders and not any(folder.exists() for folder in folders)
+@in_loop_of_pair
+async def test_an_adapter_travels_with_its_files_and_goes_with_them(pair, tmp_path):
+    servers, before = pair.servers, pair.actors.ray.puts
+    first, second = adapter(tmp_path, 1), adapter(tmp_path, 2, b"\x09")
+    for each in (first, second):
+        await asyncio.gather(*(server.add_adapter(each) for server in servers))
+    assert pair.actors.ray.puts - before == 2
+    for server in servers:
+        assert (await server.generate((fakes.ANSWER,), PARAMS, first)).token_ids == (fakes.ANSWER, 7, 8)
+        assert (await server.generate((fakes.ANSWER,), PARAMS, second)).token_ids == (fakes.ANSWER, 9)
+    folders = [folder for server in servers for folder in folders_of(server.began.pid)]
+    assert sum(len(list(folder.glob("adapter-*"))) for folder in folders) == 4
+    for server in servers:
+        await server.remove_adapter(1)
+        await server.remove_adapter(1)  # again: nothing
+        assert (await state(server)).adapters == 1
+    assert [path.name for folder in folders for path in folder.glob("adapter-*")] == ["adapter-2"] * 2
+    with pytest.raises(SystemFault, match="refused the adapter p@3"):
+        await servers[0].add_adapter(adapter(tmp_path, 3, b"bad"))
+    assert servers[0].alive and (await state(servers[0])).adapters == 1
+    for server in servers:
+        await server.remove_adapter(2)
+    assert not [path for folder in folders for path in folder.glob("adapter-*")]
 
 
-@in_loop
-async def test_many_requests_at_once_and_one_that_is_cancelled_or_refused(tmp_path):
-    async with Opened(tmp_path, 1) as (server,):
-        prompts = [(fakes.ANSWER, number) for number in range(300)]
-        outputs = await asyncio.gather(*(server.generate(prompt, PARAMS, None) for prompt in prompts))
-        assert [output.token_ids for output in outputs] == prompts
-        waiting = asyncio.ensure_future(server.generate((fakes.WAIT, 60_000), PARAMS, None))
-        await asyncio.sleep(0.3)
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        await asyncio.sleep(0.3)
-        assert (await state(server)).cancelled == 1
-        with pytest.raises(SystemFault, match="it is refused") as caught:
-            await server.generate((fakes.REFUSED,), PARAMS, None)
-        assert not isinstance(caught.value, ServerLost) and server.alive
+@in_loop_of_pair
+async def test_many_requests_at_once_and_one_that_is_cancelled_or_refused(pair):
+    server = pair.servers[0]
+    prompts = [(fakes.ANSWER, number) for number in range(300)]
+    outputs = await asyncio.gather(*(server.generate(prompt, PARAMS, None) for prompt in prompts))
+    assert [output.token_ids for output in outputs] == prompts
+    waiting = asyncio.ensure_future(server.generate((fakes.WAIT, 60_000), PARAMS, None))
+    await asyncio.sleep(0.3)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    while not (await state(server)).cancelled:
+        await asyncio.sleep(0.05)
+    with pytest.raises(SystemFault, match="it is refused") as caught:
+        await server.generate((fakes.REFUSED,), PARAMS, None)
+    assert not isinstance(caught.value, ServerLost) and server.alive
 
 
-@in_loop
-async def test_sleep_and_wake_reach_the_replicas(tmp_path):
-    async with Opened(tmp_path, 2) as servers:
-        base = Base(spec_of(tmp_path), servers, None)
-        await base.replicas.sleep()
-        for server in servers:
-            with pytest.raises(AssertionError):
-                await state(server)
-        assert (await base.generate((fakes.ANSWER, 5), PARAMS, None))[0].token_ids == (fakes.ANSWER, 5)
-        assert {(await state(server)).asleep for server in servers} == {2}  # the request woke them
+@in_loop_of_pair
+async def test_sleep_and_wake_reach_the_replicas(pair, tmp_path):
+    base = Base(spec_of(tmp_path), pair.servers, None)
+    await base.replicas.sleep()
+    for server in pair.servers:
+        with pytest.raises(AssertionError):
+            await state(server)
+    assert (await base.generate((fakes.ANSWER, 5), PARAMS, None))[0].token_ids == (fakes.ANSWER, 5)
+    assert {(await state(server)).asleep for server in pair.servers} == {2}  # the request woke them
 
 
 # ------------------------------------------------------------------------------------------- syncs that fail
 
 
-@in_loop
-async def test_tensors_that_are_wrong_before_anything_is_used_leave_the_old_weights(tmp_path):
-    wrong = UserError("a tensor is wrong", path="policies.p", fix="repair it")
-    async with Opened(tmp_path, 2) as servers:
-        await asyncio.gather(*(server.sync(good, 1) for good in [Sent(1)] for server in servers))
-        bad = Sent(2, error=(0, wrong))
-        results = await asyncio.gather(*(s.sync(bad, 2) for s in servers), return_exceptions=True)
-        assert [type(result) for result in results] == [UserError] * 2
-        assert "a tensor is wrong" in str(results[0])
-        for server in servers:
-            assert server.alive and server.version == 1 and (await state(server)).sum == 240
+@in_loop_of_pair
+async def test_tensors_that_are_wrong_before_anything_is_used_leave_the_old_weights(pair):
+    wrong, good = UserError("a tensor is wrong", path="policies.p", fix="repair it"), Sent(1)
+    await asyncio.gather(*(server.sync(good, 1) for server in pair.servers))
+    bad = Sent(2, error=(0, wrong))
+    results = await asyncio.gather(*(s.sync(bad, 2) for s in pair.servers), return_exceptions=True)
+    assert [type(result) for result in results] == [UserError] * 2
+    assert "a tensor is wrong" in str(results[0])
+    for server in pair.servers:
+        assert server.alive and server.version == 1 and (await state(server)).sum == 240
 
 
 @in_loop
@@ -211,15 +229,14 @@ async def test_tensors_that_are_wrong_half_way_lose_the_server(tmp_path, monkeyp
         assert "the third tensor is bad" in str(caught.value.__cause__)
 
 
-@in_loop
-async def test_replicas_that_can_have_no_weights_end_by_name(tmp_path):
+@in_loop_of_pair
+async def test_weights_that_no_replica_can_have_end_by_name(pair, tmp_path):
     wrong = UserError("a tensor is wrong", path="policies.p", fix="repair it")
-    async with Opened(tmp_path, 2) as servers:
-        base = Base(spec_of(tmp_path), servers, None)
-        weights: Any = Sent(1, error=(3, wrong))
-        weights.check, weights.fingerprint = lambda: None, lambda: 1
-        with pytest.raises(UserError, match="a tensor is wrong"):
-            await base.sync(weights, 1)
+    base = Base(spec_of(tmp_path), pair.servers, None)
+    weights: Any = Sent(1, error=(0, wrong))
+    weights.check, weights.fingerprint = lambda: None, lambda: 1
+    with pytest.raises(UserError, match="a tensor is wrong"):
+        await base.sync(weights, 1)
 
 
 # ------------------------------------------------------------------------------------------ death and silence
@@ -264,7 +281,7 @@ async def test_a_replica_that_dies_or_freezes_in_play_is_replaced_with_its_versi
         assert base.replicas.restarts == 1
         new = await state(first)
         assert new.pid != pid and new.sum == 240 and new.adapters == 1
-        assert not running(pid)
+        assert await asyncio.to_thread(gone, [pid], 30)
         lines = [record.getMessage() for record in caplog.records]
         (named,) = [line for line in lines if "is restarted" in line]
         assert "the vLLM of 'p', replica 0" in named
@@ -330,7 +347,7 @@ async def test_a_cluster_without_room_is_refused_with_the_numbers(tmp_path, capl
         await server.open()
     assert "no room for the vLLM of 'p', replica 0" in str(caught.value)
     assert "50 CPUs" in str(caught.value.why) and "of 4 CPUs" in str(caught.value.why)
-    assert "waits for a place" in caplog.text
+    assert "has not begun after 2 s; the cluster has " in caplog.text
     await server.close()
 
 

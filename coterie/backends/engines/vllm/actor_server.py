@@ -198,7 +198,7 @@ class ActorServer:
                     placing.result()
                     return
                 room = await asyncio.to_thread(self._actors.room)
-                log.warning("%s waits for a place; the cluster has %s free", self.who, room)
+                log.warning("%s has not begun after %.0f s; the cluster has %s free", self.who, seconds, room)
         finally:
             placing.cancel()
         raise UserError(

@@ -182,9 +182,8 @@ def _names(parent: int) -> set[str]:
     """
     pipe, written = sys.stdin.fileno(), b""
     while True:
-        ready, _, _ = (
-            select.select([pipe], [], [], 0) if parent < 0 else select.select([pipe, parent], [], [])
-        )
+        watched, seconds = ([pipe], 0) if parent < 0 else ([pipe, parent], None)
+        ready, _, _ = select.select(watched, [], [], seconds)
         part = os.read(pipe, 2**16) if pipe in ready else b""
         if not part:
             return set(written.decode().split())

@@ -43,8 +43,8 @@ def make(spec: ServerSpec, actors: Actors | None = None) -> list[Server]:
     settings: VLLMConfig = spec.settings
     if actors is not None:
         log.info(
-            "engine vllm: weights go to the replicas of '%s' through Ray's object store: these are in processes "
-            "of any node, which share no GPU group with the trainer",
+            "engine vllm: weights go to the replicas of '%s' through Ray's object store: they are processes "
+            "of any node, and share no GPU group with the trainer",
             spec.name,
         )
         from coterie.backends.engines.vllm.actor_server import actor_servers
