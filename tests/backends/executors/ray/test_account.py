@@ -97,7 +97,8 @@ def test_a_budget_is_one_over_all_hosts_and_over_a_resume(cluster, tmp_path):
             on_ray(tmp_path / "run", *coached(server.url, budget))
         assert error.value.path == "chat_models.judge.budget"
         assert len(server.asked) == 5
-        coterie.train(resume=tmp_path / "run", overrides=["chat_models.judge.budget={calls: 50}"])
+        more = ["chat_models.judge.budget={calls: 50}", "cluster.workers=1"]
+        coterie.train(resume=tmp_path / "run", overrides=more)
         assert len(server.paid) == len(set(server.paid)) == 10
     assert usage(tmp_path / "run")["total"]["calls"] == 10, "a resumed run knows what it has spent"
 
@@ -141,7 +142,7 @@ def test_a_dead_account_ends_the_run_by_name_and_a_resume_goes_on(cluster, tmp_p
         settings = coached(server.url)
         kill = watched.at(1, lambda: os.kill(watched.executors[0]._account.pid, signal.SIGKILL))
         with pytest.raises(UserError, match="the process of the run's account is gone") as error:
-            on_ray(tmp_path / "ray", *settings, progress=kill)
+            on_ray(tmp_path / "ray", *settings, "cluster.workers=1", progress=kill)
         assert "--resume" in error.value.fix
         coterie.train(resume=tmp_path / "ray")
         assert len(server.paid) == len(set(server.paid))
