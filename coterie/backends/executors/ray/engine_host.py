@@ -13,6 +13,7 @@ that takes the place of another one gets them from the rollout hosts (`restore`)
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import pickle
@@ -42,6 +43,7 @@ from coterie.core.errors import SystemFault
 from coterie.core.plugins.origin import closed, plugin_call, plugin_open
 from coterie.core.protocols import Codec, Engine, EngineContext
 from coterie.core.rollout.engine_client import IdleTime, LocalEngineClient
+from coterie.core.training.lifetime import RARELY
 from coterie.core.types import Call, Key, Request
 
 
@@ -101,6 +103,7 @@ class EngineHost:
         os.environ.update(variables)
         use_code(code)
         self._records.keep()
+        gc.set_threshold(*RARELY)  # as in the run's process
         make: Callable[[], Engine]
         ctx: EngineContext
         make, ctx, actors = pickle.loads(payload)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import pickle
@@ -20,6 +21,7 @@ from coterie.backends.executors.ray.account_client import AccountClient, call_ac
 from coterie.backends.executors.ray.exchange import EngineGone, Place
 from coterie.backends.executors.ray.host_client import HostEngineClient, Method
 from coterie.core.protocols import RolloutJob, RolloutSide, ScoredRollout
+from coterie.core.training.lifetime import RARELY
 from coterie.core.types import Tree
 
 Record = tuple[str, int, str]
@@ -103,6 +105,7 @@ class RolloutHost:
         """
         os.environ.update(variables)
         use_code(code)
+        gc.set_threshold(*RARELY)  # as in the run's process
         log = logging.getLogger("coterie")
         log.addHandler(_Records(self._records, self._news.set))
         log.propagate = False
