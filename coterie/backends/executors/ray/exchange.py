@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+from coterie.backends.cluster.compact import compact
 from coterie.core.types import Call, Request
 
 Place = tuple[str, str, int, int]
@@ -81,6 +83,9 @@ class News:
     words: Mapping[str, list[str]] = field(default_factory=dict)
     """See `Vocabularies`."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (compact((News, self.live, self.taken, self.asked, self.cancelled, self.words)),)
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -98,6 +103,14 @@ class Answers:
     answers: list[Answer]
     words: Mapping[str, list[str]]
     """See `Vocabularies`."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (compact((Answers, self.answers, self.words)),)
+
+
+def _unpickled(data: bytes) -> Any:
+    cls, *values = pickle.loads(data)
+    return cls(*values)
 
 
 @dataclass(slots=True)

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from coterie.backends.cluster.code import Code, use_code
+from coterie.backends.cluster.compact import compact
 from coterie.backends.cluster.wire import Answered, answered, sent_error
 from coterie.backends.executors.ray.account_client import AccountClient, call_account
 from coterie.backends.executors.ray.exchange import EngineGone, Place
@@ -52,7 +53,7 @@ class Report:
 
 def packed(result: tuple[Tree, ScoredRollout]) -> bytes:
     """A tree and its scores in few bytes: the names and numbers of a tree are alike, and compress well."""
-    return zlib.compress(pickle.dumps(result, pickle.HIGHEST_PROTOCOL), level=1)
+    return zlib.compress(compact(result), level=1)
 
 
 def unpacked(data: bytes) -> tuple[Tree, ScoredRollout]:
