@@ -363,7 +363,16 @@ class RayExecutor(Plugin):
         self._connection.lose(gone.handle, gone.name, why)
         while True:
             try:
-                return await self._new_host()
+                async with asyncio.timeout(self.settings.timeout):
+                    return await self._new_host()
+            except TimeoutError as error:
+                free = self._connection.ray.available_resources().get("CPU", 0.0)
+                what = f"no rollout host came in place of a lost one in {self.settings.timeout:g} s"
+                reason = (
+                    f"it takes {self.settings.worker_cpus:g} CPUs, and {free:g} are free; the loss: {why}"
+                )
+                fix = "add nodes, or go on with `--resume` and fewer cluster.workers"
+                raise UserError(what, path="cluster.workers", why=reason, fix=fix) from error
             except UserError as error:
                 if not isinstance(error.__cause__, HostGone):
                     raise

@@ -12,8 +12,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from coterie.backends.cluster.connection import QUIET
 from coterie.backends.engines.tabular import TabularEngine
+from coterie.backends.executors.ray.executor import RayExecutor
 from coterie.core.types import Action, Call, Request, Step
 from tests.games import Matrix
 
@@ -148,3 +151,46 @@ class Stuck(Matrix):
             while True:
                 time.sleep(60)
         return await super().step(state, actions, ctx)
+
+
+class Display:
+    """A display of progress that keeps what says what processes do."""
+
+    processes: Callable[[], Mapping[str, int]]
+
+    def __call__(self, done: int, total: int, metrics: Any = None) -> None:
+        self.total = total
+
+    def follow(self, processes: Callable[[], Mapping[str, int]]) -> None:
+        self.processes = processes
+
+
+def in_play(monkeypatch: pytest.MonkeyPatch, share: int, what: Callable[[Any], bool]) -> list[Any]:
+    """Do something to the host that gets the n-th share of jobs; returns the list that will have the host.
+
+    Args:
+        what: returns whether it did it; if not, the host of the next share is tried.
+    """
+    plain, hosts, shares = RayExecutor._hand, list[Any](), [0]
+
+    async def hand(executor: RayExecutor, host: Any, jobs: list[Any]) -> None:
+        shares[0] += 1
+        if shares[0] >= share and not hosts and what(host):
+            hosts.append(host)
+        await plain(executor, host, jobs)
+
+    monkeypatch.setattr(RayExecutor, "_hand", hand)
+    return hosts
+
+
+def placed(monkeypatch: pytest.MonkeyPatch, nodes: Nodes) -> dict[str, Any]:
+    """The nodes of all hosts of a run, by the names of the hosts, as they are opened."""
+    plain, places = RayExecutor._new_host, dict[str, Any]()
+
+    async def new_host(executor: RayExecutor) -> Any:
+        host = await plain(executor)
+        places[host.name] = nodes.of(host.pid)
+        return host
+
+    monkeypatch.setattr(RayExecutor, "_new_host", new_host)
+    return places

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ import coterie
 from coterie.backends.executors.ray.executor import RayExecutor
 from coterie.backends.trainers.tabular import TabularTrainer
 from coterie.core.errors import UserError
-from tests.backends.executors.ray.nodes import Nodes, wait_for
+from tests.backends.executors.ray.nodes import Display, Nodes, in_play, placed, wait_for
 from tests.test_resume import MATRIX, rollouts, rows, same, weights
 
 pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("ray")]
@@ -70,37 +70,6 @@ def on_nodes(nodes: Nodes, folder: Path, *more: str, workers: int = 4, **others:
     return coterie.train(MATRIX, overlays=["ray"], overrides=overrides, out=folder, **others)
 
 
-def in_play(monkeypatch: pytest.MonkeyPatch, share: int, what: Callable[[Any], bool]) -> list[Any]:
-    """Do something to the host that gets the n-th share of jobs; returns the list that will have the host.
-
-    Args:
-        what: returns whether it did it; if not, the host of the next share is tried.
-    """
-    plain, hosts, shares = RayExecutor._hand, list[Any](), [0]
-
-    async def hand(executor: RayExecutor, host: Any, jobs: list[Any]) -> None:
-        shares[0] += 1
-        if shares[0] >= share and not hosts and what(host):
-            hosts.append(host)
-        await plain(executor, host, jobs)
-
-    monkeypatch.setattr(RayExecutor, "_hand", hand)
-    return hosts
-
-
-def placed(monkeypatch: pytest.MonkeyPatch, nodes: Nodes) -> dict[str, Any]:
-    """The nodes of all hosts of a run, by the names of the hosts, as they are opened."""
-    plain, places = RayExecutor._new_host, dict[str, Any]()
-
-    async def new_host(executor: RayExecutor) -> Any:
-        host = await plain(executor)
-        places[host.name] = nodes.of(host.pid)
-        return host
-
-    monkeypatch.setattr(RayExecutor, "_new_host", new_host)
-    return places
-
-
 def equal(folder: Path, undisturbed: Path) -> None:
     """Assert that a run with faults has the results of one without: what counts faults is left out."""
     kept = [{k: v for k, v in row.items() if not k.startswith("cluster/")} for row in rows(folder)]
@@ -130,18 +99,6 @@ def test_a_roles_samples_reach_the_policy_of_that_role_alone(nodes, undisturbed,
 
 
 # ------------------------------------------------------------------------------------------ hosts and nodes
-
-
-class Display:
-    """A display of progress that keeps what says what processes do."""
-
-    processes: Callable[[], Mapping[str, int]]
-
-    def __call__(self, done: int, total: int, metrics: Any = None) -> None:
-        self.total = total
-
-    def follow(self, processes: Callable[[], Mapping[str, int]]) -> None:
-        self.processes = processes
 
 
 def test_a_host_that_is_killed_on_another_node_is_replaced(nodes, undisturbed, tmp_path, monkeypatch):
@@ -182,6 +139,28 @@ def test_the_hosts_of_a_node_that_is_lost_are_replaced_on_another(nodes, undistu
     assert lost(tmp_path / "run") == len(had)
 
 
+@pytest.mark.long
+def test_a_lost_node_without_room_for_its_hosts_ends_the_run_which_resumes(
+    nodes, undisturbed, tmp_path, monkeypatch
+):
+    places = placed(monkeypatch, nodes)
+
+    def remove(host: Any) -> bool:
+        nodes.remove(places[host.name])
+        return True
+
+    removed = in_play(monkeypatch, 12, remove)
+    try:
+        with pytest.raises(UserError, match="no rollout host came in place of a lost one in 20 s") as error:
+            on_nodes(nodes, tmp_path / "run", "cluster.timeout=20", workers=8)
+        assert removed and "it takes 1 CPUs, and 0 are free" in str(error.value)
+        coterie.train(resume=tmp_path / "run", overrides=["cluster.workers=2"])
+    finally:
+        nodes.add()
+    equal(tmp_path / "run", undisturbed)
+
+
+@pytest.mark.long
 def test_a_host_that_dies_while_it_takes_the_place_of_another_is_replaced_too(
     nodes, undisturbed, tmp_path, monkeypatch
 ):
@@ -229,6 +208,7 @@ def test_a_node_whose_raylet_stands_still_is_lost_after_a_while(nodes, tmp_path,
     assert lost(tmp_path / "run") == len(had)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("hosts", ["one", "all"])
 def test_a_step_that_never_returns_is_the_death_of_its_host(nodes, undisturbed, tmp_path, caplog, hosts):
     """The event loop of a host stands still; on all of them the task is named."""
@@ -307,7 +287,7 @@ def test_another_version_on_one_node_is_refused_before_the_first_step(nodes, tmp
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
-@pytest.mark.parametrize("there", ["another", "none"])
+@pytest.mark.parametrize("there", ["another", pytest.param("none", marks=pytest.mark.long)])
 def test_a_plugin_file_is_compared_by_its_content_and_travels_where_it_is_not(nodes, tmp_path, there):
     place, other = tmp_path / "plugins", tmp_path / "others"
     for folder in (place, other):
@@ -372,6 +352,7 @@ def left_in_tmp() -> set[Path]:
     return {path for path in Path(tempfile.gettempdir()).iterdir() if path.name.startswith("coterie")}
 
 
+@pytest.mark.long
 def test_two_runs_share_the_nodes_and_have_the_results_of_one_alone(nodes, undisturbed, tmp_path):
     drivers = [
         subprocess.Popen(
