@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import os
@@ -25,6 +26,8 @@ from coterie.core.errors import MissingExtra, UserError
 
 log = logging.getLogger("coterie")
 PATH = "cluster.address"
+PLACED = 60.0
+"""Least seconds that an actor has to find its place: its process imports Ray meanwhile."""
 LOCAL = "local"
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -194,6 +197,26 @@ class Connection:
         handle = self.ray.remote(cls).options(max_concurrency=100_000, **options).remote()
         self._actors.append(handle)
         return handle
+
+    async def placed(self, handle: Any, name: str) -> None:
+        """Wait until an actor has its place; Ray lets one without room wait for ever.
+
+        Raises:
+            UserError: it has none after `PLACED` seconds, or after `cluster.timeout` if that is longer.
+            RayError: it is gone.
+        """
+        seconds = max(PLACED, self.settings.timeout)
+        try:
+            async with asyncio.timeout(seconds):
+                await handle.__ray_ready__.remote()
+        except TimeoutError as error:
+            free = self.ray.available_resources()
+            raise UserError(
+                f"the cluster has had no room for {name} for {seconds:g} s",
+                path="cluster",
+                why=f"{free.get('CPU', 0.0):g} CPUs and {free.get('GPU', 0.0):g} GPUs are free, on all nodes",
+                fix="add nodes, or resume the run and take less (cluster.workers)",
+            ) from error
 
     def remove(self, handle: Any) -> None:
         """Kill an actor's process."""

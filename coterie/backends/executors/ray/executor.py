@@ -51,6 +51,8 @@ class RayExecutor(Plugin):
         self._variables: set[str] = set()
         """Secret environment variables that hosts get."""
         self._hosts: list[HostHandle] = []
+        self._leaving: list[HostHandle] = []
+        """Those that are gone, until another one has their jobs."""
         self._queue: list[HostedJob] = []
         self._jobs: dict[int, HostedJob] = {}
         """Those that are not done, by number."""
@@ -231,8 +233,9 @@ class RayExecutor(Plugin):
         secrets, account = self._connection.secrets(self._variables), self._account.handle
         opening = (name, own_code(), self._side, account, secrets)
         try:
+            await self._connection.placed(handle, name)
             host.pid = await self._call(host, "open", *opening)
-        except HostGone as error:
+        except (HostGone, self._connection.ray.exceptions.RayError) as error:
             raise UserError(f"{name} ended while it was opened", path="executor", why=str(error)) from error
         return host
 
@@ -249,6 +252,8 @@ class RayExecutor(Plugin):
         """Let another engine host count the jobs of all hosts, and the hosts ask it."""
         self._metrics.update({"cluster/engines_lost": 1})
         self._metrics["cluster/replacing"] += seconds  # type: ignore[assignment]
+        for host in self._leaving:  # their jobs count until another host has them
+            self._beside(self._counted(host, host.jobs.values()))
         for host in self._hosts:
             if host.start >= 0:
                 counted = self._counted(host, host.jobs.values())
@@ -325,6 +330,7 @@ class RayExecutor(Plugin):
         """Start another host in place of one that is gone, and play its jobs there."""
         began = time.perf_counter()
         self._hosts.remove(host)
+        self._leaving.append(host)
         new = await self._another_host(host, why)
         await self._begin(new)
         jobs = [job for job in host.jobs.values() if not job.result.done()]
@@ -337,12 +343,15 @@ class RayExecutor(Plugin):
                 job.result.set_exception(UserError(what, path="executor", fix=fix))
         jobs = [job for job in jobs if not job.result.done()]
         self._hosts.append(new)
-        if new.start == self._engine.start:
-            counted = self._counted(new, jobs)  # before the old one's are dropped: no batch may begin between
-            await asyncio.gather(counted, self._engine.notify("drop", host.name))
-        else:  # the engine host was replaced meanwhile, and knows neither
-            self._beside(self._told(new, self._counted(new, jobs), [*new.jobs]))
+        self._leaving.remove(host)
+        counted = self._counted(new, jobs)  # before the old one's are dropped: no batch may begin between
+        dropped = self._engine.notify("drop", host.name)
+        if new.start != self._engine.start:  # the engine host was replaced meanwhile
+            self._beside(self._told(new, counted, [*new.jobs]))
             new.start = self._engine.start
+        else:
+            await counted
+        await dropped
         await self._account.drop(host.name)
         new.loop = asyncio.ensure_future(self._watch(new))  # not before: it may be gone already, too
         await self._hand(new, jobs)
@@ -363,18 +372,9 @@ class RayExecutor(Plugin):
         self._connection.lose(gone.handle, gone.name, why)
         while True:
             try:
-                async with asyncio.timeout(self.settings.timeout):
-                    return await self._new_host()
-            except TimeoutError as error:
-                free = self._connection.ray.available_resources().get("CPU", 0.0)
-                what = f"no rollout host came in place of a lost one in {self.settings.timeout:g} s"
-                reason = (
-                    f"it takes {self.settings.worker_cpus:g} CPUs, and {free:g} are free; the loss: {why}"
-                )
-                fix = "add nodes, or go on with `--resume` and fewer cluster.workers"
-                raise UserError(what, path="cluster.workers", why=reason, fix=fix) from error
+                return await self._new_host()
             except UserError as error:
-                if not isinstance(error.__cause__, HostGone):
+                if not isinstance(error.__cause__, HostGone | self._connection.ray.exceptions.RayError):
                     raise
                 self._connection.lose(None, "a rollout host", str(error.__cause__))
 
