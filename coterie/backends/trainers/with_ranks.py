@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from coterie.backends.cluster.connection import Connection
@@ -19,7 +20,7 @@ class WithRanks:
     def use_cluster(self, cluster: Connection) -> None:
         """Start the other ranks on a cluster, once the trainer is opened."""
         if self.config.ranks > 1:
-            self._cluster = RanksOnCluster(cluster, gpus=on_gpu(self.config.device))
+            self._cluster = RanksOnCluster(cluster, partial(on_gpu, self.config.device))
 
     def _check_ranks(self) -> None:
         """Refuse more ranks than can run, before any of them starts; on a cluster its connection does."""

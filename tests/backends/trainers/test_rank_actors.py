@@ -21,7 +21,7 @@ import coterie
 from coterie.backends.cluster.connection import QUIET, Connection
 from coterie.backends.cluster.settings import ClusterConfig
 from coterie.backends.trainers.ranks import alive as alive_module
-from coterie.backends.trainers.ranks.actors import Opened, RanksOnCluster, _index
+from coterie.backends.trainers.ranks.actors import Opened, RanksOnCluster
 from coterie.backends.trainers.ranks.commands import RankCommands
 from coterie.backends.trainers.ranks.group import RankLost
 from coterie.core.errors import ConfigError
@@ -33,8 +33,7 @@ from tests.test_resume import same
 pytestmark = [pytest.mark.ray, pytest.mark.torch, pytest.mark.xdist_group("ray")]
 
 PLAN = ["schedule.tasks_per_step=4", "schedule.steps=2", "schedule.checkpoint_every=1",
-        "schedule.evaluate_every=0", "loss.entropy=0.3", "deterministic=true", "trainer.ranks=2",
-        "trainer.device=cpu"]  # fmt: skip
+        "schedule.evaluate_every=0", "loss.entropy=0.3", "deterministic=true", "trainer.ranks=2"]  # fmt: skip
 
 
 @dataclass
@@ -77,16 +76,13 @@ def placed(monkeypatch: pytest.MonkeyPatch) -> list[Opened]:
     return all_opened
 
 
-def connection(ranks: int = 2, *, gpus: bool = False, **settings: Any) -> Connection:
-    """The connection of a run with so many ranks."""
-    overrides = [f"trainer.ranks={ranks}", f"trainer.device={'auto' if gpus else 'cpu'}"]
-    run = load("plan_path", scale="smoke", overlays=["ray"], overrides=overrides).config
-    return Connection(ClusterConfig(workers=1, **settings), run)
+def connection(**settings: Any) -> Connection:
+    return Connection(ClusterConfig(workers=1, **settings))
 
 
-def made(ranks: int = 2, *, gpus: bool = False, **settings: Any) -> RankCommands:
-    """Targets on a cluster, without torch."""
-    on_cluster = RanksOnCluster(connection(ranks, gpus=gpus, **settings), gpus=gpus)
+def made(ranks: int = 2, **settings: Any) -> RankCommands:
+    """Targets on a cluster, without torch and a GPU."""
+    on_cluster = RanksOnCluster(connection(**settings), lambda: False)
     commands = RankCommands(Target(0), on_cluster.start(ranks))
     commands.make(Target)
     return commands
@@ -109,7 +105,7 @@ def on_ray(folder: Path, *more: str) -> None:
 
 
 def test_a_rank_on_another_node_gives_the_run_of_two_ranks_on_one_host(nodes, local, placed, tmp_path):
-    on_ray(tmp_path / "ray", "cluster.rank_cpus=2")  # the run's node has 4, the other one 6
+    on_ray(tmp_path / "ray", "cluster.rank_cpus=3")  # the run's node has 4
     assert [each.node for each in placed] == [nodes.other]
     same(local, tmp_path / "ray")
     coterie.export(tmp_path / "ray", "shared", tmp_path / "model")  # opens the trainer alone
@@ -175,9 +171,7 @@ def test_methods_and_errors_come_back_and_no_process_is_left(nodes, placed, capf
     commands = made(3, rank_cpus=2)
     (_, here), (number, there), (_, third) = commands.run("place")
     assert number == 1 and len({here, there, third}) == 3
-    nodes_of = [nodes.here, *(each.node for each in placed)]
-    before = [nodes_of[:number].count(nodes_of[number]) for number in (1, 2)]
-    assert [rank.local for rank in commands._group.ranks] == before
+    assert [rank.local for rank in commands._group.ranks] == [1, 2] or placed[0].node != placed[1].node
     assert commands.run("add", 2, others=(3,)) == [2, 4, 4]
     commands.close()
     assert ends(there) and ends(third)
@@ -191,24 +185,21 @@ def test_methods_and_errors_come_back_and_no_process_is_left(nodes, placed, capf
 
 
 def test_each_rank_has_a_gpu_for_itself_and_no_other_process_gets_rank_0s(nodes, placed):
-    commands = made(3, gpus=True)
-    group = commands._group
-    assert {(each.node, *each.gpus) for each in placed} == {
-        (nodes.here, str(1 - group.local)),
+    settings = ["trainer.ranks=3", "cluster.workers=1"]
+    run = load("plan_path", scale="smoke", overlays=["ray"], overrides=settings).config
+    planned = Connection(ClusterConfig(workers=1), run)
+    commands = RankCommands(Target(0), RanksOnCluster(planned, lambda: True).start(3))
+    own = [(nodes.here, *planned.gpus_of("run"))]
+    assert {*own, *((each.node, *each.gpus) for each in placed)} == {
+        (nodes.here, "0"),
+        (nodes.here, "1"),
         (nodes.other, "0"),
     }
-    assert [rank.local for rank in group.ranks] == [0, 0], "a rank sees its own GPU alone"
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == own[0][1], "rank 0 sees its GPU alone"
+    group = commands._group
+    assert [group.local, *(rank.local for rank in group.ranks)] == [0, 0, 0], "so does each other rank"
     commands.close()
-    with pytest.raises(ConfigError, match="and 4 GPUs, and the cluster has 10 CPUs and 3 GPUs") as raised:
-        made(4, gpus=True)
-    assert raised.value.path == "trainer.ranks"
-
-
-def test_rank_0s_gpu_is_named_by_its_index_among_those_that_the_run_sees():
-    assert (_index("3", None), _index("3", "2,3"), _index("GPU-a", "GPU-b,GPU-a")) == (3, 1, 1)
-    with pytest.raises(ConfigError, match="Ray has given GPU 3 to rank 0") as raised:
-        _index("3", "0,1")
-    assert raised.value.why == "CUDA_VISIBLE_DEVICES is 0,1"
+    assert "CUDA_VISIBLE_DEVICES" not in os.environ
 
 
 def test_a_rank_on_a_cpu_sees_no_gpu(nodes):
@@ -238,9 +229,16 @@ def test_a_killed_run_leaves_no_rank(nodes, tmp_path):
     assert ends(pid, 5.0)
 
 
+def test_a_rank_that_finds_no_room_is_named(nodes, monkeypatch):
+    monkeypatch.setattr("coterie.backends.trainers.ranks.actors._PLACED", 1.0)
+    with pytest.raises(RankLost, match="rank 1 has not started within 1 seconds") as raised:
+        made(rank_cpus=7)  # no node has as many, and both together do
+    assert "no node of the cluster has 7 CPUs left" in raised.value.why
+
+
 def test_a_node_that_dies_ends_the_command_by_its_name(nodes, placed):
     """The last test of this file: the node is gone."""
-    commands = made(rank_cpus=2)  # on the other node
+    commands = made(rank_cpus=5)  # on the other node
     nodes.cluster.remove_node(nodes.cluster.list_all_nodes()[1], allow_graceful=False)
     with pytest.raises(RankLost, match=rf"rank 1 .*process {placed[0].pid} on node "):
         commands.run("sleep", 600.0)

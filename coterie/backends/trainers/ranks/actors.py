@@ -1,7 +1,6 @@
 """Ranks as actors of a Ray cluster, on any of its nodes. Each serves rank 0 as the rank program does.
 
-Rank 0 is the run's process. On GPUs each rank has one that Ray gives to it. Rank 0's is reserved on its node,
-with the room of the run (`backends/cluster/reservation.py`): no other process of the cluster gets it.
+Rank 0 is the run's process. On GPUs each rank has one of its own, which the connection has reserved.
 """
 
 from __future__ import annotations
@@ -12,17 +11,16 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 from coterie.backends.cluster.code import Code, own_code, use_code
 from coterie.backends.cluster.connection import Connection
-from coterie.backends.cluster.placement import RUN
 from coterie.backends.cluster.wire import answered, unwrapped
 from coterie.backends.trainers.ranks import commands, group
 from coterie.backends.trainers.ranks.group import Group, RankLost
 from coterie.backends.trainers.ranks.network import hang_up
-from coterie.core.errors import ConfigError
 
 _PLACED = 300.0
 """Seconds for which a rank may wait for its resources."""
@@ -49,14 +47,17 @@ class RankActor:
     process = "a rank's process"
 
     @answered
-    async def open(self, code: Code) -> Opened:
+    async def open(self, code: Code, on_gpu: bool) -> Opened:
         """Import what the run's process does.
+
+        Args:
+            on_gpu: whether the ranks compute on GPUs.
 
         Raises:
             ConfigError: this node has other versions.
         """
         opened = _opened()
-        if not opened.gpus:  # Ray may leave all GPUs of the node to it, and rank 0 computes on a CPU
+        if not on_gpu:  # rank 0 has none, and Ray may leave all GPUs of the node to this one
             os.environ[_VISIBLE] = ""
         use_code(code)
         return opened
@@ -118,21 +119,6 @@ class ActorProcess:
             hang_up(self._address)  # its node may be gone
 
 
-def _index(gpu: str, visible: str | None) -> int:
-    """The index of a GPU of Ray's among those that this process sees."""
-    if visible is None:
-        return int(gpu)
-    seen = visible.split(",")
-    if gpu not in seen:
-        raise ConfigError(
-            f"Ray has given GPU {gpu} to rank 0, and the run's process doesn't see it",
-            path="trainer.ranks",
-            why=f"{_VISIBLE} is {visible}",
-            fix=f"start the run with the {_VISIBLE} of its node's `ray start`, or unset it",
-        )
-    return seen.index(gpu)
-
-
 def _reason(error: Exception) -> str:
     """What Ray knows of an actor's end, without its advice."""
     text = str(error).strip()
@@ -144,34 +130,34 @@ class RanksOnCluster:
     """The other ranks of a trainer, on a cluster.
 
     Args:
-        gpus: whether they compute on GPUs.
+        on_gpu: whether they compute on GPUs; it is called once rank 0 sees no more than its own.
     """
 
-    def __init__(self, connection: Connection, *, gpus: bool) -> None:
-        self._connection, self._gpus = connection, gpus
+    def __init__(self, connection: Connection, on_gpu: Callable[[], bool]) -> None:
+        self._connection, self._on_gpu = connection, on_gpu
         self._actors: list[Any] = []
-        """Of the ranks, by number from 1."""
+        """By number, from 1."""
 
     def start(self, world: int) -> Group:
         """Start the other ranks.
 
         Raises:
-            ConfigError: a node has other versions, or the run's node has no GPU for rank 0.
+            ConfigError: a node has other versions.
             RankLost: one of them could not start.
         """
         connection = self._connection
         ours = connection.ray is None  # the trainer is open without an engine, which disconnects otherwise
-        connection.open()
         try:
+            connection.open()
             here = connection.ray.get_runtime_context().get_node_id()
-            own_gpu = self._own_gpu() if self._gpus else 0
             opened = self._open(world)
             nodes = [here, *(each.node for each in opened)]
             host = str(connection.ray.util.get_node_ip_address())
 
             def spawn(number: int, port: int, key: bytes) -> ActorProcess:
                 actor = self._actors[number - 1]
-                local = 0 if self._gpus else nodes[:number].count(nodes[number])  # it sees its own GPU alone
+                # With a GPU of its own a rank sees no other one.
+                local = 0 if opened[number - 1].gpus else nodes[:number].count(nodes[number])
                 serving = actor.join.remote(host, port, key, number, local)
                 return ActorProcess(connection, actor, opened[number - 1], serving)
 
@@ -179,45 +165,35 @@ class RanksOnCluster:
         except BaseException:
             self._end(ours)
             raise
-        return Group(ranks, host, lasting=False, local=own_gpu, closed=partial(self._end, ours))
+        return Group(ranks, host, lasting=False, closed=partial(self._end, ours))
 
     def _open(self, world: int) -> list[Opened]:
         """Place the actors of all other ranks."""
         connection, ray, code = self._connection, self._connection.ray, own_code()
+        on_gpu, cpus = self._on_gpu(), connection.settings.rank_cpus
         opening = []
         for number in range(1, world):
-            actor = connection.actor(RankActor, name=f"rank {number}")
+            actor = connection.actor(RankActor, cpus=cpus, gpus=float(on_gpu), name=f"rank {number}")
             self._actors.append(actor)
-            opening.append(actor.open.remote(code))
+            opening.append(actor.open.remote(code, on_gpu))
         ready, waiting = ray.wait(opening, num_returns=len(opening), timeout=_PLACED)
         if waiting:
+            room = f"{cpus:g} CPUs" + (" and a GPU" if on_gpu else "")
             raise RankLost(
                 f"rank {opening.index(waiting[0]) + 1} has not started within {_PLACED:.0f} seconds",
                 path="trainer.ranks",
-                why="its room is reserved; its node may be gone",
-                fix="`ray status` says which nodes there are; resume the run",
+                why=f"no node of the cluster has {room} left, as far as Ray knows",
+                fix="`ray status` says who has them; take fewer ranks, or add nodes",
             )
         try:
             return [unwrapped(answer) for answer in ray.get(ready and opening)]
         except ray.exceptions.RayError as error:
             raise RankLost(f"a rank could not start: {_reason(error)}", path="trainer.ranks") from error
 
-    def _own_gpu(self) -> int:
-        """The index of rank 0's GPU among those that this process sees."""
-        gpus = self._connection.gpus_of(RUN)
-        if not gpus:
-            raise ConfigError(
-                "the run's node has no GPU for rank 0, as far as Ray knows",
-                path="trainer.ranks",
-                why="cluster.rank_gpus is 0, or `ray start` counted no GPU there",
-                fix="start the run on a node with a GPU for it, or set trainer.device=cpu",
-            )
-        return _index(gpus[0], os.environ.get(_VISIBLE))
-
     def _end(self, disconnect: bool) -> None:
         """Kill what is left."""
         for actor in self._actors:
             self._connection.remove(actor)
-        self._actors = []
+        self._actors.clear()
         if disconnect:
             self._connection.close()
