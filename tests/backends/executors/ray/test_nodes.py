@@ -250,7 +250,7 @@ def command(nodes: Nodes, out: Path, *arguments: str) -> list[str]:
 def run(arguments: Sequence[str], path: Sequence[Path] = ()) -> subprocess.CompletedProcess[str]:
     places = os.pathsep.join([*map(str, path), os.environ.get("PYTHONPATH", "")])
     return subprocess.run(
-        arguments, capture_output=True, text=True, timeout=120, cwd=ROOT,
+        arguments, capture_output=True, text=True, timeout=240, cwd=ROOT,
         env={**os.environ, "PYTHONPATH": places},
     )  # fmt: skip
 
