@@ -38,6 +38,7 @@ from coterie.backends.executors.ray.exchange import (
     Vocabularies,
 )
 from coterie.backends.executors.ray.shipping import Receiver, SentWeights
+from coterie.backends.models import device_memory
 from coterie.core.concurrency.active_rollouts import ActiveRollouts, in_cohort
 from coterie.core.errors import SystemFault
 from coterie.core.plugins.origin import closed, plugin_call, plugin_open
@@ -138,6 +139,11 @@ class EngineHost:
         engine: Any = self._engine
         with plugin_call(self._engine, method):
             await getattr(engine, method)(policy, version)
+
+    @answered
+    async def sleep(self) -> None:
+        """Free the device memory that the trainer needs: whatever of the engine can sleep does."""
+        await device_memory.reclaim()
 
     @answered
     async def codec(self, policy: str) -> Codec:

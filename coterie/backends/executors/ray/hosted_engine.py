@@ -18,6 +18,7 @@ from coterie.backends.cluster.wire import unwrapped
 from coterie.backends.executors.ray.account_client import CLOSE_SECONDS
 from coterie.backends.executors.ray.engine_host import EngineHost
 from coterie.backends.executors.ray.shipping import KeptWeights, Sender
+from coterie.backends.models import device_memory
 from coterie.core.concurrency.active_rollouts import ActiveRollouts
 from coterie.core.errors import UserError
 from coterie.core.protocols import Codec, Engine, EngineContext
@@ -92,6 +93,12 @@ class HostedEngine:
         except ray.exceptions.RayError as error:
             raise _gone(_reason(error)) from error
         self._watching = asyncio.ensure_future(self._watch())
+        if any(room.shared for room in self._connection.rooms().values()):
+            device_memory.lend(self)  # while the trainer computes
+
+    async def sleep(self) -> None:
+        """Free the device memory of replicas that have the trainer's GPUs."""
+        await self.call("sleep")
 
     async def generate(self, request: Request) -> Call:
         """Refuse.
@@ -129,6 +136,7 @@ class HostedEngine:
 
     async def close(self) -> None:
         """Close the engine, end its process, and disconnect."""
+        device_memory.withdraw(self)
         tasks = [task for task in (self._watching, self._replacing) if task is not None]
         for task in tasks:
             task.cancel()

@@ -67,6 +67,7 @@ class Context:
     """As much of an `EngineContext` as the engine reads."""
 
     active_rollouts: ActiveRollouts = field(default_factory=ActiveRollouts)
+    policies: tuple[str, ...] = ("p",)
 
 
 @dataclass(frozen=True)
