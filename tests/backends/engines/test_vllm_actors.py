@@ -279,7 +279,8 @@ async def test_a_replica_that_dies_or_freezes_in_play_is_replaced_with_its_versi
             await asyncio.sleep(0.05)
         assert time.monotonic() - began < 40
         assert base.replicas.restarts == 1
-        new = await state(first)
+        while not (new := await state(first)).adapters:  # they come after the weights
+            await asyncio.sleep(0.05)
         assert new.pid != pid and new.sum == 240 and new.adapters == 1
         assert await asyncio.to_thread(gone, [pid], 30)
         lines = [record.getMessage() for record in caplog.records]

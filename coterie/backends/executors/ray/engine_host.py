@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
 from coterie.backends.cluster.actors import UsesActors
@@ -91,8 +92,18 @@ class EngineHost:
         self._client: LocalEngineClient
 
     @answered
+    async def begin(self) -> None:
+        """Keep what is logged here from now on, for `records`, and collect garbage as the run's process does."""
+        self._records.keep()
+        gc.set_threshold(*RARELY)
+
+    @answered
     async def open(
-        self, code: Code, payload: bytes, folder: Path | None, variables: Mapping[str, str]
+        self,
+        code: Code,
+        payload: bytes,
+        folder: Path | None = None,
+        variables: Mapping[str, str] = MappingProxyType({}),
     ) -> int:
         """Make and open the engine; returns the process id.
 
@@ -103,8 +114,6 @@ class EngineHost:
         """
         os.environ.update(variables)
         use_code(code)
-        self._records.keep()
-        gc.set_threshold(*RARELY)  # as in the run's process
         make: Callable[[], Engine]
         ctx: EngineContext
         make, ctx, actors = pickle.loads(payload)

@@ -200,6 +200,7 @@ class HostedEngine:
     async def _opened(self, actor: Any) -> int:
         """Open the engine in a process; returns its id."""
         await self._connection.placed(actor, "the engine's process")
+        unwrapped(await actor.begin.remote())
         secrets = self._connection.secrets(self._variables)
         return int(unwrapped(await actor.open.remote(own_code(), self._payload, self.folder, secrets)))
 
