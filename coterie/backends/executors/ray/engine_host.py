@@ -93,7 +93,7 @@ class EngineHost:
 
     @answered
     async def begin(self) -> None:
-        """Keep what is logged here from now on, for `records`, and collect garbage as the run's process does."""
+        """Keep what is logged here, for `records`, and collect garbage as rarely as the run does."""
         self._records.keep()
         gc.set_threshold(*RARELY)
 
