@@ -182,8 +182,8 @@ def of_gpus(model: Model) -> float:
 def saturation(model: Model) -> dict[str, float]:
     """By what there is one of: the GPUs at which it takes as long as a step of the GPUs alone."""
     step, small, large = of_gpus(model), central(model, SIZES[0]), central(model, SIZES[-1])
-    slopes = {name: (large[name] - small[name]) / (SIZES[-1] - SIZES[0]) for name in small}
-    return {name: SIZES[0] + (step - small[name]) / slope for name, slope in slopes.items()}
+    growths = {name: (large[name] - small[name]) / (SIZES[-1] - SIZES[0]) for name in small}
+    return {name: SIZES[0] + (step - small[name]) / growth for name, growth in growths.items()}
 
 
 def cluster_row(name: str, gpus: int, way: str) -> dict[str, Any]:

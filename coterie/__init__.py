@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         MayLackFeedback as MayLackFeedback,
         OmitsTask as OmitsTask,
         RecordsTasks as RecordsTasks,
+        SharesSlots as SharesSlots,
         TakesWeights as TakesWeights,
         UsesRunFolder as UsesRunFolder,
         WarmStarts as WarmStarts,
@@ -378,7 +379,8 @@ _PUBLIC = {
     "coterie.plugins.outputs": "judge_outputs",
     "coterie.compose.members": """
         Build ChecksComponents CountsOptimizerSteps Demonstrates DrawsTasks FingerprintsTasks HasVocabulary
-        LocatesTasks MayLackFeedback OmitsTask RecordsTasks TakesWeights UsesRunFolder WarmStarts
+        LocatesTasks MayLackFeedback OmitsTask RecordsTasks SharesSlots TakesWeights UsesRunFolder
+        WarmStarts
     """,
     "coterie.studies": "Claim Method Study above at_most_half",
 }

@@ -22,6 +22,7 @@ from coterie.compose.members import (
     MayLackFeedback,
     OmitsTask,
     RecordsTasks,
+    SharesSlots,
     TakesWeights,
     UsesRunFolder,
     WarmStarts,
@@ -105,7 +106,7 @@ CAPABILITIES: dict[str, tuple[type, ...]] = {
         TakesWeights,
         WarmStarts,
     ),
-    "sandbox": (protocols.sandbox.ReportsProtections,),
+    "sandbox": (protocols.sandbox.ReportsProtections, SharesSlots),
     "tool": (protocols.tool.Opens, protocols.tool.Closes, protocols.tool.HasSchemas),
     "chat_model": (
         protocols.tool.Opens,
