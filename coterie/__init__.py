@@ -379,8 +379,7 @@ _PUBLIC = {
     "coterie.plugins.outputs": "judge_outputs",
     "coterie.compose.members": """
         Build ChecksComponents CountsOptimizerSteps Demonstrates DrawsTasks FingerprintsTasks HasVocabulary
-        LocatesTasks MayLackFeedback OmitsTask RecordsTasks SharesSlots TakesWeights UsesRunFolder
-        WarmStarts
+        LocatesTasks MayLackFeedback OmitsTask RecordsTasks SharesSlots TakesWeights UsesRunFolder WarmStarts
     """,
     "coterie.studies": "Claim Method Study above at_most_half",
 }

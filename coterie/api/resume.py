@@ -203,7 +203,7 @@ def _changes(before: Resolved, after: Resolved, record: RunRecord | None, allow_
         if equal(*values) or (path == "deterministic" and False not in values):
             continue
         mark = _mark(path, old, new)
-        change = Change(path, *values, exact=mark is not None and mark.exact)
+        change = Change(path, *values, exact=path.startswith("executor") if mark is None else mark.exact)
         accepted = mark is not None and (allow_change or not mark.asked)
         (changes if accepted or (allow_change and not _fixed(path)) else refused).append(change)
     if refused:

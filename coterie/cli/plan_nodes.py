@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -78,8 +79,14 @@ def placement_of(config: RunConfig, count: int, cpus: float | None, gpus: int | 
         why = f"executor '{config.executor['type']}' plays in this process alone"
         raise UserError("there is nothing to place", path="--nodes", why=why, fix="add --with ray")
     settings = validate(declared, config.cluster or {}, "cluster")
-    cpus = float(os.cpu_count() or 1) if cpus is None else cpus
     gpus = _gpus_here() if gpus is None else gpus
+    if cpus is not None and not math.isfinite(cpus):
+        raise UserError(f"no node has {cpus} CPUs", path="--node-cpus", fix="give a number, such as 16")
+    if cpus is None:
+        cpus = float(os.cpu_count() or 1)
+        if count == 1:  # a cluster that the run starts for itself has as many as it takes
+            taken = processes_of(config, settings, (Node("node 1", cpus, gpus),))
+            cpus = max(cpus, float(math.ceil(sum(process.cpus for process in taken))))
     nodes = tuple(Node(f"node {number}", cpus, gpus) for number in range(1, count + 1))
     return Placement(settings, nodes, place(nodes, processes_of(config, settings, nodes)))
 

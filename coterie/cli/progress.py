@@ -138,7 +138,8 @@ class Lines:
         while not self._end.wait(max(self._shown + LONG_SECONDS - time.monotonic(), 0.05)):
             if time.monotonic() - self._shown >= LONG_SECONDS:
                 if counts := processes():
-                    click.echo(f"{self._unit} {self._place}goes on: {counted(counts)}", err=True)
+                    which = f"{self._unit} {self._place}" if self._place else f"the first {self._unit} "
+                    click.echo(f"{which}goes on: {counted(counts)}", err=True)
                 self._shown = time.monotonic()
 
     def __enter__(self) -> Lines:

@@ -44,7 +44,8 @@ def test_all_settings_of_a_cluster_may_change_when_a_run_resumes():
     settings = settings_of(load(MATRIX, overlays=["ray"]).config)
     table = settings.table["cluster"]
     assert {"address", "workers", "timeout"} <= table.keys()
-    assert all(settings.mark(f"cluster.{name}").exact for name in table)
+    exact = {name for name in table if settings.mark(f"cluster.{name}").exact}
+    assert {*table} - exact == {"max_live"}, "it holds jobs back, and which one is next depends on speed"
 
 
 def test_a_run_without_ray_names_the_extra(monkeypatch, tmp_path):

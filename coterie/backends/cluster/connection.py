@@ -8,11 +8,13 @@ import math
 import os
 import signal
 import socket
+import subprocess
+import sys
 import tempfile
 import threading
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,8 @@ from coterie.core.errors import MissingExtra, UserError
 
 log = logging.getLogger("coterie")
 PATH = "cluster.address"
+ANSWERS = 45.0
+"""Seconds for which a cluster may take to answer a first question."""
 PLACED = 60.0
 """Least seconds that an actor has to find its place: its process imports Ray meanwhile."""
 LOCAL = "local"
@@ -53,7 +57,9 @@ def import_ray() -> Any:
     try:
         import ray
     except ModuleNotFoundError as error:
-        raise MissingExtra("ray", "ray", needed_by="executor 'ray'") from error
+        raise MissingExtra(
+            "ray", "ray", needed_by="executor 'ray'", instead="executor=local cluster=null"
+        ) from error
     return ray
 
 
@@ -79,6 +85,29 @@ def _check_answers(address: str) -> None:
     if not port.isdigit():
         raise ValueError("it is no HOST:PORT")
     socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+
+
+def _use_token() -> None:
+    """Use the token of Ray's clusters where this user has one: `ray start` does, and a driver doesn't."""
+    with suppress(ImportError):  # of an older Ray
+        from ray._private.authentication import authentication_token_setup as setup
+
+        setup.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+
+
+def _check_ray(address: str) -> None:
+    """Raise RuntimeError where something else listens: Ray would wait for it without an end."""
+    if address.startswith("ray://"):
+        return
+    program = "import sys; from ray._raylet import GcsClient; GcsClient(address=sys.argv[1])"
+    try:
+        asking = subprocess.run(
+            [sys.executable, "-c", program, address], capture_output=True, text=True, timeout=ANSWERS
+        )
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"what listens there has not answered as Ray does, in {ANSWERS:g} s") from None
+    if asking.returncode:
+        raise RuntimeError(asking.stderr.strip().rpartition("\n")[2])
 
 
 @contextmanager
@@ -130,8 +159,9 @@ class Connection:
         if not self.ray.is_initialized():
             self._connect()
             self._ours = True
-        self._reservation = Reservation(self.ray, self._processes, self.settings.timeout)
-        self._reservation.take()
+        reservation = Reservation(self.ray, self._processes, self.settings.timeout)
+        reservation.take()
+        self._reservation = reservation
         self._own_gpus.keep_to(self.gpus_of(RUN))
 
     def _processes(self, nodes: Sequence[Node]) -> tuple[Process, ...]:
@@ -157,6 +187,8 @@ class Connection:
                 return
             try:
                 _check_answers(address)
+                _use_token()
+                _check_ray(address)
                 self.ray.init(address=address, **common)
             except (OSError, ValueError, RuntimeError) as error:
                 what, why = f"no Ray cluster answers at {address}", f"{type(error).__name__}: {error}"

@@ -220,7 +220,7 @@ def _numbered(
 
 def _refusal(nodes: Sequence[Node], processes: Sequence[Process], units: Sequence[_Unit]) -> ConfigError:
     """The error that says what is missing."""
-    there, needed = _sum(nodes), _sum(units)
+    there, needed, too_large = _sum(nodes), _sum(units), False
     largest = max(nodes, key=lambda node: (node.gpus, node.cpus), default=Node("none", 0))
     first = [unit for unit in units if unit.first_node]
     on_first, head = _sum(first), nodes[0] if nodes else largest
@@ -239,12 +239,15 @@ def _refusal(nodes: Sequence[Node], processes: Sequence[Process], units: Sequenc
         most = max(units, key=lambda unit: (unit.gpus, unit.cpus) if short == "GPU" else (unit.cpus, 0))
         why = "the processes can't be spread so that each is whole on one node: the largest takes "
         why += f"{amount(most.cpus, most.gpus)} ({', '.join(most.names)})"
+        too_large = most.gpus > largest.gpus or most.cpus > largest.cpus + CLOSE
     what = (
         f"the run takes {amount(needed.cpus, needed.gpus)}, and the cluster has "
         f"{amount(there.cpus, there.gpus)} on {len(nodes)} node" + ("s" if len(nodes) != 1 else "")
     )
     why += f"; the largest node ({largest.name}) has {amount(largest.cpus, largest.gpus)}"
     path, fix = _setting(processes, short)
+    if too_large:
+        fix = fix.replace("add nodes", "take larger nodes")
     return ConfigError(what, path=path, why=why, fix=fix)
 
 

@@ -20,7 +20,7 @@ class ClusterConfig(PluginConfig):
         "the one of RAY_ADDRESS or of this machine, else `local`.",
     )
     workers: Annotated[int, SAME] = Field(
-        2, ge=1, le=10_000, description="Rollout hosts: processes that play and score episodes."
+        2, ge=1, le=10_000, strict=True, description="Rollout hosts: processes that play and score episodes."
     )
     layout: Annotated[Literal["colocate", "separate"], SAME] = Field(
         "separate",
@@ -43,16 +43,19 @@ class ClusterConfig(PluginConfig):
     engine_gpus: Annotated[int, SAME] = Field(
         0, ge=0, description="GPUs that the engine's process takes; replicas of `vllm` have their own."
     )
-    max_live: Annotated[int, SAME] = Field(
+    max_live: Annotated[int, MayChange()] = Field(
         4096, ge=1, description="Most episodes that a rollout host plays and scores at the same time."
     )
     restarts: Annotated[int, SAME] = Field(
         20, ge=0, description="Rollout hosts and engine hosts that may be replaced in a run."
     )
     timeout: Annotated[float, SAME] = Field(
-        60, gt=1, description="Seconds without an answer after which a process counts as dead."
+        60,
+        gt=1,
+        allow_inf_nan=False,
+        description="Seconds without an answer after which a process counts as dead.",
     )
-    variables: Annotated[list[str], SAME] = Field(
+    variables: Annotated[list[Annotated[str, Field(strict=True, min_length=1)]], SAME] = Field(
         ["HF_TOKEN"],
         description="Environment variables of the run's process that its other processes get although they "
         "are secret: tokens of a model hub, or the key of a plugin that calls a server itself.",

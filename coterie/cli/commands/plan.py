@@ -63,7 +63,7 @@ PASSING = ("gradients", "activations", "kv")
     "--node-cpus",
     metavar="N",
     type=click.FloatRange(min=0, min_open=True),
-    help="CPUs of a node. Default: this machine's.",
+    help="CPUs of a node. Default: this machine's; one node has as many as the run takes.",
 )
 @click.option(
     "--node-gpus", metavar="N", type=click.IntRange(min=0), help="GPUs of a node. Default: this machine's."
@@ -123,7 +123,6 @@ def command(
         counts = count(run)
         if not yes:
             check_size(counts)
-        gpus = gpus if placement is None else placement.gpus or None
         planned = "cuda" if gpus is not None or given else None
         memory = footprint(run, counts, device=planned, gpu=gpu_memory * GB, gpus=gpus)
     capacity = Capacity(gpus or memory.layout.needed, gpu_memory * GB)
@@ -132,6 +131,7 @@ def command(
     else:
         if placement is not None:
             plan_nodes.show(placement)
+            click.echo("\nthe same run on one machine:")
         show(run, counts, memory, capacity, given=gpus is not None)
 
 

@@ -61,6 +61,13 @@ def cluster() -> Iterator[Any]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.fixture(autouse=True)
+def _gpus_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two runs in one process only the last one can give back what it sees."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    del os.environ["CUDA_VISIBLE_DEVICES"]
+
+
 def config(*overrides: str) -> RunConfig:
     return load(RECIPE, scale="gpu", overlays=["ray"], overrides=overrides).config
 

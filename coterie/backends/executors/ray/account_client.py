@@ -36,7 +36,7 @@ async def call_account(handle: Any, method: str, *arguments: Any) -> Any:
         answer = await getattr(handle, method).remote(*arguments)
     except ray.exceptions.RayError as error:
         why = str(error).strip().partition("\n")[0]
-        fix = "`coterie run RUN --resume` goes on from the last checkpoint"
+        fix = "`coterie run --resume RUN` goes on from the last checkpoint"
         what = "the process of the run's account is gone"
         raise UserError(what, path="cluster", why=why, fix=fix) from error
     return unwrapped(answer)

@@ -25,6 +25,8 @@ from coterie.core.protocols import Engine, ExecutorContext, Rollout, RolloutJob,
 from coterie.core.rollout.engine_client import STEP, LocalEngineClient
 
 log = logging.getLogger("coterie")
+OPENED = 300.0
+"""Least seconds that a host has to import and open its plugins."""
 LOSSES = 3
 """Hosts that may be gone while they play a job; it is taken for the cause then."""
 
@@ -52,7 +54,7 @@ class RayExecutor(Plugin):
         """Secret environment variables that hosts get."""
         self._hosts: list[HostHandle] = []
         self._leaving: list[HostHandle] = []
-        """Those that are gone, until another one has their jobs."""
+        """Those that are gone, until others have their jobs."""
         self._queue: list[HostedJob] = []
         self._jobs: dict[int, HostedJob] = {}
         """Those that are not done, by number."""
@@ -101,10 +103,7 @@ class RayExecutor(Plugin):
         try:
             self._side = self._connection.ray.cloudpickle.dumps(self._account.shared.make_side)
         except Exception as error:  # what is pickled raises what it likes
-            what, why = (
-                "the rollout side can't be sent to other processes",
-                f"{type(error).__name__}: {error}",
-            )
+            what, why = "the rollout side can't be sent elsewhere", f"{type(error).__name__}: {error}"
             fix = "keep what can't be pickled out of the configuration, or set executor=local"
             raise ConfigError(what, path="executor", why=why, fix=fix) from error
         self._account.start()
@@ -147,7 +146,7 @@ class RayExecutor(Plugin):
     def processes(self) -> dict[str, int]:
         """The nodes of the cluster, the rollout hosts, and their jobs, for the display of progress."""
         hosts = [*self._hosts]
-        if not hosts or not self._connection.ray.is_initialized():
+        if not hosts or not self._jobs or not self._connection.ray.is_initialized():
             return {}
         in_play = sum(len(host.jobs) for host in hosts)
         nodes = sum(node["Alive"] for node in self._connection.ray.nodes())
@@ -183,7 +182,7 @@ class RayExecutor(Plugin):
 
     async def _send(self) -> None:
         """Give the jobs that wait to hosts with room, all that one gets in one message."""
-        new = [host for host in self._hosts if host.loop is None]
+        new = [host for host in self._hosts if host.start < 0]
         await asyncio.gather(*(self._begin(host) for host in new))
         for host in new:
             host.loop = asyncio.ensure_future(self._watch(host))
@@ -234,9 +233,11 @@ class RayExecutor(Plugin):
         opening = (name, own_code(), self._side, account, secrets)
         try:
             await self._connection.placed(handle, name)
-            host.pid = await self._call(host, "open", *opening)
+            host.pid = await self._opening(host, "open", *opening)
         except (HostGone, self._connection.ray.exceptions.RayError) as error:
-            raise UserError(f"{name} ended while it was opened", path="executor", why=str(error)) from error
+            fix = "see whether a plugin ends the process as it is imported, and start the run again"
+            what = f"{name} has ended while it was opened"
+            raise UserError(what, path="executor", why=str(error), fix=fix) from error
         return host
 
     async def _begin(self, host: HostHandle) -> None:
@@ -246,7 +247,7 @@ class RayExecutor(Plugin):
         sent = self._connection.ray.cloudpickle.dumps(codecs)
         host.start, actor = self._engine.start, self._engine.actor
         with suppress(HostGone):  # `_watch` notices too
-            await self._call(host, "begin", actor, sent, batches)
+            await self._opening(host, "begin", actor, sent, batches)
 
     def _reconnect(self, why: str, seconds: float) -> None:
         """Let another engine host count the jobs of all hosts, and the hosts ask it."""
@@ -283,6 +284,18 @@ class RayExecutor(Plugin):
             return unwrapped(await getattr(host.handle, method).remote(*arguments))
         except self._connection.ray.exceptions.RayError as error:
             raise HostGone(str(error).strip().partition("\n")[0]) from error
+
+    async def _opening(self, host: HostHandle, method: str, *arguments: Any) -> Any:
+        """Call a method that imports and opens plugins, in which a host may be busy for long.
+
+        Raises:
+            HostGone: its process is gone, or not done after `OPENED` seconds.
+        """
+        try:
+            async with asyncio.timeout(max(OPENED, self.settings.timeout)):
+                return await self._call(host, method, *arguments)
+        except TimeoutError as error:
+            raise HostGone(f"its plugins were not opened within {OPENED:g} s") from error
 
     async def _watch(self, host: HostHandle) -> None:
         """Take the reports of a host until it is gone."""

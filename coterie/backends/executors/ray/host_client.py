@@ -244,7 +244,7 @@ class HostEngineClient:
     def _fail(self, cause: Exception) -> None:
         """The engine host takes nothing from this host: whoever waits for it gets to know."""
         why = f"{type(cause).__name__}: {cause}".strip().partition("\n")[0]
-        fix = "`coterie run RUN --resume` goes on from the last checkpoint"
+        fix = "`coterie run --resume RUN` goes on from the last checkpoint"
         error = UserError("the engine's process is gone", path="engine", why=why, fix=fix)
         waiting, self._open = self._open, {}
         for asked, future in waiting.values():

@@ -91,7 +91,9 @@ class HostedEngine:
         try:
             self.pid = await self._opened(self.actor)
         except ray.exceptions.RayError as error:
-            raise _gone(_reason(error)) from error
+            fix = "see what ends it (memory?), and start the run again"
+            what = "the engine's process has ended while the engine was opened"
+            raise UserError(what, path="engine", why=_reason(error), fix=fix) from error
         self._watching = asyncio.ensure_future(self._watch())
         if any(room.shared for room in self._connection.rooms().values()):
             device_memory.lend(self)  # while the trainer computes
@@ -275,7 +277,7 @@ def _reason(error: Exception) -> str:
 
 
 def _gone(why: str) -> UserError:
-    fix = "`coterie run RUN --resume` goes on from the last checkpoint"
+    fix = "`coterie run --resume RUN` goes on from the last checkpoint"
     return UserError("the engine's process is gone", path="engine", why=why, fix=fix)
 
 

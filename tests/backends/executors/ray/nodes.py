@@ -45,13 +45,13 @@ def name_of(pid: int) -> str:
 
 
 class Nodes:
-    """A head for the engine, with a CPU and a declared GPU, and two nodes with four CPUs for the hosts."""
+    """A head for the run and the engine, with a declared GPU, and two nodes with four CPUs for the hosts."""
 
     def __init__(self) -> None:
         from ray.cluster_utils import Cluster
 
         os.environ.update({name: value for name, value in QUIET.items() if name not in os.environ})
-        head = {"num_cpus": 1, "num_gpus": 1, "include_dashboard": False}
+        head = {"num_cpus": 2, "num_gpus": 1, "include_dashboard": False}
         self.cluster = Cluster(initialize_head=True, head_node_args=head)
         self.address: str = self.cluster.address
         self.settings = [f"cluster.address={self.address}", "cluster.engine_gpus=1"]

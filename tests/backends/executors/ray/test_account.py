@@ -83,7 +83,7 @@ def test_calls_limits_and_usage_are_those_of_one_process(cluster, tmp_path, capl
     bodies = [sorted(json.dumps(asked.body, sort_keys=True) for asked in side) for side in (alone, there)]
     assert bodies[0] == bodies[1] and len(set(bodies[0])) == len(bodies[0]) == 10
     assert all(asked.headers["authorization"] == f"Bearer {KEY}" for asked in there)
-    # A bucket of 4 that leaks 3.93 a second: 10 requests take 6 / 3.93 s, and in a moment if each host had one.
+    # A bucket of 4 that leaks 3.93 a second: 10 requests take 6 / 3.93 s; with one a host, no time.
     assert times[-1] - times[0] > 1
     here, away = usage(tmp_path / "local"), usage(tmp_path / "ray")
     for table in (here["this_process"], away["this_process"]):

@@ -7,6 +7,7 @@ import itertools
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -19,8 +20,10 @@ from typing import Any
 import pytest
 
 import coterie
+from coterie.backends.cluster import connection
 from coterie.backends.cluster.connection import QUIET
 from coterie.backends.executors.ray import executor as module
+from coterie.backends.executors.ray.account_client import RunAccount
 from coterie.backends.executors.ray.executor import RayExecutor
 from coterie.backends.executors.ray.hosted_engine import HostedEngine
 from coterie.core.errors import ConfigError, UserError
@@ -176,7 +179,7 @@ def kill_in_play(monkeypatch: pytest.MonkeyPatch, share: int, how: int) -> list[
     return killed
 
 
-@pytest.mark.parametrize(("game", "ahead"), [("tabular", 0), ("lora", 1)])
+@pytest.mark.parametrize(("game", "ahead"), [("tabular", 0), pytest.param("lora", 1, marks=pytest.mark.long)])
 def test_the_jobs_of_a_killed_host_are_played_again(
     cluster, local, tmp_path, monkeypatch, caplog, game, ahead
 ):
@@ -229,6 +232,33 @@ class Faults:
         with suppress(ProcessLookupError):  # it was gone before its death was known
             os.kill(host.pid if victim == "host" else self.executor._engine.pid, how)
             self.done.append((victim, state, how))
+
+
+def test_a_host_that_takes_the_place_of_another_is_begun_once(cluster, tmp_path, monkeypatch):
+    """Jobs are sent while its account forgets the other one."""
+    killed, begun = kill_in_play(monkeypatch, 4, signal.SIGKILL), list[str]()
+    begin, drop = RayExecutor._begin, RunAccount.drop
+
+    async def slowly(account: RunAccount, host: str) -> None:
+        await asyncio.sleep(1.5)
+        await drop(account, host)
+
+    async def noted(executor: RayExecutor, host: Any) -> None:
+        begun.append(host.name)
+        await begin(executor, host)
+
+    monkeypatch.setattr(RunAccount, "drop", slowly)
+    monkeypatch.setattr(RayExecutor, "_begin", noted)
+    on_ray(tmp_path / "ray", "tabular", 2, "cluster.max_live=1")
+    assert killed and len(begun) == len({*begun}) == 3
+
+
+def test_a_server_that_is_no_cluster_is_no_endless_wait(monkeypatch):
+    monkeypatch.setattr(connection, "ANSWERS", 4.0)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(RuntimeError, match="has not answered as Ray does, in 4 s"):
+            connection._check_ray(address)
 
 
 @pytest.mark.long
@@ -299,7 +329,7 @@ def kill_engine(monkeypatch: pytest.MonkeyPatch, when: str, how: int) -> list[in
     ("game", "when", "how"),
     [
         ("tabular", "serving", signal.SIGKILL),
-        ("lora", "serving", signal.SIGKILL),
+        pytest.param("lora", "serving", signal.SIGKILL, marks=pytest.mark.long),
         pytest.param("lora", "syncing", signal.SIGKILL, marks=pytest.mark.long),
         ("tabular", "syncing", signal.SIGKILL),
         ("tabular", "serving", signal.SIGSTOP),
