@@ -234,23 +234,26 @@ class Faults:
             self.done.append((victim, state, how))
 
 
-def test_a_host_that_takes_the_place_of_another_is_begun_once(cluster, tmp_path, monkeypatch):
-    """Jobs are sent while its account forgets the other one."""
-    killed, begun = kill_in_play(monkeypatch, 4, signal.SIGKILL), list[str]()
+def test_a_host_that_takes_the_place_of_another_is_begun_once(cluster, local, tmp_path, monkeypatch):
+    """Jobs are asked for while its account forgets the other one."""
+    killed, begun, executors = kill_in_play(monkeypatch, 4, signal.SIGKILL), list[str](), list[RayExecutor]()
     begin, drop = RayExecutor._begin, RunAccount.drop
 
     async def slowly(account: RunAccount, host: str) -> None:
-        await asyncio.sleep(1.5)
+        executors[0]._send_soon()
+        await asyncio.sleep(0.5)
         await drop(account, host)
 
     async def noted(executor: RayExecutor, host: Any) -> None:
+        executors.append(executor)
         begun.append(host.name)
         await begin(executor, host)
 
     monkeypatch.setattr(RunAccount, "drop", slowly)
     monkeypatch.setattr(RayExecutor, "_begin", noted)
-    on_ray(tmp_path / "ray", "tabular", 2, "cluster.max_live=1")
+    on_ray(tmp_path / "ray", "tabular", 2)
     assert killed and len(begun) == len({*begun}) == 3
+    same_but_for_the_cluster(local("tabular", 0), tmp_path / "ray")
 
 
 def test_a_server_that_is_no_cluster_is_no_endless_wait(monkeypatch):
