@@ -87,27 +87,38 @@ def _check_answers(address: str) -> None:
     socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
 
 
+def _check_ray(address: str) -> None:
+    """Raise RuntimeError where something else listens: Ray would wait for it without an end.
+
+    A cluster may want the token that `ray start` has made for this user. Ray's drivers use it only if they
+    are told to, and one that does can't use a cluster without tokens.
+    """
+    if address.startswith("ray://"):
+        return
+    why = _first_answer(address)
+    if "nauthenticated" in why or "oken" in why:
+        _use_token()
+        why = _first_answer(address)
+    if why:
+        raise RuntimeError(why)
+
+
+def _first_answer(address: str) -> str:
+    """Why Ray can't be asked there; empty: it answers."""
+    program = "import sys; from ray._raylet import GcsClient; GcsClient(address=sys.argv[1])"
+    command = [sys.executable, "-c", program, address]
+    try:
+        asking = subprocess.run(command, capture_output=True, text=True, timeout=ANSWERS)
+    except subprocess.TimeoutExpired:
+        return f"what listens there has not answered as Ray does, in {ANSWERS:g} s"
+    return (asking.stderr.strip() or "it failed").rpartition("\n")[2] if asking.returncode else ""
+
+
 def _use_token() -> None:
-    """Use the token of Ray's clusters where this user has one: `ray start` does, and a driver doesn't."""
     with suppress(ImportError):  # of an older Ray
         from ray._private.authentication import authentication_token_setup as setup
 
         setup.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
-
-
-def _check_ray(address: str) -> None:
-    """Raise RuntimeError where something else listens: Ray would wait for it without an end."""
-    if address.startswith("ray://"):
-        return
-    program = "import sys; from ray._raylet import GcsClient; GcsClient(address=sys.argv[1])"
-    try:
-        asking = subprocess.run(
-            [sys.executable, "-c", program, address], capture_output=True, text=True, timeout=ANSWERS
-        )
-    except subprocess.TimeoutExpired:
-        raise RuntimeError(f"what listens there has not answered as Ray does, in {ANSWERS:g} s") from None
-    if asking.returncode:
-        raise RuntimeError(asking.stderr.strip().rpartition("\n")[2])
 
 
 @contextmanager
@@ -187,7 +198,6 @@ class Connection:
                 return
             try:
                 _check_answers(address)
-                _use_token()
                 _check_ray(address)
                 self.ray.init(address=address, **common)
             except (OSError, ValueError, RuntimeError) as error:
