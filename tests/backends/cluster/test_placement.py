@@ -50,7 +50,7 @@ def placed(nodes: Sequence[Node], processes: Sequence[Process]) -> tuple[Placed,
 
 
 @given(clusters(), runs())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_no_node_is_over_its_capacity_and_no_gpu_has_two_owners(
     nodes: list[Node], processes: list[Process]
 ) -> None:
@@ -78,7 +78,7 @@ def test_no_node_is_over_its_capacity_and_no_gpu_has_two_owners(
 
 
 @given(clusters(), runs())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_the_same_run_on_the_same_cluster_has_the_same_placement(
     nodes: list[Node], processes: list[Process]
 ) -> None:
@@ -91,7 +91,7 @@ def test_the_same_run_on_the_same_cluster_has_the_same_placement(
     [Process("run", 1, 1), Process("rank 1", 1, 1), Process("vllm x/0", 1, 2), Process("vllm x/1", 1, 2)],
 )
 @example([Node("a", 2), Node("b", 2)], [Process("run", 1.5), Process("engine", 0.5), Process("models", 2)])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_what_is_refused_has_no_placement(nodes: list[Node], processes: list[Process]) -> None:
     assert (placed(nodes, processes) is not None) == exists(nodes, processes)
 

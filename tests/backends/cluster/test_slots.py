@@ -73,7 +73,7 @@ STEPS = st.lists(
 
 
 @given(steps=STEPS, limit=st.integers(1, 3))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_never_more_than_the_limit_and_none_is_lost(steps, limit):
     """Whatever is acquired, given back, cancelled or dropped: at the end all slots are free again."""
 

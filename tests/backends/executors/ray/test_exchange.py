@@ -229,7 +229,7 @@ def numbered(turns: list[list[tuple[int, int]]], cohort: str = "") -> list[Job]:
 
 
 @given(turns=JOBS, hosts=st.integers(1, 4), seed=st.integers(0, 2**32))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_batches_are_those_of_one_process(turns: Any, hosts: int, seed: int) -> None:
     jobs = numbered(turns)
 
@@ -258,7 +258,7 @@ async def settle(hosts: Hosts) -> None:
 
 
 @given(turns=JOBS, hosts=st.integers(2, 3), seed=st.integers(0, 2**32), at=st.integers(0, 60))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_the_jobs_of_a_lost_host_are_played_again_in_the_same_batches(
     turns: Any, hosts: int, seed: int, at: int
 ) -> None:
@@ -300,7 +300,7 @@ def test_the_jobs_of_a_lost_host_are_played_again_in_the_same_batches(
     at=st.integers(0, 80),
     times=st.integers(1, 3),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_another_engine_host_computes_what_the_first_one_owed(
     turns: Any, hosts: int, seed: int, at: int, times: int
 ) -> None:
@@ -335,7 +335,7 @@ async def begun(hosts: Hosts, jobs: list[Job]) -> list[asyncio.Task[dict[Key, in
 
 
 @given(turns=JOBS, hosts=st.integers(1, 3), seed=st.integers(0, 2**32), at=st.integers(0, 200))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_an_engine_host_that_dies_at_any_moment_changes_no_token(
     turns: Any, hosts: int, seed: int, at: int
 ) -> None:
@@ -364,7 +364,7 @@ async def silence(client: HostEngineClient) -> None:
 
 
 @given(turns=JOBS, ahead=JOBS, hosts=st.integers(1, 3), seed=st.integers(0, 2**32))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_cohorts_never_share_a_batch(turns: Any, ahead: Any, hosts: int, seed: int) -> None:
     jobs = [*numbered(turns, "1"), *(Job(f"next-{job.name}", job.turns, "2") for job in numbered(ahead))]
 
