@@ -86,7 +86,7 @@ def test_a_vllm_that_dies_after_the_division_gets_its_weights_again(
     train: str, ranks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = FakeServer()
-    monkeypatch.setattr(servers, "make", lambda spec: [server])
+    monkeypatch.setattr(servers, "make", lambda spec, actors: [server])
     monkeypatch.setattr(VLLMConfig, "check_packages", lambda self: None)
     wanted = expected(train)
     trainer = tiny.opened({"p": tiny.policy(train)}, PPOClip(), trainer=DividedTrainer, stage=3, ranks=ranks)

@@ -28,7 +28,7 @@ def cluster() -> Iterator[Any]:
         ray.shutdown()
 
 
-@pytest.mark.parametrize("stage", [2, 3])
+@pytest.mark.parametrize("stage", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_deepspeed_trains_as_on_one_host(cluster: Any, stage: int) -> None:
     policies = {"full": tiny.policy(), "a": tiny.policy("lora"), "b": tiny.policy("lora")}
     ctx = tiny.opened(policies)._ctx

@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,13 @@ def tree(pid: int) -> list[int]:
     return found
 
 
+def waits_for_work(pid: int) -> bool:
+    """Whether a process is a worker of Ray without an actor: the cluster keeps some."""
+    with suppress(OSError):
+        return (Path("/proc") / str(pid) / "cmdline").read_text().startswith("ray::IDLE")
+    return False
+
+
 def shared_memory(pids: list[int]) -> set[str]:
     """Names of shared memory that processes have, and that outlives them unless it is removed."""
     lines = [line for pid in pids for line in Path(f"/proc/{pid}/maps").read_text().splitlines()]
@@ -121,7 +129,7 @@ def test_logprobs_of_roles_on_two_replicas_are_the_trainers_after_every_sync(run
         assert versions["worker"] == team.versions["worker"]
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.long)])
 def test_a_replica_that_dies_or_freezes_in_play_serves_again_with_its_version(runner, team, caplog, how):
     """Within 30 s of its death, plus the time that vLLM takes to load."""
     caplog.set_level(logging.WARNING, "coterie")
@@ -154,6 +162,7 @@ def test_a_replica_that_dies_or_freezes_in_play_serves_again_with_its_version(ru
         assert team.gap(again, runner.run(team.wave(again))) < TOLERANCE
 
 
+@pytest.mark.long
 def test_logprobs_of_replicas_in_processes_of_their_own_are_the_trainers_after_every_sync(runner, own):
     for _ in range(2):
         runner.run(own.update("tied", size=0.05))
@@ -201,4 +210,5 @@ def test_a_whole_run_has_its_replicas_on_the_cluster(cluster, tmp_path):
     rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     gaps = [value for row in rows for name, value in row.items() if name.endswith("/mismatch_max")]
     assert len(rows) == 2 and gaps and max(gaps) < 1e-4, rows
-    assert gone(sorted(set(tree(os.getpid())) - before), 60)
+    left = [pid for pid in set(tree(os.getpid())) - before if not waits_for_work(pid)]
+    assert gone(sorted(left), 60)
