@@ -29,7 +29,7 @@ class FakeServer:
 
     def __init__(self) -> None:
         self.alive, self.dies, self.version, self.restarts = True, False, -1, 0
-        self.log = "vllm-p-0"
+        self.output = "vllm-p-0.log"
         self.base: dict[str, torch.Tensor] = {}
 
     async def open(self) -> None: ...

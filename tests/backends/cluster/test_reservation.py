@@ -213,6 +213,7 @@ def test_the_room_of_a_killed_run_is_free_again(cluster: Any) -> None:
         run.wait()
 
 
+@pytest.mark.long
 def test_what_is_started_again_after_its_node_died_is_elsewhere(cluster: Any) -> None:
     import ray
 

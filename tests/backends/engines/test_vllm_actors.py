@@ -255,7 +255,7 @@ async def base_of(tmp_path: Path, actors: FakeActors, **settings: Any) -> Base:
     return base
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.long)])
 @in_loop
 async def test_a_replica_that_dies_or_freezes_in_play_is_replaced_with_its_version(tmp_path, caplog, how):
     caplog.set_level(logging.WARNING, "coterie")

@@ -126,6 +126,7 @@ def in_update(monkeypatch: pytest.MonkeyPatch, step: int, what: Any) -> None:
     monkeypatch.setattr(TorchTrainer, "rank_update", update)
 
 
+@pytest.mark.long
 def test_a_killed_rank_ends_the_run_by_name_and_a_resume_goes_on(nodes, local, placed, tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         in_update(patch, 1, lambda: os.kill(placed[0].pid, signal.SIGKILL))
@@ -139,6 +140,7 @@ def test_a_killed_rank_ends_the_run_by_name_and_a_resume_goes_on(nodes, local, p
     assert len(placed) == 2 and all(ends(each.pid) for each in placed)
 
 
+@pytest.mark.long
 def test_a_frozen_rank_is_given_up_in_the_middle_of_an_update(nodes, placed, monkeypatch):
     from coterie.backends.trainers.torch_trainer import TorchTrainer
     from tests.backends.trainers.tiny import opened, policy, samples, update

@@ -138,6 +138,7 @@ def test_the_death_of_a_host_loses_no_slot_and_pays_nothing_twice(cluster, tmp_p
     assert rollouts(tmp_path / "ray") == rollouts(tmp_path / "local")
 
 
+@pytest.mark.long
 def test_a_dead_account_ends_the_run_by_name_and_a_resume_goes_on(cluster, tmp_path, monkeypatch):
     watched = Watched(monkeypatch)
     with OpenAIServer(answer=score) as server:

@@ -68,7 +68,7 @@ PAIRWISE = [
     ("coach", 1, 1), ("coach", 2, 0), ("coach", 5, 0),
 ]  # fmt: skip
 """(game, workers, steps ahead): each game with each number of workers, with and without steps ahead."""
-SHORT = [("tabular", 1, 0), ("tabular", 5, 1), ("shared", 2, 0), ("lora", 2, 1)]
+SHORT = [("tabular", 1, 0), ("tabular", 5, 1), ("lora", 2, 1)]
 
 
 @pytest.fixture(scope="module")
@@ -285,6 +285,7 @@ def test_many_kills_and_freezes_change_no_result(cluster, tmp_path, monkeypatch,
     assert rollouts(tmp_path / "ray") == rollouts(tmp_path / "local")
 
 
+@pytest.mark.long
 def test_a_host_that_hangs_counts_as_dead(cluster, tmp_path, monkeypatch, caplog):
     frozen = kill_in_play(monkeypatch, 3, signal.SIGSTOP)
     coterie.train(MATRIX, overrides=GAMES["tabular"][2], out=tmp_path / "local")
@@ -431,7 +432,9 @@ def test_a_plugin_file_travels_and_its_errors_come_back(tmp_path, faulty):
     assert "3 rollout hosts were lost while they played task" in done.stderr
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "how", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long), signal.SIGKILL]
+)
 def test_nothing_is_left_of_a_run_that_ends(tmp_path, how):
     arguments = [MATRIX, "--with", "ray", "schedule.steps=100000", "--out", str(tmp_path / "run")]
     mark = f"COTERIE_TEST_MARK={tmp_path}"
