@@ -96,7 +96,7 @@ def _check_ray(address: str) -> None:
     if address.startswith("ray://"):
         return
     why = _first_answer(address)
-    if "nauthenticated" in why or "oken" in why:
+    if any(word in why.lower() for word in ("unauthenticated", "token")):
         _use_token()
         why = _first_answer(address)
     if why:
