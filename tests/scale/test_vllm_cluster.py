@@ -186,16 +186,20 @@ def test_a_killed_actor_takes_its_vllm_along_and_another_one_serves(runner, own)
     memory = shared_memory(below)
     assert len(below) >= 3  # the actor, vLLM's engine and its worker
     requests = [request("tied", LONG, number, max_new_tokens=100) for number in range(16)]
+    (base,) = own.engine._bases.values()
 
     async def play() -> Any:
         playing = asyncio.ensure_future(own.wave(requests))
         await asyncio.sleep(0.5)
         os.kill(first.began.pid, signal.SIGKILL)
-        return await playing
+        calls = await playing
+        assert await asyncio.to_thread(gone, below, 60)
+        while not first.alive or not base._has_newest(first):
+            await asyncio.sleep(0.05)
+        return calls
 
     calls = runner.run(play())
     assert own.gap(requests, calls) < TOLERANCE
-    assert gone(below, 60)
     end = time.monotonic() + 30
     while memory & set(os.listdir("/dev/shm")) and time.monotonic() < end:
         time.sleep(0.1)
