@@ -9,23 +9,19 @@ from typing import Any
 import pytest
 import torch
 
-from coterie.backends.cluster.connection import QUIET, Connection
+from coterie.backends.cluster.connection import Connection
 from coterie.backends.cluster.settings import ClusterConfig
 from coterie.backends.trainers.deepspeed.trainer import DeepSpeedTrainer
 from tests.backends.trainers import tiny
+from tests.ray_cluster import local_cluster
 
 pytestmark = pytest.mark.scale
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    ray = pytest.importorskip("ray")
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in QUIET.items():
-            patch.setenv(name, value)
-        ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
+    with local_cluster(4) as ray:
         yield ray
-        ray.shutdown()
 
 
 @pytest.mark.parametrize("stage", [pytest.param(2, marks=pytest.mark.long), 3])

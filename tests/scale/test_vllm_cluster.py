@@ -20,10 +20,10 @@ pytest.importorskip("ray")
 
 import coterie  # noqa: E402
 from coterie.backends.cluster.actors import Actors  # noqa: E402
-from coterie.backends.cluster.connection import QUIET  # noqa: E402
 from coterie.backends.cluster.settings import ClusterConfig  # noqa: E402
 from coterie.backends.engines.vllm.replica_actor import ReplicaActor  # noqa: E402
 from tests.backends.engines.replica_fakes import folders_of, gone, running  # noqa: E402
+from tests.ray_cluster import local_cluster  # noqa: E402
 from tests.scale.vllm_models import LONG, LORA, TOLERANCE, Playing, adapted, mixed, module, request  # noqa: E402
 
 SILENT = 15
@@ -32,14 +32,8 @@ SILENT = 15
 
 @pytest.fixture(scope="module")
 def cluster():
-    import ray
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in QUIET.items():
-            patch.setenv(name, value)
-        ray.init(address="local", num_cpus=8, include_dashboard=False, log_to_driver=False)
+    with local_cluster(8) as ray:
         yield ray
-        ray.shutdown()
 
 
 class Timed(Actors):

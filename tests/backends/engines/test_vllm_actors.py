@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import torch
 
-from coterie.backends.cluster.connection import QUIET
 from coterie.backends.engines.vllm import actor_server
 from coterie.backends.engines.vllm.actor_server import spec_of_actor
 from coterie.backends.engines.vllm.base import Base
@@ -27,6 +26,7 @@ from coterie.core.errors import ConfigError, SystemFault, UserError
 from coterie.core.types import Weights
 from tests.backends.engines import replica_fakes as fakes
 from tests.backends.engines.replica_fakes import FakeActors, folders_of, gone, made, running, spec_of
+from tests.ray_cluster import local_cluster
 
 pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("ray"), pytest.mark.timeout(300)]
 PARAMS = Params(seed=1, limit=1)
@@ -34,13 +34,8 @@ PARAMS = Params(seed=1, limit=1)
 
 @pytest.fixture(scope="module")
 def cluster():
-    ray = pytest.importorskip("ray")
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in QUIET.items():
-            patch.setenv(name, value)
-        ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
+    with local_cluster(4) as ray:
         yield ray
-        ray.shutdown()
 
 
 @pytest.fixture(autouse=True)

@@ -21,13 +21,13 @@ import pytest
 
 import coterie
 from coterie.backends.cluster import connection
-from coterie.backends.cluster.connection import QUIET
 from coterie.backends.executors.ray import executor as module
 from coterie.backends.executors.ray.account_client import RunAccount
 from coterie.backends.executors.ray.executor import RayExecutor
 from coterie.backends.executors.ray.hosted_engine import HostedEngine
 from coterie.core.errors import ConfigError, UserError
 from coterie.recipes import load
+from tests.ray_cluster import local_cluster
 from tests.test_resume import MATRIX, rollouts, rows, same, weights
 
 pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("ray")]
@@ -42,13 +42,8 @@ ROOT = Path(__file__).parents[4]
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """A cluster that the runs of this module find."""
-    ray = pytest.importorskip("ray")
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in QUIET.items():
-            patch.setenv(name, value)
-        ray.init(address="local", num_cpus=12, include_dashboard=False, log_to_driver=False)
+    with local_cluster(12) as ray:
         yield ray
-        ray.shutdown()
 
 
 GAMES: dict[str, tuple[str, dict[str, Any], list[str]]] = {
