@@ -15,6 +15,8 @@ from cluster_costs import solved
 from cluster_simulation import Case, Costs, simulate
 from hypothesis import given, strategies as st
 
+pytestmark = pytest.mark.xdist_group("cluster_model")  # `result` takes seconds
+
 SMALL = Case(trees=1, stages=1, branches=1)
 
 

@@ -159,10 +159,11 @@ def _search(free: list[_Free], units: Sequence[_Unit]) -> list[int] | None:
             waiting.append(iter(() if lost else _candidates(free, units[len(chosen)])))
         node = next(waiting[-1], None) if tries < MOST_TRIES else None
         if node is not None:
-            tries += len(chosen) < equal
+            first_choices = len(chosen) < equal
+            tries += first_choices
             free[node].take(units[len(chosen)])
             chosen.append(node)
-            if _state(free, chosen) in failed:
+            if first_choices and _state(free, chosen) in failed:
                 free[node].take(units[len(chosen) - 1], -1)
                 chosen.pop()
             continue
