@@ -104,7 +104,7 @@ def test_the_example_trains(example):
     assert share and float(share[1]) > 0.9, output
 
 
-def test_the_estimator_of_rows_is_one_and_trains(example):
+def test_the_estimator_of_rows_passes_its_checks(example):
     code = (
         "import squashed\n"
         "from coterie.testing import build, check_estimator, check_plugin\n"
@@ -113,6 +113,10 @@ def test_the_estimator_of_rows_is_one_and_trains(example):
         "print('checked')\n"
     )
     assert run_python(example, "-c", code) == "checked\n"
+
+
+@pytest.mark.long
+def test_the_estimator_of_rows_trains(example):
     command = "from coterie.cli.main import main; main()"
     overrides = ["algorithm=squashed", "sampler.branches=1", "sampler.chains=8", "trainer.learning_rate=20"]
     plugins = ["-p", "countdown.py", "-p", "squashed.py"]

@@ -287,12 +287,17 @@ RUNS = {
     "transformers' decoder": ("plan_path", "--scale", "smoke", LARGER, "engine.decoder=transformers"),
 }
 """What is planned and then run. Each differs in who owns which weights, or in what is kept beside them."""
+SHORT = ("quickstart", "adapters in bf16", "a value head")
+"""Those that `make test` runs."""
 QUICK = ("schedule.steps=1", "schedule.evaluate_every=0", "schedule.record_every=0")
 """What is changed to be quick, and changes no tensor that a run keeps."""
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("arguments", RUNS.values(), ids=RUNS)
+@pytest.mark.parametrize(
+    "arguments",
+    [pytest.param(v, id=name, marks=() if name in SHORT else pytest.mark.long) for name, v in RUNS.items()],
+)
 def test_the_planned_memory_is_what_a_run_takes(arguments, monkeypatch):
     """Within 15 % of the bytes of live tensors (`Held` says which), in sum and in each of its parts."""
     pytest.importorskip("torch")

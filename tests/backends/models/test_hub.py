@@ -98,7 +98,9 @@ def fetched(code: str, folder: Path, endpoint: str) -> tuple[str, float, str]:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("code", [MODEL, SIZE], ids=["tokenizer", "size"])
+@pytest.mark.parametrize(
+    "code", [pytest.param(MODEL, id="tokenizer", marks=pytest.mark.long), pytest.param(SIZE, id="size")]
+)
 def test_a_model_of_a_hub_that_refuses_connections(code: str, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     message, seconds, _ = fetched(code, tmp_path, "http://127.0.0.1:9")
@@ -116,7 +118,9 @@ def test_a_model_of_a_hub_that_refuses_connections(code: str, tmp_path: Path) ->
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize(("status", "reason"), [(500, "answers 500"), (None, "does not answer (waited 2 s")])
+@pytest.mark.parametrize(("status", "reason"), [
+    pytest.param(500, "answers 500", marks=pytest.mark.long), (None, "does not answer (waited 2 s")
+])  # fmt: skip
 def test_a_hub_that_is_ill(status: int | None, reason: str, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     with answering(status) as endpoint:

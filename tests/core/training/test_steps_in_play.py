@@ -27,7 +27,7 @@ TINY = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("ahead", [0, 1, 4])
+@pytest.mark.parametrize("ahead", [0, 1, pytest.param(4, marks=pytest.mark.long)])
 def test_tables_equal_the_oracle(tmp_path, ahead):
     expected = oracle(MATRIX, ahead, tmp_path, "schedule.steps=8")
     asynchronous(MATRIX, ahead, 1, "schedule.steps=8").same(expected)
