@@ -52,7 +52,13 @@ def run(settings: tuple[str, ...], folder: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("name", PAIRS)
+LONG = ("deepspeed", "torch, 2 ranks", "vllm, deepspeed stage 3")
+"""Pairs whose parts others have, too."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long) if name in LONG else name for name in PAIRS]
+)
 def test_twenty_steps_play_what_is_trained(name: str, tmp_path: Path):
     """A sync that is lost, late or wrong shows in the log-probs: engine and trainer would disagree."""
     rows = run(PAIRS[name], tmp_path / "run")

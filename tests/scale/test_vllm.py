@@ -254,6 +254,7 @@ def test_an_adapter_is_replaced_while_a_request_is_in_flight(runner, playing):
     _fill(parameters, new)
 
 
+@pytest.mark.long  # test_vllm_process.py has it with vLLM's own processes
 def test_a_sync_in_flight_keeps_keys_and_values_or_computes_them_again(runner, playing):
     check_kept_keys(runner, playing, "untied")
 
@@ -348,6 +349,7 @@ def test_a_sync_that_fails_half_way_restarts_vllm_with_the_newest_weights(
     }
 
 
+@pytest.mark.long
 def test_a_sync_that_keeps_failing_ends_with_the_reason(runner, playing, monkeypatch):
     def broken(self, update_info):
         raise RuntimeError("no cable")

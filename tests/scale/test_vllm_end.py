@@ -98,6 +98,7 @@ STOPPED = float(os.environ.get("COTERIE_TEST_STOPPED") or 3)
 """Seconds for which vLLM's engine is stopped."""
 
 
+@pytest.mark.long
 def test_a_run_whose_vllm_is_stopped_ends_within_five_seconds_of_the_second_ctrl_c(tmp_path):
     """It restarts nothing, says from which step a resume goes on, and leaves no process."""
     out, log = tmp_path / "run", tmp_path / "log"
