@@ -18,7 +18,7 @@ from coterie.cli.disk import Disk, disk
 from coterie.cli.memory_ahead import add_versions
 from coterie.cli.memory_layout import Layout, inside, layout_of
 from coterie.cli.memory_served import served
-from coterie.cli.memory_trainer import Division, activations, device_of, division_of, settings_of
+from coterie.cli.memory_trainer import Division, activations, device_of, division_of, leave, settings_of
 from coterie.cli.memory_vllm import Server, adapter_bytes, server
 from coterie.core.errors import UserError
 from coterie.core.protocols import EngineClient
@@ -217,7 +217,7 @@ class _Estimator:
             self.estimate.host += kept
         else:
             staying += kept
-        phases["generation"] = staying + self.estimate.cache
+        phases["generation"] = staying - leave(self.estimate, held) + self.estimate.cache
         beside = server is None or (server.beside_trainer and not server.sleeps)
         if not beside:
             staying -= memory.summed(held, ("engine",))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from coterie.backends.models.policy import TorchPolicy
     from coterie.backends.models.sizes import ModelSize
+    from coterie.cli.memory import Footprint
     from coterie.core.training.run import Run
 
 PARAMETERS = ("weights", "adapter", "reference")
@@ -23,6 +25,13 @@ class Division(NamedTuple):
     """Whether masters, moments and the fp32 gradients are in the host's memory."""
     offload_parameters: bool = False
     """Whether parameters are in the host's memory; a GPU holds the layer that it computes."""
+    leaves: str = "none"
+    """What leaves the GPUs in rollouts: `none`, `optimizer` or `all`."""
+
+    def leaving(self, held: Iterable[Mapping[str, int]]) -> int:
+        """Bytes that leave one rank's GPU in rollouts, of what `on_gpu` gives of each policy."""
+        names = {"none": (), "optimizer": OPTIMISER, "all": OPTIMISER + PARAMETERS}[self.leaves]
+        return sum(parts[name] for parts in held for name in names)
 
     def on_gpu(self, parts: dict[str, int]) -> dict[str, int]:
         """Bytes of one policy's parts on one rank's GPU."""
@@ -70,6 +79,7 @@ def division_of(run: Run) -> Division:
         stage=int(getattr(config, "stage", 0) or 0),
         offload_optimizer=_chosen(getattr(offload, "optimizer", None)),
         offload_parameters=_chosen(getattr(offload, "parameters", None)),
+        leaves=getattr(run.trainer, "offloads", "none"),
     )
 
 
@@ -127,3 +137,22 @@ def activations(
         forward = forward._replace(masked=forward.masked * size.heads // size.kv_heads)
     checkpointing = settings is not None and settings.gradient_checkpointing
     return activation_bytes(size, config, policy, forward, checkpointing=checkpointing, gpu=gpu)
+
+
+def leave(estimate: Footprint, held: Sequence[Mapping[str, int]]) -> int:
+    """Bytes that leave one rank's GPU in rollouts; they are added to the host's, with a note.
+
+    Args:
+        held: by policy, the bytes of its parts on that GPU.
+    """
+    division = estimate.division
+    leaving = division.leaving(held) if estimate.device == "cuda" else 0
+    if leaving:
+        ranks = f" of each of {division.ranks} ranks" if division.ranks > 1 else ""
+        what = "masters and moments" if division.leaves == "optimizer" else "weights, masters and moments"
+        estimate.host += division.ranks * leaving
+        estimate.notes.append(
+            f"in rollouts {what}{ranks} leave the GPU for the host's memory, {leaving / 1e9:.3g} GB "
+            "(trainer.offload_in_rollouts); PyTorch may round pinned memory up to twice that"
+        )
+    return leaving

@@ -94,6 +94,8 @@ def placement_of(config: RunConfig, count: int, cpus: float | None, gpus: int | 
 def on_one_machine(resolved: Resolved) -> Resolved:
     """The same run without a cluster: its counts are the same, and its engine is in this process.
 
+    A trainer that shares its GPUs with replicas leaves them in rollouts here, too.
+
     Raises:
         ConfigError: a setting that no cluster can follow.
     """
@@ -105,8 +107,11 @@ def on_one_machine(resolved: Resolved) -> Resolved:
         return resolved
     settings = validate(declared, resolved.config.cluster or {}, "cluster")
     processes_of(resolved.config, settings, ())
-    config = resolved.config.model_copy(update={"executor": {"type": "local"}, "cluster": None})
-    return replace(resolved, config=config)
+    trainer, leaves = resolved.config.trainer, "offload_in_rollouts"
+    if settings.layout == "colocate" and trainer.get(leaves, "auto") == "auto":
+        trainer = {**trainer, leaves: "all"}
+    alone = {"executor": {"type": "local"}, "cluster": None, "trainer": trainer}
+    return replace(resolved, config=resolved.config.model_copy(update=alone))
 
 
 def _declared_cluster(config: RunConfig) -> Any:

@@ -215,3 +215,39 @@ def test_vllm_has_places_for_the_versions_of_each_adapter(settings, places):
 def test_a_plan_refuses_a_vllm_that_sleeps_while_steps_are_played_ahead():
     refused = coterie("plan", "quickstart", "engine={type: vllm, sleep: true}", "schedule.max_staleness=1")
     assert refused.exit_code == 2 and "vLLM can't sleep during updates" in refused.stderr
+
+
+@pytest.mark.torch
+def test_a_plan_counts_what_the_trainer_leaves_in_rollouts_for_the_hosts_memory():
+    """bf16 weights that are all trained: 2 bytes a number, 4 of the master, 8 of the moments."""
+    pytest.importorskip("torch")
+    words = ("quickstart", "engine.type=vllm", "engine.process=own", "--gpus", "1")
+    stays = planned(*words)
+    (policy,) = stays["policies"].values()
+    numbers = policy["parameters"]
+    leaves = {
+        what: planned(*words, f"trainer.offload_in_rollouts={what}") for what in ("optimizer", "all", "none")
+    }
+    assert leaves["none"]["memory"]["phases"] == stays["memory"]["phases"]
+    for what, width in (("optimizer", 12), ("all", 14)):
+        plan = leaves[what]
+        freed = stays["memory"]["phases"]["generation"] - plan["memory"]["phases"]["generation"]
+        assert freed == width * numbers == plan["memory"]["host"] - stays["memory"]["host"]
+        assert plan["memory"]["phases"]["update"] == stays["memory"]["phases"]["update"]
+        assert any("leave the GPU for the host's memory" in note for note in plan["notes"])
+    ranks = planned(*words, "trainer.offload_in_rollouts=all", "trainer.ranks=2")
+    assert ranks["memory"]["host"] - stays["memory"]["host"] == 2 * 14 * numbers, "each rank has a copy"
+    on_cpu = planned(
+        "quickstart", "engine.type=vllm", "trainer.device=cpu", "trainer.offload_in_rollouts=all"
+    )
+    assert on_cpu["memory"]["host"] == stays["memory"]["host"], "there is no GPU to leave"
+
+
+@pytest.mark.torch
+def test_a_plan_knows_that_a_trainer_leaves_gpus_that_it_shares_on_a_cluster():
+    pytest.importorskip("torch")
+    words = ("quickstart", "engine.type=vllm", "--with", "ray", "--nodes", "1", "--node-gpus", "1")
+    shared = planned(*words, "cluster.layout=colocate")
+    assert any("leave the GPU for the host's memory" in note for note in shared["notes"])
+    stays = planned(*words, "cluster.layout=colocate", "trainer.offload_in_rollouts=none")
+    assert shared["memory"]["host"] > stays["memory"]["host"]

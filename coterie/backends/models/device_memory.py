@@ -2,14 +2,15 @@
 
 The two kinds of backend don't know each other, and the loop calls neither between the last token and the
 update. An engine registers here what can sleep, and a trainer asks before it computes. A trainer registers
-the GPUs of its ranks, and an engine with processes of its own keeps off them.
+the GPUs of its ranks, and an engine with processes of its own keeps off them. Before it takes memory for
+episodes, an engine asks the trainers to leave theirs.
 """
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 from weakref import WeakKeyDictionary, WeakSet
 
 
@@ -26,6 +27,15 @@ class Lender(Protocol):
 
     async def sleep(self) -> None:
         """Free the device memory until it is needed again; nothing happens if it is free, or in use."""
+
+
+@runtime_checkable
+class Offloads(Protocol):
+    """A trainer that can leave its GPUs while it doesn't compute."""
+
+    async def offload(self) -> None:
+        """Free device memory until it computes again, if its settings say so. What an engine reads of its
+        weights stays readable."""
 
 
 _lenders: WeakSet[Lender] = WeakSet()
@@ -83,3 +93,10 @@ async def reclaim() -> None:
     """Ask all lenders to free device memory; a trainer calls it before it computes."""
     for lender in tuple(_lenders):
         await lender.sleep()
+
+
+async def make_room() -> None:
+    """Ask all trainers to leave their GPUs; an engine calls it before its servers start or wake."""
+    for trainer in tuple(_occupied):
+        if isinstance(trainer, Offloads):
+            await trainer.offload()

@@ -22,6 +22,10 @@ class KeptVersions(ABC):
     def weights(self, policy: str) -> Weights:
         """The present weights of a policy."""
 
+    @abstractmethod
+    def come_back(self) -> None:
+        """Bring weights back that are away from this process's device."""
+
     def keep(self, policy: str) -> None:
         """Copy the policy's trained weights to the CPU's memory, under their version."""
         known = self._policies.get(policy)
@@ -38,5 +42,6 @@ class KeptVersions(ABC):
     def weights_at(self, policy: str, version: int) -> Iterator[Weights]:
         """The live module, which has a kept version's values within the context."""
         known = self._policies[policy]
+        self.come_back()
         with self._computing, known.holding(known.kept[version]):
             yield replace(self.weights(policy), version=version)

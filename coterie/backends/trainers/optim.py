@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -165,6 +165,12 @@ class PolicyOptimizer:
     def masters(self) -> dict[str, Tensor]:
         """name -> the optimised tensor: the weight itself, or its fp32 master."""
         return dict(self._masters)
+
+    def held(self) -> Iterator[Tensor]:
+        """The optimised tensors, and their moments as they are now."""
+        yield from self._masters.values()
+        for state in self._adam.state.values():
+            yield from state.values()
 
     def state(self) -> dict[str, Tensor]:
         """Moments and masters, by `<parameter>/<part>`; the step count is left out."""

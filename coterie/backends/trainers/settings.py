@@ -9,9 +9,11 @@ from pydantic import Field
 
 from coterie.backends.models.minibatches import repeats
 from coterie.backends.models.policy import Rate
-from coterie.core.config import PolicyConfig
+from coterie.core.config import PolicyConfig, RunConfig
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import MayChange, PluginConfig
+
+OffloadInRollouts = Literal["auto", "none", "optimizer", "all"]
 
 
 class ValueSettings(PluginConfig):
@@ -59,6 +61,12 @@ class TorchConfig(PluginConfig):
         gt=0,
         description="Seconds without a sign of life of another rank's process after which it counts as dead.",
     )
+    offload_in_rollouts: Annotated[OffloadInRollouts, MayChange(exact=True)] = Field(
+        "auto",
+        description="What leaves the GPUs of all ranks for the CPU's memory while episodes are played: "
+        "`optimizer`: fp32 masters and moments; `all`: weights too, once the engine has them; `auto`: `all` "
+        "with cluster.layout=colocate, else `none`. A trainer on a CPU stays.",
+    )
     value: ValueSettings = ValueSettings()
 
     @property
@@ -93,3 +101,36 @@ class TorchConfig(PluginConfig):
 
         check_fit(self.device, policies, vocabulary, memory)
         warn_of_hours(self.device, policies, vocabulary, tokens)
+
+
+def offload_of(config: TorchConfig, run: RunConfig | None) -> Literal["none", "optimizer", "all"]:
+    """What leaves the GPUs in rollouts.
+
+    Args:
+        run: None: the trainer is used by itself, where nothing asks it to leave.
+
+    Raises:
+        ConfigError: weights would leave that something computes with in rollouts.
+    """
+    chosen = config.offload_in_rollouts
+    if chosen == "auto":
+        colocated = run is not None and (run.cluster or {}).get("layout") == "colocate"
+        return "all" if colocated else "none"
+    if chosen != "all" or run is None:
+        return chosen
+    fix = "set trainer.offload_in_rollouts=optimizer"
+    if run.schedule.max_staleness:
+        raise ConfigError(
+            "the trainer can't leave its GPUs in rollouts: it updates while they go on",
+            path="trainer.offload_in_rollouts",
+            why=f"schedule.max_staleness is {run.schedule.max_staleness}",
+            fix=f"{fix}, or schedule.max_staleness=0",
+        )
+    if run.engine["type"] == "hf" and run.executor["type"] == "local":
+        raise ConfigError(
+            "the trainer's weights can't leave its GPU in rollouts",
+            path="trainer.offload_in_rollouts",
+            why="the engine `hf` generates with the trainer's own modules",
+            fix=f"{fix}, or engine.type=vllm",
+        )
+    return chosen

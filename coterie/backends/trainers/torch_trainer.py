@@ -23,12 +23,13 @@ from coterie.backends.trainers.export import export
 from coterie.backends.trainers.forward import Scorer
 from coterie.backends.trainers.kept_versions import KeptVersions
 from coterie.backends.trainers.losses import add_gradients
+from coterie.backends.trainers.offloading import Offloading, present
 from coterie.backends.trainers.optim import Optimizer
 from coterie.backends.trainers.out_of_memory import halving, optimiser_memory
 from coterie.backends.trainers.policies import InitialWeights, Plan, Policy as PolicyWeights, set_up
 from coterie.backends.trainers.ranks.commands import Commands, LocalCommands
 from coterie.backends.trainers.ranks.place import Address, Place, SinglePlace
-from coterie.backends.trainers.replicas import Layout, check_equal, check_same, layout_of, receive
+from coterie.backends.trainers.replicas import Layout, check_equal, layout_of, receive
 from coterie.backends.trainers.settings import TorchConfig
 from coterie.backends.trainers.source_weights import SourceWeights, hollow, read_sources
 from coterie.backends.trainers.token_batches import check_samples
@@ -46,7 +47,7 @@ from coterie.core.types.seeding import seed64
 log = logging.getLogger("coterie")
 
 
-class TorchTrainer(WithRanks, KeptVersions, Plugin):
+class TorchTrainer(WithRanks, KeptVersions, Offloading, Plugin):
     """Updates policies with plain PyTorch: `full`, `lora` on a shared base, or `none`.
 
     An update runs `epochs` passes over a policy's samples, in minibatches that keep siblings together. The
@@ -82,6 +83,7 @@ class TorchTrainer(WithRanks, KeptVersions, Plugin):
     async def open(self, ctx: TrainerContext) -> None:
         self.config.check_needs(ctx.needs, "trainer")
         self._check_ranks()
+        _ = self.offloads  # a setting that the run doesn't allow is refused before anything is loaded
         sources, self._sources = self._sources, None
         await compute(self._open, ctx, sources)
 
@@ -129,7 +131,9 @@ class TorchTrainer(WithRanks, KeptVersions, Plugin):
         """Give every rank rank 0's weights, optimisers and versions."""
         if self.config.ranks > 1:
             self._commands.run("rank_receive", layout_of(self._initial_weights, self._policies))
+        self.offload_optimizer()
 
+    @present
     def rank_receive(self, layout: Layout) -> None:
         """Take the state that rank 0 has."""
         if layout.groups != [initial.policies for initial in self._initial_weights]:
@@ -142,7 +146,7 @@ class TorchTrainer(WithRanks, KeptVersions, Plugin):
         self._commands.close()
         self.place.close()
         self.place, self._commands = SinglePlace(), LocalCommands(self)
-        self._initial_weights, self._policies = [], {}
+        self._initial_weights, self._policies, self._away = [], {}, None
 
     # ------------------------------------------------------------------------------------------ updates
 
@@ -171,7 +175,9 @@ class TorchTrainer(WithRanks, KeptVersions, Plugin):
                 name, rows, trained=policy.optimizer is not None, values=policy.value_head is not None
             )
         await reclaim()
-        return (await compute(self._commands.run, "rank_update", samples, step))[0]
+        metrics: dict[str, Metrics] = (await compute(self._commands.run, "rank_update", samples, step))[0]
+        await compute(self.offload_optimizer)
+        return metrics
 
     def set_progress(self, share: float) -> None:
         """Set the share of the token budget that is spent; the horizon `budget` decays with it."""
@@ -183,6 +189,7 @@ class TorchTrainer(WithRanks, KeptVersions, Plugin):
             if policy.optimizer is not None:
                 policy.optimizer.spent = share
 
+    @present
     def rank_update(self, samples: Mapping[str, Sequence[Sample]], step: int) -> dict[str, Metrics]:
         """`update` on one rank: its share of every minibatch, and the step that all ranks take."""
         with self._computing, repeatable(self._ctx.deterministic, self._device):
@@ -301,6 +308,7 @@ class TorchTrainer(WithRanks, KeptVersions, Plugin):
                 by_key[sample.key] = value if earlier is None else np.concatenate([earlier, value])
         return by_key
 
+    @present
     def rank_annotate(
         self, by_policy: Mapping[str, Sequence[Sample]], what: str
     ) -> dict[str, dict[int, np.ndarray]]:
@@ -342,6 +350,7 @@ class TorchTrainer(WithRanks, KeptVersions, Plugin):
 
         def run() -> Metrics:
             with self._computing, repeatable(self._ctx.deterministic, self._device):
+                self.come_back()
                 metrics = warm_start(initial, members, demonstrations, config, codec)
             self._equalise()
             return metrics
@@ -364,6 +373,7 @@ class TorchTrainer(WithRanks, KeptVersions, Plugin):
     def save(self, folder: Path) -> None:
         torch_state.save(Path(folder), self._initial_weights, self._policies)
 
+    @present
     def load(self, folder: Path) -> None:
         configs = {name: policy.config for name, policy in self._policies.items()}
         if any(config.from_ is not None for config in configs.values()):
@@ -373,16 +383,6 @@ class TorchTrainer(WithRanks, KeptVersions, Plugin):
                 self._initial_weights, self._policies = set_up(configs, self._plan, groups=groups)
         torch_state.load(Path(folder), self._initial_weights, self._policies)
         self._equalise()
-
-    def digest(self) -> dict[str, str]:
-        digests: list[dict[str, str]] = self._commands.run("rank_digest")
-        for name in digests[0]:
-            check_same(name, [theirs[name] for theirs in digests])
-        return digests[0]
-
-    def rank_digest(self) -> dict[str, str]:
-        """`digest` on one rank."""
-        return {name: policy.digest() for name, policy in self._policies.items()}
 
     def optimizer_steps(self, samples: int, siblings: int) -> int:
         """Optimiser steps of one update, for `coterie plan`."""

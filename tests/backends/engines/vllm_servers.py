@@ -65,6 +65,12 @@ class FakeServer:
         self._do("restart")
         self.alive, self.adapters, self.version = True, {}, None
 
+    async def sleep(self):
+        self._do("sleep")
+
+    async def wake(self):
+        self._do("wake")
+
     async def close(self):
         self._do("close")
 

@@ -14,6 +14,7 @@ pytest.importorskip("peft")
 import torch
 
 from coterie.backends.engines.vllm import own_process
+from coterie.backends.engines.vllm.replicas import Replicas
 from coterie.backends.engines.vllm.server import ServerSpec
 from coterie.backends.engines.vllm.settings import VLLMConfig
 from coterie.backends.models import device_memory
@@ -21,6 +22,7 @@ from coterie.backends.models.device_memory import RankDevice
 from coterie.backends.trainers import torch_trainer
 from coterie.core.errors import UserError
 from coterie.plugins.losses.reinforce import Reinforce
+from tests.backends.engines.vllm_servers import PARAMS, FakeServer, opened
 from tests.backends.trainers import tiny
 
 pytestmark = pytest.mark.torch
@@ -101,3 +103,84 @@ def test_servers_with_processes_of_their_own_keep_off_the_ranks_gpus(monkeypatch
                 own_process.OwnProcessServer(ServerSpec(name="p", model="m", settings=settings)).open()
             )
     assert seen == [((2, 3), False, "nccl"), ((2, 3), True, "nccl")]
+
+
+def test_a_trainer_leaves_before_servers_start_and_before_they_wake(monkeypatch):
+    """Their KV cache would not fit beside it."""
+    monkeypatch.setattr(device_memory, "_occupied", WeakKeyDictionary())
+    order = []
+
+    class Trainer:
+        async def offload(self):
+            await asyncio.sleep(0)
+            order.append("the trainer leaves")
+
+    class AlwaysThere:
+        """A trainer of a plugin, which can't leave."""
+
+    trainers = Trainer(), AlwaysThere()
+    for trainer in trainers:
+        device_memory.occupy(trainer, ())
+    base, (server,), weights, _ = opened()
+
+    def note(name):
+        method = getattr(server, name)
+
+        async def noted(*given):
+            order.append(name)
+            return await method(*given)
+
+        setattr(server, name, noted)
+
+    for name in ("open", "sleep", "wake", "sync", "generate"):
+        note(name)
+
+    async def go():
+        await base.open()
+        await base.sync(weights, 1)
+        await base.generate((1,), PARAMS, None)
+        await device_memory.reclaim()
+        await base.sync(weights, 2)
+        await base.generate((1,), PARAMS, None)
+        await device_memory.reclaim()
+        await base.generate((1,), PARAMS, None)  # the update has changed no weights
+        await base.close()
+
+    asyncio.run(go())
+    leaves = "the trainer leaves"
+    assert order == [
+        *(leaves, "open", "sync", "generate", "sleep"),
+        *(leaves, "wake", "sync", "generate", "sleep"),
+        *(leaves, "wake", "generate"),
+    ]
+
+
+def test_an_engine_without_room_on_the_trainers_gpu_wakes_again_later(monkeypatch):
+    """What the trainer raises ends the request, and the servers still sleep."""
+    monkeypatch.setattr(device_memory, "_occupied", WeakKeyDictionary())
+    fails = [True]
+
+    class Trainer:
+        async def offload(self):
+            if fails:
+                raise UserError("no room", path="trainer")
+
+    trainer = Trainer()
+    device_memory.occupy(trainer, ())
+    server = FakeServer()
+
+    async def refill(server):
+        raise AssertionError
+
+    async def go():
+        replicas = Replicas([server], name="p", restarts=0, refill=refill, current=lambda server: True)
+        await replicas.open()
+        await replicas.sleep()
+        with pytest.raises(UserError, match="no room"):
+            await replicas.run(None, lambda server: server.generate((1,), PARAMS, None))
+        assert not server.asked["wake"]
+        fails.clear()
+        await replicas.run(None, lambda server: server.generate((1,), PARAMS, None))
+        assert server.asked["wake"] == 1
+
+    asyncio.run(go())

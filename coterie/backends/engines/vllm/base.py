@@ -60,6 +60,7 @@ class Base:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
+        await device_memory.make_room()
         await self.replicas.open()
         if not self.spec.beside_updates:
             device_memory.lend(self.replicas)  # while the trainer computes

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from coterie.backends.engines.vllm.server import Server, ServerLost
+from coterie.backends.models import device_memory
 from coterie.backends.models.lru import Lru
 from coterie.core.errors import SystemFault, UserError
 from coterie.core.types import Key
@@ -199,6 +200,7 @@ class Replicas:
     async def _wake(self) -> None:
         async with self._turning:
             if self._asleep:
+                await device_memory.make_room()
                 for index, server in enumerate(self.servers):
                     if server.alive:
                         try:

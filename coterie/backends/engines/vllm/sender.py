@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 from vllm.distributed.weight_transfer import ParamMeta, WeightSource, WeightTransferTrainerFactory
 from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, WeightTransferUpdateRequest
@@ -22,12 +23,17 @@ from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
 from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 from vllm.utils.network_utils import get_open_port
 
+from coterie.backends.models.device_memory import trainer_gpus
+
 T = TypeVar("T")
 Call = Callable[[Awaitable[Any]], Awaitable[Any]]
 
 
 class Source(WeightSource):
-    """The tensors of the present sync; vLLM reads their metadata first, and then the tensors."""
+    """The tensors of the present sync; vLLM reads their metadata first, and then the tensors.
+
+    Those of a trainer that has left its GPU are copied back to it, one after the other.
+    """
 
     def __init__(self) -> None:
         self.tensors: Iterable[tuple[str, Tensor]] = ()
@@ -36,7 +42,9 @@ class Source(WeightSource):
         return [ParamMeta(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in self.tensors]
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
-        return iter(self.tensors)
+        for name, tensor in self.tensors:
+            away = not tensor.is_cuda and torch.cuda.is_available()
+            yield name, tensor.to(f"cuda:{trainer_gpus()[0]}") if away else tensor
 
 
 class Client:

@@ -186,7 +186,7 @@ class RayExecutor(Plugin):
         await asyncio.gather(*(self._begin(host) for host in new))
         for host in new:
             host.loop = asyncio.ensure_future(self._watch(host))
-        await asyncio.sleep(0)  # all jobs of a step are asked for in one turn of the loop
+        await self._engine.before_jobs()  # all jobs of a step are asked for in one turn of the loop
         while self._queue and self._hosts:
             shares: dict[HostHandle, list[HostedJob]] = {}
             while self._queue:

@@ -112,9 +112,15 @@ class HostedEngine:
 
     async def load_weights(self, weights: Weights) -> None:
         sent = await asyncio.to_thread(self._sender.send, weights)
+        await device_memory.make_room()  # it is sent: replicas may start or wake on the trainer's GPUs
         await self._up()
         await self.notify("load_weights", self._kept.load(sent))
         self._codecs.pop(weights.policy, None)  # its context may be known only now
+
+    async def before_jobs(self) -> None:
+        """Let the trainer leave GPUs on which replicas may wake; takes a turn of the loop at least."""
+        await device_memory.make_room()
+        await asyncio.sleep(0)
 
     async def lease(self, policy: str, version: int) -> None:
         await self._up()

@@ -9,7 +9,7 @@ registry of parameters that are being gathered.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from coterie.backends.trainers.deepspeed.head import Head
+from coterie.backends.trainers.deepspeed.held import MASTERS, held
 from coterie.backends.trainers.deepspeed.settings import DeepSpeedConfig
 from coterie.backends.trainers.optim import StepInfo, adamw, finite, learning_rate
 from coterie.backends.trainers.policies import Policy
@@ -24,8 +25,6 @@ from coterie.backends.trainers.ranks.place import Place
 from coterie.core.errors import RunFolderError
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
-_FLAT = ("single_partition_of_fp32_groups", "fp32_groups_flat_partition", "fp32_partitioned_groups_flat")
-"""This rank's part of the fp32 weights, by the class of DeepSpeed's optimiser: ZeRO 1 and 2, bf16, ZeRO 3."""
 
 
 class Root(torch.nn.Module):
@@ -278,6 +277,10 @@ class DeepSpeedOptimizer:
         """Nothing: the engine adds the gradients of all ranks by itself."""
         return {}
 
+    def held(self) -> Iterator[Tensor]:
+        """This rank's part of masters, moments and sums of gradients."""
+        return held(self._adam, None if self.engine is None else self.engine.optimizer)
+
     # ------------------------------------------------------------------------------------------------- state
 
     def state(self) -> dict[str, Tensor]:
@@ -368,7 +371,7 @@ class DeepSpeedOptimizer:
     def _begin_moments(self, steps: float) -> None:
         """Moments of zeros after so many steps, where the engine looks for them."""
         optimizer = self.engine.optimizer
-        flat = next((getattr(optimizer, name) for name in _FLAT if hasattr(optimizer, name)), None)
+        flat = next((getattr(optimizer, name) for name in MASTERS if hasattr(optimizer, name)), None)
         groups = getattr(optimizer, "sub_group_to_group_id", {})  # stage 3 divides groups
         for number, tensor in enumerate(flat if flat is not None else self.policy.weights().values()):
             head = tensor is self.policy.value_head

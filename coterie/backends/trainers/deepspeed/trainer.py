@@ -23,6 +23,7 @@ from coterie.backends.trainers.deepspeed.settings import DeepSpeedConfig, DeepSp
 from coterie.backends.trainers.deepspeed.whole import export_whole
 from coterie.backends.trainers.devices import device_of
 from coterie.backends.trainers.forward import Scorer
+from coterie.backends.trainers.offloading import present, visiting
 from coterie.backends.trainers.optim import Optimizer
 from coterie.backends.trainers.policies import Policy as PolicyWeights, set_up
 from coterie.backends.trainers.ranks.place import Address
@@ -101,6 +102,7 @@ class DeepSpeedTrainer(TorchTrainer):
 
     # ----------------------------------------------------------------------------------------------- updates
 
+    @present
     def rank_update(self, samples: Mapping[str, Sequence[Sample]], step: int) -> dict[str, Metrics]:
         """`update` on one rank."""
         if any(samples.values()):
@@ -190,6 +192,7 @@ class DeepSpeedTrainer(TorchTrainer):
     def _parts(policy: PolicyWeights, frozen: bool) -> Mapping[str, Parameter]:
         return policy.initial.weights() if frozen else policy.own_parameters()
 
+    @visiting
     def rank_tensors(self, name: str, frozen: bool = False) -> dict[str, Tensor]:
         """The policy's part of its model, or the frozen weights, whole, on the CPU of rank 0.
 
@@ -203,9 +206,15 @@ class DeepSpeedTrainer(TorchTrainer):
                         whole[parameter_name] = parameter.detach().to("cpu", copy=True)
         return whole
 
+    @visiting
+    def rank_digest(self) -> dict[str, str]:
+        """`digest` on one rank."""
+        return super().rank_digest()
+
     def save(self, folder: Path) -> None:
         self._commands.run("rank_save", Path(folder))
 
+    @visiting
     def rank_save(self, folder: Path) -> None:
         """`save` on one rank: all gather, rank 0 writes."""
         target = folder if self.place.number == 0 else None
@@ -216,6 +225,7 @@ class DeepSpeedTrainer(TorchTrainer):
             self._commands.run("rank_renew")
         super().load(folder)
 
+    @present
     def rank_renew(self) -> None:
         """Make all weights anew, without engines."""
         configs = {name: policy.config for name, policy in self._policies.items()}
@@ -229,6 +239,7 @@ class DeepSpeedTrainer(TorchTrainer):
         else:
             super().export(policy, folder, merge=merge)
 
+    @visiting
     def rank_export(self, policy: str, folder: Path, merge: bool) -> None:
         """`export` of a divided model: all gather, rank 0 writes."""
         export_whole(self._policy(policy), folder if self.place.number == 0 else None, merge=merge)

@@ -7,6 +7,7 @@ import pickle
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 
@@ -15,6 +16,7 @@ from coterie.backends.cluster.settings import ClusterConfig
 from coterie.backends.executors.ray.engine_host import EngineHost
 from coterie.backends.executors.ray.hosted_engine import HostedEngine
 from coterie.backends.models import device_memory
+from coterie.core.types import Weights
 from tests.backends.executors.ray.test_exchange import Context, Recording
 
 
@@ -116,3 +118,32 @@ def test_an_engine_host_lets_its_engine_sleep() -> None:
 
     opened(True, sleep)
     assert Sleeper.asleep == 1
+
+
+def test_the_trainer_leaves_once_its_weights_are_sent_and_before_jobs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Replicas wake with new weights, or with the first request of a step whose weights are old."""
+    monkeypatch.setattr(device_memory, "_occupied", WeakKeyDictionary())
+    order: list[str] = []
+
+    class Trainer:
+        async def offload(self) -> None:
+            order.append("the trainer leaves")
+
+    async def load(hosted: HostedEngine) -> None:
+        sent, notify = hosted._sender.send, hosted.notify
+
+        def noted(method: str, *arguments: Any) -> Any:
+            order.append(method)
+            return notify(method, *arguments)
+
+        monkeypatch.setattr(hosted._sender, "send", lambda weights: (order.append("sent"), sent(weights))[1])
+        monkeypatch.setattr(hosted, "notify", noted)
+        await hosted.load_weights(Weights(policy="p", version=1))
+        await hosted.before_jobs()
+
+    trainer = Trainer()
+    device_memory.occupy(trainer, ())
+    opened(True, load)
+    assert order == ["sent", "the trainer leaves", "load_weights", "the trainer leaves"]
