@@ -217,7 +217,10 @@ class _Estimator:
             self.estimate.host += kept
         else:
             staying += kept
-        phases["generation"] = staying - leave(self.estimate, held) + self.estimate.cache
+        division, on_gpu = self.estimate.division, self.estimate.device == "cuda"
+        leaving = leave(division, held, self.estimate.notes) if on_gpu else 0
+        self.estimate.host += division.ranks * leaving
+        phases["generation"] = staying - leaving + self.estimate.cache
         beside = server is None or (server.beside_trainer and not server.sleeps)
         if not beside:
             staying -= memory.summed(held, ("engine",))

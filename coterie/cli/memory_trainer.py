@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from coterie.backends.models.policy import TorchPolicy
     from coterie.backends.models.sizes import ModelSize
-    from coterie.cli.memory import Footprint
     from coterie.core.training.run import Run
 
 PARAMETERS = ("weights", "adapter", "reference")
@@ -139,19 +138,18 @@ def activations(
     return activation_bytes(size, config, policy, forward, checkpointing=checkpointing, gpu=gpu)
 
 
-def leave(estimate: Footprint, held: Sequence[Mapping[str, int]]) -> int:
-    """Bytes that leave one rank's GPU in rollouts; they are added to the host's, with a note.
+def leave(division: Division, held: Sequence[Mapping[str, int]], notes: list[str]) -> int:
+    """Bytes that leave one rank's GPU in rollouts.
 
     Args:
         held: by policy, the bytes of its parts on that GPU.
+        notes: gets one that says so.
     """
-    division = estimate.division
-    leaving = division.leaving(held) if estimate.device == "cuda" else 0
+    leaving = division.leaving(held)
     if leaving:
         ranks = f" of each of {division.ranks} ranks" if division.ranks > 1 else ""
         what = "masters and moments" if division.leaves == "optimizer" else "weights, masters and moments"
-        estimate.host += division.ranks * leaving
-        estimate.notes.append(
+        notes.append(
             f"in rollouts {what}{ranks} leave the GPU for the host's memory, {leaving / 1e9:.3g} GB "
             "(trainer.offload_in_rollouts); PyTorch may round pinned memory up to twice that"
         )

@@ -16,6 +16,7 @@ from coterie.core.errors import UserError
 if TYPE_CHECKING:
     from coterie.backends.cluster.placement import Node, Placed
     from coterie.backends.cluster.settings import ClusterConfig
+    from coterie.backends.cluster.ways import Way
     from coterie.core.config import Resolved, RunConfig
 
 
@@ -29,6 +30,13 @@ class Placement(NamedTuple):
     @property
     def gpus(self) -> int:
         return sum(node.gpus for node in self.nodes)
+
+    @property
+    def way(self) -> Way:
+        """How weights go to the engine."""
+        from coterie.backends.cluster.ways import way_of
+
+        return way_of(self.settings, [each.process for each in self.placed])
 
     def on(self, node: Node) -> list[Placed]:
         """What is on a node."""
@@ -157,7 +165,15 @@ def report(placement: Placement | None) -> dict[str, Any]:
         }
         for each in placement.placed
     ]
-    return {"placement": {"layout": placement.settings.layout, "nodes": nodes, "processes": processes}}
+    way = placement.way
+    return {
+        "placement": {
+            "layout": placement.settings.layout,
+            "nodes": nodes,
+            "processes": processes,
+            "weights": {"way": way.name, "why": way.why},
+        }
+    }
 
 
 def show(placement: Placement) -> None:
@@ -185,6 +201,7 @@ def show(placement: Placement) -> None:
     click.echo(rendered(table))
     left = [f"{node.name} {amount(*placement.left(node))}" for node in placement.nodes]
     click.echo(f"left: {'; '.join(left)}")
+    click.echo(placement.way.sentence)
 
 
 def _rows(placed: Sequence[Placed]) -> list[tuple[str, str, str, str]]:

@@ -221,7 +221,7 @@ def test_a_plan_refuses_a_vllm_that_sleeps_while_steps_are_played_ahead():
 def test_a_plan_counts_what_the_trainer_leaves_in_rollouts_for_the_hosts_memory():
     """bf16 weights that are all trained: 2 bytes a number, 4 of the master, 8 of the moments."""
     pytest.importorskip("torch")
-    words = ("quickstart", "engine.type=vllm", "engine.process=own", "--gpus", "1")
+    words = ("quickstart", *VLLM, "--gpus", "1", "policies.*.dtype=bfloat16")
     stays = planned(*words)
     (policy,) = stays["policies"].values()
     numbers = policy["parameters"]

@@ -182,6 +182,10 @@ class Connection:
         """The rooms of the planned processes, by name."""
         return {} if self._reservation is None else self._reservation.rooms()
 
+    def processes(self) -> tuple[Process, ...]:
+        """The planned processes, as they are placed."""
+        return () if self._reservation is None else self._reservation.processes()
+
     def gpus_of(self, name: str) -> tuple[str, ...]:
         """Ray's ids of a planned process's GPUs; those of `run` are for rank 0 of the trainer."""
         return () if self._reservation is None else self._reservation.gpus_of(name)

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from coterie.backends.cluster.placement import RUN, Node, Process
 from coterie.backends.cluster.settings import ClusterConfig
+from coterie.backends.cluster.shared_folder import check_weights
 from coterie.backends.models.bases import bases_of
 from coterie.backends.models.policy import TensorFields
 from coterie.backends.models.precision import with_dtype
@@ -30,6 +31,7 @@ def processes_of(run: RunConfig, settings: ClusterConfig, nodes: Sequence[Node])
     Raises:
         ConfigError: `layout: colocate`, and nothing that could share GPUs; or settings that no cluster has.
     """
+    check_weights(settings)
     engine, trainer = _settings(run.engine, "engine"), _settings(run.trainer, "trainer")
     _check(run, settings, engine, trainer)
     ranks = _ranks(settings, trainer, gpus=settings.rank_gpus if nodes and nodes[0].gpus else 0)

@@ -111,6 +111,10 @@ class Reservation:
             for name, placed in self._placed.items()
         }
 
+    def processes(self) -> tuple[Process, ...]:
+        """All that are placed."""
+        return tuple(each.process for each in self._placed.values())
+
     def gpus_of(self, name: str) -> tuple[str, ...]:
         """Ray's ids of the GPUs that a process has reserved on its node."""
         return self._gpus.get(name, ())

@@ -47,7 +47,7 @@ from coterie.core.types.seeding import seed64
 log = logging.getLogger("coterie")
 
 
-class TorchTrainer(WithRanks, KeptVersions, Offloading, Plugin):
+class TorchTrainer(WithRanks, Offloading, KeptVersions, Plugin):
     """Updates policies with plain PyTorch: `full`, `lora` on a shared base, or `none`.
 
     An update runs `epochs` passes over a policy's samples, in minibatches that keep siblings together. The

@@ -39,6 +39,7 @@ from coterie.backends.executors.ray.exchange import (
     Vocabularies,
 )
 from coterie.backends.executors.ray.shipping import Receiver, SentWeights
+from coterie.backends.executors.ray.weight_files import OnDisk, received
 from coterie.backends.models import device_memory
 from coterie.core.concurrency.active_rollouts import ActiveRollouts, in_cohort
 from coterie.core.errors import SystemFault
@@ -131,14 +132,15 @@ class EngineHost:
     # ------------------------------------------------------------------------------------------ for the run
 
     @answered
-    async def introduce(self, sent: SentWeights) -> None:
+    async def introduce(self, sent: SentWeights | OnDisk) -> None:
         """Take the module and the tokenizer of weights, without giving them to the engine."""
-        self._receiver.receive(sent)
+        await received(self._receiver, sent)
 
     @answered
-    async def load_weights(self, sent: SentWeights) -> None:
+    async def load_weights(self, sent: SentWeights | OnDisk) -> None:
+        weights = await received(self._receiver, sent)
         with plugin_call(self._engine, "load_weights"):
-            await self._engine.load_weights(self._receiver.receive(sent))
+            await self._engine.load_weights(weights)
         policy = sent.weights.policy
         self._codecs[policy] = self._client.codec(policy)
 

@@ -17,7 +17,8 @@ from coterie.backends.cluster.records import log_again
 from coterie.backends.cluster.wire import unwrapped
 from coterie.backends.executors.ray.account_client import CLOSE_SECONDS
 from coterie.backends.executors.ray.engine_host import EngineHost
-from coterie.backends.executors.ray.shipping import KeptWeights, Sender
+from coterie.backends.executors.ray.shipping import KeptWeights, Sender, SentWeights
+from coterie.backends.executors.ray.weight_files import OnDisk, WeightFiles, opened
 from coterie.backends.models import device_memory
 from coterie.core.concurrency.active_rollouts import ActiveRollouts
 from coterie.core.errors import UserError
@@ -55,6 +56,8 @@ class HostedEngine:
         """The run's."""
         self._sender = Sender()
         self._kept: KeptWeights
+        self._files: WeightFiles | None = None
+        """None: weights go through Ray's object store."""
         self._codecs: dict[str, Codec] = {}
         self._payload = b""
         self._watching: asyncio.Task[None] | None = None
@@ -82,7 +85,8 @@ class HostedEngine:
         """
         self._connection.open()
         ray = self._connection.ray
-        self._kept = KeptWeights(ray.put)
+        self._files = files = await asyncio.to_thread(opened, self._connection, self.folder)
+        self._kept = KeptWeights(self._stored, files.drop if files is not None else lambda stored: None)
         self.policies = tuple(ctx.policies)
         bare = replace(ctx, active_rollouts=ActiveRollouts())
         actors = Actors(self._connection.settings, self._connection.rooms())
@@ -111,8 +115,10 @@ class HostedEngine:
         raise RuntimeError("the run's process asks for no tokens with executor 'ray'")
 
     async def load_weights(self, weights: Weights) -> None:
-        sent = await asyncio.to_thread(self._sender.send, weights)
+        sent: SentWeights | OnDisk = await asyncio.to_thread(self._sender.send, weights)
         await device_memory.make_room()  # it is sent: replicas may start or wake on the trainer's GPUs
+        if self._files is not None and isinstance(sent, SentWeights):
+            sent = await asyncio.to_thread(self._files.store, sent)
         await self._up()
         await self.notify("load_weights", self._kept.load(sent))
         self._codecs.pop(weights.policy, None)  # its context may be known only now
@@ -157,6 +163,8 @@ class HostedEngine:
         except (TimeoutError, self._connection.ray.exceptions.RayError):
             pass  # its process is gone or hangs, and is killed
         finally:
+            if self._files is not None:
+                self._files.close()
             self._connection.close()
 
     # ------------------------------------------------------------------------------------- the engine host
@@ -198,6 +206,10 @@ class HostedEngine:
             return float(unwrapped(ray.get(self.actor.idle_seconds.remote(), timeout=IDLE_SECONDS)))
         except ray.exceptions.RayError:
             return 0.0
+
+    def _stored(self, sent: SentWeights | OnDisk) -> Any:
+        """What is kept of weights: a file, or a reference to the object store."""
+        return sent if isinstance(sent, OnDisk) else self._connection.ray.put(sent)
 
     # ----------------------------------------------------------------------------------------- replacement
 

@@ -90,22 +90,25 @@ class KeptWeights:
 
     Args:
         stored: what is kept in place of a `SentWeights`, such as a reference to Ray's object store.
+        dropped: called with it once no version needs it.
     """
 
-    def __init__(self, stored: Callable[[SentWeights], Any]) -> None:
-        self._stored = stored
+    def __init__(
+        self, stored: Callable[[Any], Any], dropped: Callable[[Any], object] = lambda stored: None
+    ) -> None:
+        self._stored, self._dropped = stored, dropped
         self.introductions: list[Any] = []
         self._versions: dict[str, dict[int, Any]] = {}
         """By policy and version, in the order in which they were loaded."""
         self._leases: Counter[tuple[str, int]] = Counter()
 
-    def load(self, sent: SentWeights) -> Any:
-        """Keep a new version; returns what is stored of it."""
+    def load(self, sent: Any) -> Any:
+        """Keep a new version, a `SentWeights` or what stands for one; returns what is stored of it."""
         policy, stored = sent.weights.policy, self._stored(sent)
         if sent.introduces:
             self.introductions.append(stored)
         versions = self._versions.setdefault(policy, {})
-        versions.pop(sent.weights.version, None)
+        self._drop(versions, sent.weights.version)
         versions[sent.weights.version] = stored
         self._tidy(policy)
         return stored
@@ -127,7 +130,11 @@ class KeptWeights:
         versions = self._versions.get(policy, {})
         for version in [*versions][:-1]:
             if self._leases[policy, version] <= 0:
-                del versions[version]
+                self._drop(versions, version)
+
+    def _drop(self, versions: dict[int, Any], version: int) -> None:
+        if version in versions:
+            self._dropped(versions.pop(version))
 
 
 class Receiver:
@@ -137,14 +144,18 @@ class Receiver:
         self._modules: dict[int, Any] = {}
         self._tokenizers: dict[str, Any] = {}
 
-    def receive(self, sent: SentWeights) -> Weights:
-        """The weights; their module is this object's, and changes with the next of its policies."""
+    def receive(self, sent: SentWeights, load: Callable[[bytes], Any] = pickle.loads) -> Weights:
+        """The weights; their module is this object's, and changes with the next of its policies.
+
+        Args:
+            load: makes a module of its bytes.
+        """
         weights, policy = sent.weights, sent.weights.policy
         if sent.tokenizer:
             self._tokenizers[policy] = pickle.loads(sent.tokenizer)
         module = self._modules.get(sent.module)
         if sent.pickled and module is None:
-            module = pickle.loads(sent.pickled)
+            module = load(sent.pickled)
             if sent.module >= 0:
                 self._modules[sent.module] = module = _on_gpu(module)
         if sent.state is not None:
