@@ -201,7 +201,7 @@ def show(placement: Placement) -> None:
     click.echo(rendered(table))
     left = [f"{node.name} {amount(*placement.left(node))}" for node in placement.nodes]
     click.echo(f"left: {'; '.join(left)}")
-    click.echo(placement.way.sentence)
+    click.echo(f"{placement.way.text}\n  why: {placement.way.why}")
 
 
 def _rows(placed: Sequence[Placed]) -> list[tuple[str, str, str, str]]:

@@ -246,7 +246,8 @@ def test_a_plan_counts_what_the_trainer_leaves_in_rollouts_for_the_hosts_memory(
 @pytest.mark.torch
 def test_a_plan_knows_that_a_trainer_leaves_gpus_that_it_shares_on_a_cluster():
     pytest.importorskip("torch")
-    words = ("quickstart", "engine.type=vllm", "--with", "ray", "--nodes", "1", "--node-gpus", "1")
+    nodes = ("--nodes", "1", "--node-gpus", "1", "--gpu-memory", "80")
+    words = ("quickstart", "engine.type=vllm", "--with", "ray", *nodes)
     shared = planned(*words, "cluster.layout=colocate")
     assert any("leave the GPU for the host's memory" in note for note in shared["notes"])
     stays = planned(*words, "cluster.layout=colocate", "trainer.offload_in_rollouts=none")

@@ -76,9 +76,7 @@ def check_seen(ray: Any, folder: Path, seconds: float) -> None:
 
 def _asked(ray: Any, node: str, probe: Path) -> Any:
     """A reference to the answer of a node."""
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    there = NodeAffinitySchedulingStrategy(node, soft=False)
+    there = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False)
     task = ray.remote(read_there).options(num_cpus=0, max_retries=0, scheduling_strategy=there)
     return task.remote(str(probe))
 

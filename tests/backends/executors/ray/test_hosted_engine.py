@@ -70,6 +70,9 @@ class Cluster:
     def rooms(self) -> dict[str, Room]:
         return self._rooms
 
+    def processes(self) -> tuple[Any, ...]:
+        return ()
+
     def secrets(self, names: Any) -> dict[str, str]:
         return {}
 
