@@ -25,6 +25,7 @@ from coterie.backends.executors.ray import executor as module
 from coterie.backends.executors.ray.account_client import RunAccount
 from coterie.backends.executors.ray.executor import RayExecutor
 from coterie.backends.executors.ray.hosted_engine import HostedEngine
+from coterie.backends.executors.ray.weight_files import WeightFiles
 from coterie.core.errors import ConfigError, UserError
 from coterie.recipes import load
 from tests.ray_cluster import local_cluster
@@ -107,6 +108,22 @@ def test_a_run_on_a_cluster_is_the_run_in_one_process(cluster, local, tmp_path, 
         assert any("score/problem_solver/process" in row for row in rows(tmp_path / "ray"))
     if game == "curriculum":
         assert rows(tmp_path / "ray")[-1]["curriculum/level"] > 0
+
+
+@pytest.mark.parametrize("kills", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_weights_in_files_of_a_disk_change_nothing(cluster, local, tmp_path, monkeypatch, kills):
+    """Versions that steps in play are pinned to included; an engine that is lost is given them again."""
+    killed = kill_engine(monkeypatch, "serving", signal.SIGKILL) if kills else []
+    told = tmp_path / "ray" / "sent_weights"
+    seen, drop = [], WeightFiles.drop
+    monkeypatch.setattr(
+        WeightFiles,
+        "drop",
+        lambda files, stored: (seen.append(len([*told.iterdir()])), drop(files, stored))[1],
+    )
+    on_ray(tmp_path / "ray", "lora", 2, AHEAD.format(1), "cluster.weights=disk")
+    same(local("lora", 1), tmp_path / "ray")
+    assert len(killed) == kills and 2 <= max(seen) < 12 and not told.exists()
 
 
 @pytest.mark.parametrize(

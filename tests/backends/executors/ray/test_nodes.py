@@ -313,6 +313,24 @@ def test_a_plugin_file_is_compared_by_its_content_and_travels_where_it_is_not(no
     assert set(Path(tempfile.gettempdir()).glob("coterie-plugins-*")) == before
 
 
+@pytest.mark.long
+def test_a_node_that_does_not_see_the_folder_of_weights_is_named_before_the_first_step(nodes, tmp_path):
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    takes = ["cluster.weights=disk", f"cluster.weights_folder={shared}"]
+    done = run(command(nodes, tmp_path / "all", MATRIX, *takes))
+    assert done.returncode == 0, done.stderr
+    node = nodes.join(1, unshared(disk=f"mount -t tmpfs tmpfs {shared}", name="node-e"))
+    try:
+        done = run(command(nodes, tmp_path / "run", MATRIX, *takes))
+    finally:
+        nodes.leave(node)
+    assert done.returncode != 0 and "Traceback" not in done.stderr
+    assert f"1 of 4 nodes can't read what the run writes to {shared}" in done.stderr
+    assert "node node-e (" in done.stderr and "FileNotFoundError" in done.stderr
+    assert not (tmp_path / "run" / "metrics.jsonl").exists() and not [*shared.iterdir()]
+
+
 # ------------------------------------------------------------------------------------------------ the driver
 
 
