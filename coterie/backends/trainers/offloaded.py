@@ -95,6 +95,8 @@ class Offloaded:
 
     def __init__(self, device: Device) -> None:
         self.device = device
+        self.part = ""
+        """What has left, in the words of who asked for it; it is empty once all is back."""
         self._moved: dict[int, _Moved] = {}
         """By storage."""
         self._free: dict[int, list[Tensor]] = {}
@@ -178,6 +180,7 @@ class Offloaded:
                 tensor.data = there
             del self._moved[key]
             self._free.setdefault(len(buffer), []).append(buffer)
+        self.part = ""
 
 
 def _key(tensor: Tensor) -> int:

@@ -18,7 +18,6 @@ from coterie.backends.trainers.ranks.commands import Commands
 from coterie.backends.trainers.settings import TorchConfig, offload_of
 
 log = logging.getLogger("coterie")
-Part = Literal["optimizer", "all"]
 T = TypeVar("T")
 P = ParamSpec("P")
 Self = TypeVar("Self", bound="Offloading")
@@ -69,8 +68,6 @@ class Offloading:
     _computing: threading.Lock
     _device: Any
     _away: Offloaded | None = None
-    _left: Part | None = None
-    """The part that is away."""
 
     @functools.cached_property
     def offloads(self) -> Literal["none", "optimizer", "all"]:
@@ -83,40 +80,46 @@ class Offloading:
 
     async def offload(self) -> None:
         """Free the memory of all ranks' GPUs until one of them computes, if the settings say so."""
-        if self.offloads == "all":
-            await compute(self._commands.run, "rank_offload", "all")
+        if self.offloads != "all" or (self._away is not None and self._away.part == "all"):
+            return
+        await compute(self._commands.run, "rank_offload", "all")
+        if self._away:
+            log.debug("%.3g GB of rank 0 leave its GPU until the next update", self._away.bytes / 1e9)
 
     def offload_optimizer(self) -> None:
         """Free the memory of masters and moments on all ranks, if the settings say so."""
         if self.offloads != "none":
             self._commands.run("rank_offload", "optimizer")
 
-    def rank_offload(self, part: Part) -> None:
-        """`offload` on one rank."""
+    def rank_offload(self, part: str) -> None:
+        """`offload` on one rank.
+
+        Args:
+            part: `optimizer` or `all`.
+        """
         with self._computing:
             self._leave(part)
 
     def come_back(self) -> None:
         """Bring all tensors of this rank back."""
-        if self._away:
+        if self._away is not None:
             self._away.come_back()
-        self._left = None
 
     @contextmanager
     def visit(self) -> Iterator[None]:
         """The context in which all tensors of this rank are on its GPU."""
-        away = self._left
+        away = "" if self._away is None else self._away.part
         self.come_back()
         try:
             yield
         finally:
-            if away is not None:
+            if away:
                 self._leave(away)
 
     def _offload_device(self) -> Device:
         return TorchDevice("cuda")
 
-    def _leave(self, part: Part) -> None:
+    def _leave(self, part: str) -> None:
         if self._away is None:
             self._away = Offloaded(self._offload_device())
         weights = [*weights_of(self._initial_weights, self._policies)]
@@ -124,7 +127,8 @@ class Offloading:
             self._away.leave(masters_of(self._policies), beside=weights)
         else:
             self._away.leave([*weights, *masters_of(self._policies)])
-        self._left = "all" if self._left == "all" else part
+        if self._away.part != "all":
+            self._away.part = part
 
 
 def weights_of(initial_weights: Sequence[InitialWeights], policies: Mapping[str, Policy]) -> Iterator[Tensor]:

@@ -54,15 +54,16 @@ class Poisoned:
 class _OnPoisoned:
     """A trainer on such a device."""
 
-    device: Poisoned
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.device = Poisoned()
 
     def _offload_device(self) -> Device:
-        self.device = Poisoned()
         return self.device
 
     def rank_freed(self) -> int:
         """Bytes of this rank that are free."""
-        return self.device.freed if hasattr(self, "device") else 0
+        return self.device.freed
 
 
 class PoisonedTrainer(_OnPoisoned, TorchTrainer):

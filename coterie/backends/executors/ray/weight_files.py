@@ -107,11 +107,11 @@ def opened(connection: Connection, folder: Path | None) -> WeightFiles | None:
         raise ConfigError(
             what, path=FOLDER, fix="name a folder that all nodes see, or give the run one (--out)"
         )
-    own = "sent_weights"
+    name = "sent_weights"
     if settings.weights_folder:  # two runs may name one folder
         of = str(folder.resolve()) if folder is not None else uuid.uuid4().hex
-        own = f"coterie-weights-{hashlib.sha256(of.encode()).hexdigest()[:12]}"
-    files = WeightFiles(place.resolve() / own)
+        name = f"coterie-weights-{hashlib.sha256(of.encode()).hexdigest()[:12]}"
+    files = WeightFiles(place.resolve() / name)
     try:
         check_seen(connection.ray, files.folder, settings.timeout)
     except BaseException:
