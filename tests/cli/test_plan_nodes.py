@@ -19,6 +19,7 @@ def test_the_table_of_processes_by_node() -> None:
     assert [row[:3] for row in rows if "hosts" in row] == [["2", "rollout", "hosts"]] * 2
     assert "placement on 2 nodes of 4 CPUs, cluster.layout separate" in done.stdout
     assert "left: node 1 1 CPU; node 2 1 CPU" in done.stdout
+    assert "weights go to the engine's process through Ray's object store\n  why: the engine" in done.stdout
 
 
 def test_the_placement_as_json_and_the_counts_of_one_machine() -> None:
@@ -34,6 +35,7 @@ def test_the_placement_as_json_and_the_counts_of_one_machine() -> None:
         "rollout host 0": "node 1",
         "rollout host 1": "node 2",
     }
+    assert placement["weights"]["way"] == "store" and placement["weights"]["why"]
     alone = json.loads(coterie("plan", TABULAR, "--json").stdout)
     assert plan["step"] == alone["step"] and "placement" not in alone
 
@@ -63,3 +65,5 @@ def test_what_a_cluster_cannot_follow_is_refused_without_nodes_too() -> None:
     done = coterie("plan", TABULAR, "--with", "ray", "cluster.layout=colocate")
     assert done.exit_code != 0
     assert "cluster.layout: nothing to colocate" in done.output
+    done = coterie("plan", TABULAR, "--with", "ray", "cluster.weights_folder=/shared")
+    assert done.exit_code != 0 and "cluster.weights_folder: nothing is written to this folder" in done.output

@@ -48,7 +48,10 @@ def _reason(processes: Sequence[Process], replicas: Sequence[Process]) -> str:
     """Why nothing is faster between these GPUs."""
     trainer = next((process.gpus for process in processes if process.name == RUN), 0)
     if any(replica.shares for replica in replicas):
-        return "replicas are on GPUs of the trainer, and NCCL connects no two processes on one GPU"
+        return (
+            "replicas are on GPUs of the trainer, where NCCL connects no two processes, and executor 'ray' "
+            "shares no memory of a GPU (CUDA IPC) yet"
+        )
     if trainer and any(replica.gpus for replica in replicas):
         return (
             "the GPUs of trainer and replicas could exchange them by NCCL, and executor 'ray' makes no such "

@@ -22,7 +22,10 @@ def processes(trainer: int, replica: int | None, shares: tuple[str, ...] = ()) -
         (processes(0, None), "the engine has a process of its own, without a group of GPUs in common"),
         (processes(1, None), "the engine has a process of its own, without a group of GPUs in common"),
         (processes(1, 1), "the GPUs of trainer and replicas could exchange them by NCCL, and executor 'ray'"),
-        (processes(1, 0, (RUN,)), "replicas are on GPUs of the trainer, and NCCL connects no two processes"),
+        (
+            processes(1, 0, (RUN,)),
+            "replicas are on GPUs of the trainer, where NCCL connects no two processes",
+        ),
         (processes(0, 1), "NCCL needs GPUs on both sides"),
         (processes(0, 0), "NCCL needs GPUs on both sides"),
     ],
