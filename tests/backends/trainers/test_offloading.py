@@ -25,7 +25,7 @@ from torch import Tensor
 from coterie.backends.engines.vllm.sync import BaseWeights
 from coterie.backends.models import device_memory
 from coterie.backends.models.policy import WarmStart
-from coterie.backends.trainers import offloaded
+from coterie.backends.trainers import offloaded, torch_state
 from coterie.backends.trainers.offloaded import Offloaded, TorchDevice
 from coterie.backends.trainers.offloading import masters_of, weights_of
 from coterie.backends.trainers.settings import TorchConfig, offload_of
@@ -253,8 +253,17 @@ def test_the_memory_that_a_tensor_got_outside_is_used_again() -> None:
 # ------------------------------------------------------------------------------------- what else reads it
 
 
-def test_a_resume_a_warm_start_and_an_export_find_the_weights(tmp_path: Path) -> None:
+def test_a_resume_a_warm_start_and_an_export_find_the_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folders = {}
+    plain = torch_state.load
+
+    def load(*arguments: Any) -> None:
+        assert freed(resumed) == [0], "moments are made where the masters are"
+        plain(*arguments)
+
+    monkeypatch.setattr(torch_state, "load", load)
     for offload in ("none", "all"):
         trainer = made(offload)
         wish = WarmStart(steps=2, batch=2, learning_rate=1e-3)

@@ -114,16 +114,16 @@ def test_a_run_on_a_cluster_is_the_run_in_one_process(cluster, local, tmp_path, 
 def test_weights_in_files_of_a_disk_change_nothing(cluster, local, tmp_path, monkeypatch, kills):
     """Versions that steps in play are pinned to included; an engine that is lost is given them again."""
     killed = kill_engine(monkeypatch, "serving", signal.SIGKILL) if kills else []
-    told = tmp_path / "ray" / "sent_weights"
-    seen, drop = [], WeightFiles.drop
-    monkeypatch.setattr(
-        WeightFiles,
-        "drop",
-        lambda files, stored: (seen.append(len([*told.iterdir()])), drop(files, stored))[1],
-    )
+    folder, plain, seen = tmp_path / "ray" / "sent_weights", WeightFiles.drop, []
+
+    def drop(files, stored):
+        seen.append(len([*folder.iterdir()]))
+        plain(files, stored)
+
+    monkeypatch.setattr(WeightFiles, "drop", drop)
     on_ray(tmp_path / "ray", "lora", 2, AHEAD.format(1), "cluster.weights=disk")
-    same(local("lora", 1), tmp_path / "ray")
-    assert len(killed) == kills and 2 <= max(seen) < 12 and not told.exists()
+    assert len(killed) == kills and 2 <= max(seen) < 12 and not folder.exists()
+    (same_but_for_the_cluster if kills else same)(local("lora", 1), tmp_path / "ray")
 
 
 @pytest.mark.parametrize(
