@@ -145,6 +145,30 @@ def overlays_table() -> str:
     return "\n".join([*rows, *(f"| `{info.name}` | {info.summary} |" for info in ours)])
 
 
+def metrics_table() -> str:
+    """Every metric of data science, what it takes, and its other names."""
+    from coterie.plugins.envs.data_science.metrics.metric import ALIASES, METRICS
+
+    rows = ["| metric | better | predicted is | a prediction is | other names |", "|---|---|---|---|---|"]
+    for name, metric in METRICS.items():
+        others = ", ".join(f"`{alias}`" for alias, target in ALIASES.items() if target == name)
+        rows.append(f"| `{name}` | {metric.direction} | {metric.kind} | {metric.takes} | {others or '–'} |")
+    return "\n".join(rows)
+
+
+def dsbench_table() -> str:
+    """Every task of DSBench, and what it is scored by."""
+    from coterie.plugins.envs.data_science.metrics.dsbench import DSBENCH
+
+    rows = ["| task | metric | id | predicted |", "|---|---|---|---|"]
+    for task, entry in DSBENCH.items():
+        targets = ", ".join(f"`{target}`" for target in entry.targets[:3])
+        more = f" and {len(entry.targets) - 3} more" if len(entry.targets) > 3 else ""
+        where = f", where `{entry.rows[0]}` is {entry.rows[1]}" if entry.rows else ""
+        rows.append(f"| {task} | `{entry.metric}` | `{entry.id}` | {targets}{more}{where} |")
+    return "\n".join(rows)
+
+
 SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Runs from Python", ("coterie.api", "coterie.recipes")),
     (
@@ -227,6 +251,7 @@ PARTS: dict[str, tuple[tuple[str, Callable[[], str]], ...]] = {
     "public_names.md": (("public", public_table),),
     "recipes.md": (("overlays", overlays_table),),
     "chat_models.md": (("vendors", vendors_table),),
+    "data_science.md": (("metrics", metrics_table), ("dsbench", dsbench_table)),
 }
 """Page -> its generated parts, by name."""
 

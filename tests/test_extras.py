@@ -28,7 +28,7 @@ BROUGHT = {
     "sympy": "latex2sympy2_extended",
 }
 """Imported packages that another one brings."""
-NAMES = {"google_genai": "google"}
+NAMES = {"google_genai": "google", "scikit_learn": "sklearn"}
 """Distributions that are imported by another name."""
 KIT = {"pytest"}
 """What the conformance kit's fixtures import: they run in a plugin author's tests."""
