@@ -21,7 +21,7 @@ from coterie.plugins.envs.data_science.metrics.metric import ALIASES, METRICS, m
 from coterie.plugins.envs.data_science.metrics.scoring import score
 from tests.plugins.envs.data_science.tables import answers_of, csv_of, scored, value_of, why_of
 
-FEW = settings(max_examples=25)
+FEW = settings(max_examples=15)
 EPS = 2.0**-52
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import resource
 from pathlib import Path
 
@@ -14,6 +15,7 @@ pytest.importorskip("sklearn")
 from coterie.core.errors import DataError, MissingExtra
 from coterie.plugins.envs.data_science.metrics import libraries, submission as submissions
 from coterie.plugins.envs.data_science.metrics.answers import Answers, read_answers
+from coterie.plugins.envs.data_science.metrics.records import competition_of
 from coterie.plugins.envs.data_science.metrics.scoring import SubmissionResult, score, summarise
 from tests.plugins.envs.data_science.tables import answers_of, competition, csv_of, value_of, why_of
 
@@ -93,6 +95,28 @@ def test_an_invalid_submission_says_why(content, words, prices):
         assert word in result.why, result.why
 
 
+def test_the_page_quotes_a_reason_and_its_example_runs(prices, tmp_path, monkeypatch):
+    page = (Path(__file__).parents[4] / "docs" / "data_science.md").read_text(encoding="utf-8")
+    why = "column 'price', id 8 (and 1 more): 'NaN' is a missing value; every row needs one"
+    assert score(b"id,price\n7,1\n8,NaN\n9,nan\n", prices).why == why and f"`{why}`" in page
+    [example] = re.findall(r"^```py\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    Path("answers/titanic").mkdir(parents=True)
+    columns = {"PassengerId": [1, 2], "Survived": [0, 1]}
+    for file in ("submission.csv", "answers/titanic/test_answer.csv"):
+        Path(file).write_bytes(csv_of(columns))
+    names = {
+        "record": {"metadata": {"task_id": "titanic"}},
+        "Path": Path,
+        "competition_of": competition_of,
+        "read_answers": read_answers,
+        "score": score,
+        "summarise": summarise,
+    }
+    exec(example, names)
+    assert names["result"].value == names["summary"].success_rate == 1.0
+
+
 @pytest.mark.parametrize(
     ("metric", "truth", "predicted", "words"),
     [
@@ -146,7 +170,13 @@ def test_labels_are_compared_by_what_they_mean(tmp_path):
 
 def test_the_positive_label_has_a_name(tmp_path):
     assert value_of(tmp_path, "auc", ["yes", "no"], [0.9, 0.1], positive="yes") == 1.0
-    assert value_of(tmp_path, "f1", ["yes", "no"], ["yes", "yes"], positive="yes") == pytest.approx(2 / 3)
+    both = {"positive": "yes", "labels": ["yes", "no"]}
+    assert value_of(tmp_path, "f1", ["yes", "no"], ["yes", "yes"], **both) == pytest.approx(2 / 3)
+    assert "'maybe' is no label" in why_of(tmp_path, "f1", ["yes", "no"], ["yes", "maybe"], **both)
+    with pytest.raises(DataError, match="needs to know both"):
+        value_of(tmp_path, "f1", ["yes", "no"], ["yes", "yes"], positive="yes")
+    with pytest.raises(DataError, match="no answer is 'Yes'"):
+        value_of(tmp_path, "log_loss", ["yes", "no"], [0.9, 0.1], positive="Yes")
 
 
 def test_texts_may_be_empty_and_hold_commas(tmp_path):
@@ -191,8 +221,6 @@ def breaths(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def test_only_the_rows_of_the_filter_count(breaths):
-    from coterie.plugins.envs.data_science.metrics.records import competition_of
-
     task = competition_of({"task_id": "ventilator-pressure-prediction"}, file="tasks.json", line=1)
     answers = read_answers(task, breaths[0], features=breaths[1])
     assert score(csv_of({"id": [1, 2, 3], "pressure": [6, 8, 1000]}), answers).value == 1.5
@@ -285,8 +313,13 @@ def test_a_gigabyte_is_not_read(prices, tmp_path):
         out.truncate(1_000_000_000)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     result = score(file, prices)
-    assert "has 1,000 MB, and at most 268 MB are read" in result.why
+    assert "has 1,000 MB, and at most 1 MB are read" in result.why
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # KiB
+
+
+def test_the_bound_grows_with_the_test_set_and_has_an_end():
+    assert submissions.size_limit(10) == 2**20 + 10 * 2**10
+    assert submissions.size_limit(10**9) == submissions.MOST_BYTES == 2**28
 
 
 def test_rows_are_read_only_as_far_as_the_test_set_goes(prices, monkeypatch):

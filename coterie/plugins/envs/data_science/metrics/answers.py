@@ -59,7 +59,7 @@ def read_answers(competition: Competition, file: Path, *, features: Path | None 
     if metric is None:
         raise ValueError(f"no metric '{competition.metric}': make the competition with competition_of")
     try:
-        cells = read_table(file, most_bytes=None)
+        cells = read_table(file)
         competition = _complete(competition, metric, list(cells))
         ids = cells[competition.id]
         numeric = _all_numbers(ids)
@@ -142,7 +142,7 @@ def _from_features(id_column: str, name: str, rows: Any, numeric: bool, features
     if features is None:
         raise Invalid(f"{why}; name the test set too", column=name)
     try:
-        table = read_table(features, most_bytes=None, only={id_column, name})
+        table = read_table(features, only={id_column, name})
     except Invalid as error:
         raise Invalid(f"{why}; of the test set, {features}: {error}", column=name) from None
     lacking = {id_column, name} - table.keys()

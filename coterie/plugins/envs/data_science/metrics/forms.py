@@ -126,17 +126,15 @@ class Positives:
     """Two labels, read as whether a row has the positive one."""
 
     def answers(self, column: Column, competition: Competition) -> NDArray[np.bool_]:
+        if competition.positive and not competition.labels:
+            raise Invalid("F1 of a named label needs to know both: name them, `labels`", column=column.name)
         positives = _positives(column, competition)
         if not positives.any():
             raise Invalid("no answer is positive, and F1 is undefined then", column=column.name)
         return positives
 
     def predictions(self, column: Column, answers: Any, competition: Competition) -> NDArray[np.bool_]:
-        labels = competition.labels
-        if not labels and not competition.positive:
-            labels = ("0", "1")
-        read = _labels(column, labels) if labels else column.map(label_of)
-        return read == _positive(competition)
+        return _labels(column, competition.labels or ("0", "1")) == _positive(competition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +267,10 @@ def _positives(column: Column, competition: Competition) -> NDArray[np.bool_]:
     if not competition.positive:
         other = ~np.isin(labels.astype(str), ("0", "1"))
         column.refuse(other, "is neither 0 nor 1", "or name the label that counts: `positive`")
-    return labels == _positive(competition)
+    positives = labels == _positive(competition)
+    if competition.positive and not positives.any():
+        raise Invalid(f"no answer is '{competition.positive}', the label that counts", column=column.name)
+    return positives
 
 
 def _labels(column: Column, known: tuple[str, ...]) -> NDArray[np.object_]:

@@ -66,10 +66,8 @@ def competition_of(metadata: Mapping[str, Any], *, file: str, line: int) -> Comp
         first = error.errors()[0]
         field = ".".join(map(str, ("metadata", *first["loc"])))
         raise DataError(file, line, field, first["msg"], fix="see docs/data_science.md") from None
-    given = {
-        _NAMES.get(key, key): tuple(value) if isinstance(value, list) else value
-        for key, value in read.items()
-    }
+    given: dict[str, Any] = {_NAMES.get(key, key): value for key, value in read.items()}
+    given |= {key: tuple(value) for key, value in given.items() if isinstance(value, list)}
     if "rows" in given:
         [given["rows"]] = given["rows"].items()
     if known is None and "metric" not in given:

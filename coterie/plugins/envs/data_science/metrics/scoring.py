@@ -16,7 +16,7 @@ from coterie.plugins.envs.data_science.metrics.column import Column, Invalid
 from coterie.plugins.envs.data_science.metrics.competition import Competition
 from coterie.plugins.envs.data_science.metrics.forms import distributions
 from coterie.plugins.envs.data_science.metrics.metric import Direction
-from coterie.plugins.envs.data_science.metrics.submission import read_table
+from coterie.plugins.envs.data_science.metrics.submission import read_table, size_limit
 
 _NAMED = 3
 """Ids that a message names."""
@@ -149,9 +149,14 @@ def _joined(submission: Path | bytes, answers: Answers) -> list[Column]:
         Invalid: columns or ids are not those of the task.
     """
     competition = answers.competition
-    # A further row has an id that is unknown or there twice; more of them need not be read.
+    rows = (
+        len(answers.ids) + 1
+    )  # a further row has an id that is unknown or there twice; more need no reading
     cells = read_table(
-        submission, check=lambda header: _check_header(header, competition), most_rows=len(answers.ids) + 1
+        submission,
+        check=lambda header: _check_header(header, competition),
+        most_rows=rows,
+        most_bytes=size_limit(rows * (1 + len(competition.targets))),
     )
     cells = {competition.also.get(name, name): column for name, column in cells.items()}
     place = _places(cells[competition.id], answers)

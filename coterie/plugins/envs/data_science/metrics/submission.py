@@ -18,6 +18,8 @@ from coterie.plugins.envs.data_science.metrics.libraries import pandas
 
 MOST_BYTES = 256 << 20
 """Of a submission. The largest of DSBench, malware with 1.8 million rows, is a third of that."""
+_BYTES, _BYTES_A_VALUE = 1 << 20, 1 << 10
+"""Of a submission to a small test set."""
 _HEADER_BYTES = 64 << 10
 
 Cells = dict[str, NDArray[np.object_]]
@@ -29,7 +31,7 @@ def read_table(
     *,
     check: Callable[[list[str]], None] = lambda names: None,
     most_rows: int | None = None,
-    most_bytes: int | None = MOST_BYTES,
+    most_bytes: int | None = None,
     only: Collection[str] | None = None,
 ) -> Cells:
     """The columns of a CSV file with a header.
@@ -56,29 +58,38 @@ def read_table(
     return {names[number]: _stripped(table[number]) for number in numbers}
 
 
+def size_limit(values: int) -> int:
+    """The bytes of a submission with so many values, ids included, that are read at most."""
+    return min(MOST_BYTES, _BYTES + values * _BYTES_A_VALUE)
+
+
 def _opened(source: Path | bytes, most_bytes: int | None) -> BinaryIO:
     """The open file, once its kind and size are known. Opening waits for nothing, not even for a pipe."""
     if isinstance(source, bytes):
-        size, file = len(source), BytesIO(source)
-    else:
-        try:
-            descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        except FileNotFoundError:
-            raise Invalid(f"there is no file {source.name}; write it") from None
-        except OSError as error:
-            raise Invalid(f"{source.name} can't be read ({error.strerror}); write a plain file") from None
-        file = open(descriptor, "rb")  # noqa: SIM115 (the caller closes it)
+        _check_size(len(source), most_bytes)
+        return BytesIO(source)
+    try:
+        descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise Invalid(f"there is no file {source.name}; write it") from None
+    except OSError as error:
+        raise Invalid(f"{source.name} can't be read ({error.strerror}); write a plain file") from None
+    try:
         status = os.fstat(descriptor)
-        size = status.st_size
         if not stat.S_ISREG(status.st_mode):
-            file.close()
             raise Invalid(f"{source.name} is no plain file; write one")
-    if not size or (most_bytes is not None and size > most_bytes):
-        file.close()
-        if not size:
-            raise Invalid("the file is empty; write a header and a row for each id")
+        _check_size(status.st_size, most_bytes)
+        return open(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _check_size(size: int, most_bytes: int | None) -> None:
+    if not size:
+        raise Invalid("the file is empty; write a header and a row for each id")
+    if most_bytes is not None and size > most_bytes:
         raise Invalid(f"the file has {size / 1e6:,.0f} MB, and at most {most_bytes / 1e6:,.0f} MB are read")
-    return file
 
 
 def _header(file: BinaryIO) -> list[str]:
