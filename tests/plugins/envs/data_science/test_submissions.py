@@ -161,6 +161,8 @@ def test_a_single_unknown_label_counts_as_wrong_where_the_labels_aren_t_named(tm
 
 def test_labels_are_compared_by_what_they_mean(tmp_path):
     assert value_of(tmp_path, "accuracy", [1, 2], ["1.0", " 02"]) == 1.0
+    long = ["12345678901234567", "12345678901234568"]
+    assert value_of(tmp_path, "accuracy", long, long[::-1]) == 0.0
     assert value_of(tmp_path, "accuracy", ["True", "False"], ["1", "false"]) == 1.0
     assert value_of(tmp_path, "auc", ["True", "False", "True"], [0.9, 0.1, 0.8]) == 1.0
     assert value_of(
@@ -304,7 +306,20 @@ def test_what_is_no_plain_file_is_not_read(prices, tmp_path):
     (tmp_path / "link.csv").symlink_to(tmp_path / "answers.csv")
     assert "is no plain file" in score(tmp_path / "folder.csv", prices).why
     assert "is no plain file" in score(tmp_path / "pipe.csv", prices).why
-    assert "can't be read" in score(tmp_path / "link.csv", prices).why
+    assert "is no plain file" in score(tmp_path / "link.csv", prices).why
+
+
+def test_answers_may_be_a_link_and_have_columns_that_nobody_reads(tmp_path, monkeypatch):
+    columns = {"x": [0, "a"], "id": [1, 2], "y": [3, 4], **{f"c{n}": ["", ""] for n in range(9)}}
+    (tmp_path / "data.csv").write_bytes(csv_of(columns))
+    (tmp_path / "link.csv").symlink_to(tmp_path / "data.csv")
+    read = []
+    stripped = submissions._stripped
+    monkeypatch.setattr(submissions, "_stripped", lambda cells: read.extend(cells) or stripped(cells))
+    task = competition("mae", id_column="id", targets="y")
+    answers = read_answers(task, tmp_path / "link.csv")
+    assert read == ["1", "2", "3", "4"]
+    assert score(csv_of({"id": [2, 1], "y": [4, 3]}), answers).value == 0.0
 
 
 def test_a_gigabyte_is_not_read(prices, tmp_path):

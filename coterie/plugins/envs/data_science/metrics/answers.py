@@ -10,15 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.core.errors import DataError, did_you_mean
-from coterie.plugins.envs.data_science.metrics.column import Column, Invalid, label_of, parsed
+from coterie.plugins.envs.data_science.metrics.column import EXACT, Column, Invalid, label_of, parsed
 from coterie.plugins.envs.data_science.metrics.competition import Competition
 from coterie.plugins.envs.data_science.metrics.forms import label_numbers, one_label_a_row
 from coterie.plugins.envs.data_science.metrics.libraries import pandas
 from coterie.plugins.envs.data_science.metrics.metric import Metric, metric_named
 from coterie.plugins.envs.data_science.metrics.submission import Cells, read_table
-
-_EXACT = 2.0**53
-"""Whole numbers below it are exact as floats."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,8 +56,10 @@ def read_answers(competition: Competition, file: Path, *, features: Path | None 
     if metric is None:
         raise ValueError(f"no metric '{competition.metric}': make the competition with competition_of")
     try:
-        cells = read_table(file)
-        competition = _complete(competition, metric, list(cells))
+        names = list(read_table(file, most_rows=0, follow=True))
+        competition = _complete(competition, metric, names)
+        needed = {competition.id, *_answered(competition, metric), *(competition.rows or ())[:1]}
+        cells = read_table(file, only=needed, follow=True)
         ids = cells[competition.id]
         numeric = _all_numbers(ids)
         _check_ids(Column(competition.id, ids, ids), numeric)
@@ -106,7 +105,7 @@ def _answered(competition: Competition, metric: Metric) -> tuple[str, ...]:
 def _all_numbers(ids: NDArray[np.object_]) -> bool:
     """Whether ids are numbers, each a float of its own."""
     values = parsed(ids)
-    exact = bool(np.all(np.isfinite(values) & (np.abs(values) < _EXACT)))
+    exact = bool(np.all(np.isfinite(values) & (np.abs(values) < EXACT)))
     return exact and len(np.unique(values)) == len(values)
 
 
@@ -142,7 +141,7 @@ def _from_features(id_column: str, name: str, rows: Any, numeric: bool, features
     if features is None:
         raise Invalid(f"{why}; name the test set too", column=name)
     try:
-        table = read_table(features, only={id_column, name})
+        table = read_table(features, only={id_column, name}, follow=True)
     except Invalid as error:
         raise Invalid(f"{why}; of the test set, {features}: {error}", column=name) from None
     lacking = {id_column, name} - table.keys()

@@ -13,6 +13,8 @@ from coterie.plugins.envs.data_science.metrics.libraries import pandas
 
 MISSING = frozenset({"", "nan", "na", "n/a", "null", "none", "<na>", "nat"})
 """What a missing value is written as, in lower case."""
+EXACT = 2.0**53
+"""Whole numbers below it are exact as floats."""
 _SHOWN = 40
 """Characters of a wrong value that a message shows."""
 
@@ -112,7 +114,7 @@ def label_of(text: str) -> str:
     if text.lower() in ("true", "false"):
         return "1" if text.lower() == "true" else "0"
     number = number_of(text)
-    if not np.isfinite(number):
+    if not abs(number) < EXACT:
         return text
     return str(int(number)) if number.is_integer() else repr(number)
 

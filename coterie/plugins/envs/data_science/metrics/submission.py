@@ -33,20 +33,22 @@ def read_table(
     most_rows: int | None = None,
     most_bytes: int | None = None,
     only: Collection[str] | None = None,
+    follow: bool = False,
 ) -> Cells:
     """The columns of a CSV file with a header.
 
     Args:
-        source: the file's path, or its content. A link is not followed.
+        source: the file's path, or its content.
         check: is called with the column names before any row is read, and may raise Invalid.
         most_rows: rows that are read at most; None: all.
         most_bytes: size that is read at most; None: any.
         only: columns that are read, of those that are there; None: all.
+        follow: whether the path may be a link.
 
     Raises:
         Invalid: there is no such file, it is too large, or it is no table in CSV.
     """
-    with _opened(source, most_bytes) as file:
+    with _opened(source, most_bytes, follow) as file:
         names = _header(file)
         check(names)
         numbers = [number for number, name in enumerate(names) if only is None or name in only]
@@ -63,21 +65,22 @@ def size_limit(values: int) -> int:
     return min(MOST_BYTES, _BYTES + values * _BYTES_A_VALUE)
 
 
-def _opened(source: Path | bytes, most_bytes: int | None) -> BinaryIO:
+def _opened(source: Path | bytes, most_bytes: int | None, follow: bool) -> BinaryIO:
     """The open file, once its kind and size are known. Opening waits for nothing, not even for a pipe."""
     if isinstance(source, bytes):
         _check_size(len(source), most_bytes)
         return BytesIO(source)
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(source, flags if follow else flags | os.O_NOFOLLOW)
     except FileNotFoundError:
-        raise Invalid(f"there is no file {source.name}; write it") from None
+        raise Invalid(f"there is no file {source.name}") from None
     except OSError as error:
-        raise Invalid(f"{source.name} can't be read ({error.strerror}); write a plain file") from None
+        raise Invalid(f"{source.name} is no plain file that can be read ({error.strerror})") from None
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise Invalid(f"{source.name} is no plain file; write one")
+            raise Invalid(f"{source.name} is no plain file")
         _check_size(status.st_size, most_bytes)
         return open(descriptor, "rb")
     except BaseException:
