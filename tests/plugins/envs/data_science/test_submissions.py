@@ -163,6 +163,7 @@ def test_labels_are_compared_by_what_they_mean(tmp_path):
     assert value_of(tmp_path, "accuracy", [1, 2], ["1.0", " 02"]) == 1.0
     long = ["12345678901234567", "12345678901234568"]
     assert value_of(tmp_path, "accuracy", long, long[::-1]) == 0.0
+    assert value_of(tmp_path, "accuracy", ["1_0", "7", "x"], ["10", "7", "x"]) == pytest.approx(2 / 3)
     assert value_of(tmp_path, "accuracy", ["True", "False"], ["1", "false"]) == 1.0
     assert value_of(tmp_path, "auc", ["True", "False", "True"], [0.9, 0.1, 0.8]) == 1.0
     assert value_of(
@@ -194,6 +195,7 @@ def test_texts_may_be_empty_and_hold_commas(tmp_path):
         (["007", "7"], ["007", "7"], True),  # two ids, so they are no numbers
         (["007", "7"], ["7.0", "7"], False),
         (["12345678901234567", "12345678901234568"], ["12345678901234568", "12345678901234567"], True),
+        (["12345678901234567"], ["12345678901234568"], False),  # the same as floats
         (["500.0001", "500.0002"], ["500.00010", "5.000002e2"], True),
         (
             ["2011-01-20 00:00:00", "2011-01-20 01:00:00"],
@@ -204,8 +206,9 @@ def test_texts_may_be_empty_and_hold_commas(tmp_path):
     ],
 )
 def test_ids_join_as_numbers_only_where_all_are_distinct_numbers(ids, given, valid, tmp_path):
-    answers = answers_of(tmp_path, {"id": ids, "y": [1, 2]}, "mae")
-    assert score(csv_of({"id": given, "y": [1, 2]}), answers).valid == valid
+    values = range(len(ids))
+    answers = answers_of(tmp_path, {"id": ids, "y": values}, "mae")
+    assert score(csv_of({"id": given, "y": values}), answers).valid == valid
 
 
 def test_ids_may_hold_anything_that_csv_does(tmp_path):
@@ -235,6 +238,19 @@ def test_a_row_filter_may_stand_in_the_answers(tmp_path):
     answers = answers_of(tmp_path, columns, "accuracy", rows={"use": "yes"})
     assert answers.competition.targets == ("y",)
     assert score(csv_of({"id": [1, 2, 3], "y": ["a", "a", "a"]}), answers).value == 0.5
+    flags = {"id": [1, 2, 3], "use": [0, 1.0, "True"], "y": ["a", 5, "b"]}
+    with pytest.raises(DataError, match=r"line 4, field 'y'.*'b' is no number"):
+        answers_of(tmp_path, flags, "mae", rows={"use": True})
+    answers = answers_of(tmp_path, flags | {"y": ["a", 5, 7]}, "mae", rows={"use": 1})
+    assert score(csv_of({"id": [1, 2, 3], "y": [0, 5, 5]}), answers).value == 1.0
+
+
+def test_a_row_filter_counts_for_probabilities_of_several_labels(tmp_path):
+    columns = {"id": [1, 2], "a": [1, 1], "b": [0, 0], "use": [1, 0]}
+    answers = answers_of(tmp_path, columns, "multi_log_loss", rows={"use": 1}, targets=["a", "b"])
+    assert score(csv_of({"id": [1, 2], "a": [1, 0.5], "b": [0, 0.5]}), answers).value == pytest.approx(0)
+    result = score(csv_of({"id": [1, 2], "a": [1, 0.5], "b": [0, 0.9]}), answers)
+    assert "sum to 1.4" in result.why, "rows that don't count are checked too"
 
 
 def test_a_row_filter_without_its_column_is_the_task_s_fault(breaths):
@@ -245,6 +261,9 @@ def test_a_row_filter_without_its_column_is_the_task_s_fault(breaths):
         read_answers(task, breaths[0], features=breaths[0])
     with pytest.raises(DataError, match="no row has the value 7"):
         read_answers(competition("mae", rows={"u_out": 7}), breaths[0], features=breaths[1])
+    breaths[1].write_bytes(csv_of({"id": [1, 1, 2, 3], "u_out": [0, 0, 0, 0]}))
+    with pytest.raises(DataError, match="has an id twice"):
+        read_answers(task, breaths[0], features=breaths[1])
     breaths[1].write_bytes(csv_of({"id": [1], "u_out": [0]}))
     with pytest.raises(DataError, match="lacks 2 of the ids"):
         read_answers(task, breaths[0], features=breaths[1])

@@ -147,7 +147,10 @@ def _from_features(id_column: str, name: str, rows: Any, numeric: bool, features
     lacking = {id_column, name} - table.keys()
     if lacking:
         raise Invalid(f"{why}; the test set, {features}, has no column '{min(lacking)}'", column=name)
-    at = pandas().Index(keys(table[id_column], numeric)).drop_duplicates().get_indexer(rows)
+    index = keys(table[id_column], numeric)
+    if index.duplicated().any():
+        raise Invalid(f"{why}; the test set, {features}, has an id twice", column=name)
+    at = index.get_indexer(rows)
     if (at < 0).any():
         raise Invalid(f"{why}; the test set, {features}, lacks {(at < 0).sum():,} of the ids", column=name)
     return table[name][at]
