@@ -17,7 +17,9 @@ from coterie.api.warm_start import warm_start
 from coterie.compose import check_packages
 from coterie.compose.hosting import ReportsProcesses
 from coterie.compose.members import UsesRunFolder
+from coterie.compose.strata import mix_lines
 from coterie.core.plugins.origin import plugin_call
+from coterie.core.training.curriculum import trained_on
 from coterie.core.training.run import Run
 from coterie.core.types.splits import Split
 
@@ -109,6 +111,10 @@ async def open_run(
         )
         steps = "1 step is" if run.ahead == 1 else f"up to {run.ahead} steps are"
         _say(run, f"{steps} played ahead, {how} (schedule.play)")
+    if split == "train" and run.folder is not None:
+        played = trained_on(run.environment, run.curriculum, run.config.seed)[run.level or 0]
+        for line in mix_lines(*played, schedule.stratify):
+            _say(run, line)
     _say(run, f"loaded in {seconds:.0f}s; step {run.state.step + 1} plays {schedule.tasks_per_step} tasks")
 
 

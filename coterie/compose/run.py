@@ -17,6 +17,7 @@ from coterie.compose.members import Demonstrates
 from coterie.compose.rollout_side import RolloutParts, make_rollout_parts, make_rollout_side
 from coterie.compose.settings import REFERRED
 from coterie.compose.staleness import check_staleness, check_versions, plays_pinned
+from coterie.compose.strata import check_strata, task_order
 from coterie.core.config import TABLES, Resolved, RunConfig, ScheduleConfig
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import Plugin
@@ -155,6 +156,7 @@ def _prepare(resolved: Resolved, splits: Collection[Split]) -> Prepared:
             pinned=pinned,
             trackers=trackers,
             curriculum=parts.curriculum,
+            make_order=partial(task_order, config.schedule.stratify, config.seed),
             notify=plugins().notify,
             state=RunState(curriculum=CurriculumState() if parts.curriculum is not None else None),
             evaluate_every=stated_interval(config.schedule),
@@ -188,6 +190,8 @@ def _check_tasks(parts: RolloutParts, splits: Collection[Split]) -> None:
                 played = trained_on(environment, parts.curriculum, seed)
         for owner, tasks in played:
             _check_source(owner, tasks.source if isinstance(tasks, LevelTasks) else tasks, split)
+            if split == "train":
+                check_strata(owner, tasks, parts.config.schedule.stratify)
 
 
 def _check_source(environment: Environment, tasks: Any, split: Split) -> None:

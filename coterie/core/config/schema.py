@@ -116,7 +116,11 @@ class ScheduleConfig(Strict):
     )
     keep_checkpoints: int = Field(2, ge=1, description="Newest ones, besides the best on `val`.")
     record_every: int = Field(1, ge=0, description="Write the rollouts of every n-th step; 0: none.")
-    stratify: bool = Field(False, description="Keep each stratum's share of tasks in every step.")
+    stratify: bool | Annotated[str, Field(min_length=1)] = Field(
+        False,
+        description="Keep each stratum's share of tasks in every step, within one task. true: the strata "
+        "that the environment gives its tasks; a text: a key of the tasks' records, such as data_type.",
+    )
     stop_after: float | None = Field(None, gt=0, description="Seconds; the step under way is completed.")
     max_staleness: int = Field(
         0,

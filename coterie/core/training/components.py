@@ -18,6 +18,7 @@ from coterie.core.protocols import (
     NamedRewardSource,
     RolloutSide,
     Sampler,
+    TaskSource,
     Team,
     Tracker,
     Trainer,
@@ -48,6 +49,8 @@ class Components:
     trackers: Mapping[str, Tracker]
     notify: Callable[..., None]
     """Calls the observers of a hook, which is named first; its arguments go by keyword."""
+    make_order: Callable[[Environment, TaskSource], TaskOrder]
+    """Makes the order of an environment's train tasks."""
     curriculum: Curriculum | None = None
     """Levels whose tasks training plays instead of the environment's own."""
 
@@ -88,7 +91,6 @@ class Components:
     @cached_property
     def orders(self) -> list[TaskOrder]:
         """The order of the train tasks: the environment's, or those of each level of the curriculum."""
-        stratify = self.config.schedule.stratify
         with plugin_call(self.environment, "tasks"):
             played = trained_on(self.environment, self.curriculum, self.config.seed)
-            return [TaskOrder(tasks, self.config.seed, stratify=stratify) for _, tasks in played]
+            return [self.make_order(environment, tasks) for environment, tasks in played]

@@ -28,7 +28,7 @@ class Task:
     answer: Any = None
     """Reference answer. Roles see it only where the environment shows it."""
     stratum: str = ""
-    """Class of the task; with `schedule.stratify`, every step keeps the shares of the classes."""
+    """Class of the task; with `schedule.stratify: true`, every step keeps the shares of the classes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,145 @@
+"""The strata of tasks: what `schedule.stratify` names, and how many tasks are of which."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from coterie.compose.members import RecordsTasks
+from coterie.compose.stratified import StratifiedOrder
+from coterie.core.errors import ConfigError, did_you_mean
+from coterie.core.plugins.origin import plugin_call
+from coterie.core.protocols import Environment, TaskSource
+from coterie.core.training.tasks import TaskOrder
+from coterie.core.types import Task
+from coterie.core.types.splits import Record
+
+log = logging.getLogger("coterie")
+PATH = "schedule.stratify"
+_NAMED = 3
+"""Tasks that an error names."""
+_CLASSES = 20
+"""Most values of a key that sorts tasks into classes."""
+
+
+def task_order(stratify: bool | str, seed: int, environment: Environment, tasks: TaskSource) -> TaskOrder:
+    """The order in which training plays these tasks.
+
+    Args:
+        stratify: `schedule.stratify`.
+
+    Raises:
+        ConfigError: there is no task, or one has no stratum under the key that `stratify` names.
+    """
+    if not stratify or len(tasks) == 0:
+        return TaskOrder(tasks, seed)
+    return StratifiedOrder(tasks, seed, strata(environment, tasks, stratify))
+
+
+def strata(environment: Environment, tasks: TaskSource, stratify: bool | str) -> list[str]:
+    """The stratum of each task: the one that the environment gives it, or its record's value of a key.
+
+    Raises:
+        ConfigError: tasks lack the key, or their value of it is no text, number or truth value.
+    """
+    listed = [tasks[index] for index in range(len(tasks))]
+    if isinstance(stratify, bool):
+        return [task.stratum for task in listed]
+    records = [record_of(environment, task) for task in listed]
+    missing = [at for at, record in enumerate(records) if record.get(stratify) is None]
+    if missing:
+        first = records[missing[0]]
+        keys = [key for key in first if key != stratify]
+        has = f"whose record has {', '.join(keys)}" if keys else "which has no record"
+        why = f"such as {_some(listed, missing)}, {'where it is null' if stratify in first else has}"
+        fix = f"set {PATH}=true, for the strata that the environment gives its tasks"
+        raise ConfigError(
+            f"{len(missing):,} of {len(listed):,} train tasks have no '{stratify}'",
+            path=PATH,
+            why=why,
+            fix=f"{did_you_mean(stratify, keys)}; or {fix}" if keys else fix,
+        )
+    wrong = [at for at, record in enumerate(records) if not _is_scalar(record[stratify])]
+    if wrong:
+        raise ConfigError(
+            f"'{stratify}' of {len(wrong):,} of {len(listed):,} tasks is no text, number or truth value",
+            path=PATH,
+            why=f"such as {_some(listed, wrong)}, which has {records[wrong[0]][stratify]!r:.60}",
+            fix="name a key that sorts the tasks into a few classes",
+        )
+    return [_text(record[stratify]) for record in records]
+
+
+def check_strata(environment: Environment, tasks: TaskSource, stratify: bool | str) -> None:
+    """Ask for the strata of tasks before a run; warn where all tasks are of one.
+
+    A source that makes its tasks when it is asked is only asked where a key may be missing.
+
+    Raises:
+        ConfigError: as `strata`.
+    """
+    listed = isinstance(tasks, (list, tuple))
+    if stratify and (listed or stratify is not True) and len(set(strata(environment, tasks, stratify))) == 1:
+        what = "%s=%s changes nothing: all %d train tasks are of one stratum"
+        log.warning(what, PATH, _text(stratify), len(tasks))
+
+
+def record_of(environment: Environment, task: Task) -> dict[str, Any]:
+    """A task's record as one table, as `flat` makes it; empty: the environment has none."""
+    if isinstance(environment, RecordsTasks):
+        with plugin_call(environment, "record"):
+            return flat(environment.record(task))
+    return flat(task.payload) if isinstance(task.payload, Mapping) else {}
+
+
+def flat(record: Record) -> dict[str, Any]:
+    """The fields of a record and of its table `metadata`, which hide fields of the same name."""
+    metadata = record.get("metadata")
+    return {**record, **metadata} if isinstance(metadata, Mapping) else dict(record)
+
+
+def mix(records: Sequence[Record]) -> dict[str, Counter[str]]:
+    """How many records have which value, the most frequent first, of each key in `metadata` that sorts them
+    into classes: at least two, at most 20, and fewer than there are records."""
+    tables = [table for record in records if isinstance(table := record.get("metadata"), Mapping)]
+    counts = {key: _counted(table.get(key) for table in tables) for table in tables[:1] for key in table}
+    most = min(_CLASSES, len(records) - 1)
+    return {key: each for key, each in counts.items() if 1 < len(each) <= most}
+
+
+def mix_lines(environment: Environment, tasks: TaskSource, stratify: bool | str) -> list[str]:
+    """What a run says of its train tasks: the mix of their strata, and that of their records' classes."""
+    if not stratify and not isinstance(tasks, (list, tuple)):
+        return []
+    listed = [tasks[index] for index in range(len(tasks))]
+    counts = mix([task.payload for task in listed if isinstance(task.payload, Mapping)])
+    if stratify:
+        name = stratify if isinstance(stratify, str) else "stratum"
+        counts = {name: _counted(strata(environment, tasks, stratify)), **counts}
+    return [f"{len(tasks):,} train tasks, by {name}: {mix_text(each)}" for name, each in counts.items()]
+
+
+def mix_text(counts: Mapping[str, int]) -> str:
+    """A mix on one line, such as `regression 34, classification 30`."""
+    return ", ".join(f"{name} {count:,}" for name, count in counts.items())
+
+
+def _counted(values: Iterable[Any]) -> Counter[str]:
+    counts = Counter(_text(value) if _is_scalar(value) else "none" for value in values)
+    return Counter(dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))))
+
+
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, (str, bool, int)) or (isinstance(value, float) and math.isfinite(value))
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _some(tasks: Sequence[Task], places: Sequence[int]) -> str:
+    more = f" and {len(places) - _NAMED:,} more" if len(places) > _NAMED else ""
+    return ", ".join(tasks[at].id for at in places[:_NAMED]) + more
