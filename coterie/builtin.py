@@ -197,6 +197,7 @@ def register_data_sources(register: Register) -> None:
     register("code_contests", f"{sets}:CodeContests")
     register("cooperative", "coterie.backends.data.shipped:Cooperative")
     register("coop_humaneval", f"{sets}:CoopHumanEval")
+    register("ds_pack", "coterie.backends.data.ds_pack:DsPack")
     register("humaneval", f"{sets}:HumanEval")
     register("live_code_bench", f"{sets}:LiveCodeBench")
     register("mbpp", f"{sets}:MBPP")

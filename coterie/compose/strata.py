@@ -21,8 +21,8 @@ log = logging.getLogger("coterie")
 PATH = "schedule.stratify"
 _NAMED = 3
 """Tasks that an error names."""
-_CLASSES = 20
-"""Most values of a key that sorts tasks into classes."""
+_CLASSES, _SHORT = 20, 40
+"""Most values of a key that sorts tasks into classes; most characters of such a value."""
 
 
 def task_order(stratify: bool | str, seed: int, environment: Environment, tasks: TaskSource) -> TaskOrder:
@@ -95,18 +95,30 @@ def record_of(environment: Environment, task: Task) -> dict[str, Any]:
     return flat(task.payload) if isinstance(task.payload, Mapping) else {}
 
 
+def metadata_of(record: Record) -> Mapping[str, Any]:
+    """The table `metadata` of a record; empty: it has none."""
+    metadata = record.get("metadata")
+    return metadata if isinstance(metadata, Mapping) else {}
+
+
 def flat(record: Record) -> dict[str, Any]:
     """The fields of a record and of its table `metadata`, which hide fields of the same name."""
-    metadata = record.get("metadata")
-    return {**record, **metadata} if isinstance(metadata, Mapping) else dict(record)
+    return {**record, **metadata_of(record)}
 
 
-def mix(records: Sequence[Record]) -> dict[str, Counter[str]]:
-    """How many records have which value, the most frequent first, of each key in `metadata` that sorts them
-    into classes: at least two, at most 20, and fewer than there are records."""
-    tables = [table for record in records if isinstance(table := record.get("metadata"), Mapping)]
-    counts = {key: _counted(table.get(key) for table in tables) for table in tables[:1] for key in table}
-    most = min(_CLASSES, len(records) - 1)
+def mix(tables: Sequence[Mapping[str, Any]]) -> dict[str, Counter[str]]:
+    """How many tables have which value, the most frequent first, of each key that sorts them into classes.
+
+    Its values are short texts, truth values or whole numbers; there are at least two of them, at most 20, and
+    fewer than tables.
+    """
+    keys = dict.fromkeys(key for table in tables for key in table)
+    counts = {
+        key: counted(table.get(key) for table in tables)
+        for key in keys
+        if all(_is_class(table.get(key)) for table in tables)
+    }
+    most = min(_CLASSES, len(tables) - 1)
     return {key: each for key, each in counts.items() if 1 < len(each) <= most}
 
 
@@ -115,10 +127,10 @@ def mix_lines(environment: Environment, tasks: TaskSource, stratify: bool | str)
     if not stratify and not isinstance(tasks, (list, tuple)):
         return []
     listed = [tasks[index] for index in range(len(tasks))]
-    counts = mix([task.payload for task in listed if isinstance(task.payload, Mapping)])
+    counts = mix([metadata_of(record_of(environment, task)) for task in listed])
     if stratify:
         name = stratify if isinstance(stratify, str) else "stratum"
-        counts = {name: _counted(strata(environment, tasks, stratify)), **counts}
+        counts = {name: counted(strata(environment, tasks, stratify)), **counts}
     return [f"{len(tasks):,} train tasks, by {name}: {mix_text(each)}" for name, each in counts.items()]
 
 
@@ -127,9 +139,17 @@ def mix_text(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {count:,}" for name, count in counts.items())
 
 
-def _counted(values: Iterable[Any]) -> Counter[str]:
+def counted(values: Iterable[Any]) -> Counter[str]:
+    """How often each value is there, the most frequent first; what is no scalar counts as `none`."""
     counts = Counter(_text(value) if _is_scalar(value) else "none" for value in values)
     return Counter(dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))))
+
+
+def _is_class(value: Any) -> bool:
+    """Whether a value may name a class: a measure, or a text of many words, does not."""
+    return (
+        value is None or isinstance(value, (bool, int)) or (isinstance(value, str) and len(value) <= _SHORT)
+    )
 
 
 def _is_scalar(value: Any) -> bool:

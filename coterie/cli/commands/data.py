@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from coterie.cli.data_packs import make_pack, mix
 from coterie.cli.data_show import SPLITS, opened, show
 from coterie.cli.options import json_option, layer_options, overrides, plugin_option
 from coterie.cli.output import print_json, table
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from coterie.core.types.splits import Split
     from coterie.data.task_files import Prepared
 
+PACK = "ds-pack"
+"""What `make` takes in the place of a recipe: synthetic data-science tasks."""
 TASKS = 10_000
 """Tasks of a split that are written or compared by default."""
 split_option = click.option(
@@ -43,19 +46,23 @@ def command() -> None:
 
 
 command.add_command(show)
+command.add_command(mix)
 
 # ------------------------------------------------------------------------------------------------------- make
 
 
 @command.command(short_help="Write an environment's tasks as files.")
-@click.argument("source", metavar="RECIPE|FILE|RUN_DIR")
+@click.argument("source", metavar="RECIPE|FILE|RUN_DIR|ds-pack")
 @click.argument("settings", metavar="[KEY=VALUE]...", nargs=-1)
 @out_option
 @split_option
-@click.option("--tasks", type=click.IntRange(min=1), help="Tasks of each split [all, at most 10,000].")
+@click.option(
+    "--tasks", type=click.IntRange(min=1), help="Tasks of each split [all, at most 10,000; of ds-pack 18]."
+)
 @click.option(
     "--format", "ending", type=click.Choice(["jsonl", "parquet"]), default="jsonl", show_default=True
 )
+@click.option("--seed", type=click.IntRange(min=0), help="Of ds-pack [0].")
 @force_option
 @layer_options
 @json_option
@@ -67,6 +74,7 @@ def make(
     splits: tuple[Split, ...],
     tasks: int | None,
     ending: str,
+    seed: int | None,
     force: bool,
     overlays: tuple[str, ...],
     scale: str | None,
@@ -76,9 +84,22 @@ def make(
 
     A recipe with the printed lines plays exactly these tasks, whatever its seed.
 
+    SOURCE may also be `ds-pack`: synthetic data-science tasks with their CSV files, the same bytes for the
+    same seed.
+
     \b
         coterie data make plan_path env.size=6 --out data/plan_path6 --tasks 500
+        coterie data make ds-pack --out data/pack --tasks 18 --seed 1
     """
+    if source == PACK:
+        recipes_alone: dict[str, Any] = {"settings": settings, "--scale": scale, "--with": overlays}
+        recipes_alone["--format parquet"] = ending != "jsonl"
+        make_pack(out, splits, tasks, seed, force=force, as_json=as_json, others=recipes_alone)
+        return
+    if seed is not None:
+        raise UserError(
+            f"a recipe's seed is a setting: {source} takes no --seed", path="--seed", fix=f"write seed={seed}"
+        )
     from coterie import __version__
     from coterie.cli.data_output import show_files
     from coterie.compose.members import RecordsTasks
