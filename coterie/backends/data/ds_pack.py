@@ -126,9 +126,8 @@ def _metadata(record: Mapping[str, Any], file: str, line: int) -> Mapping[str, A
     texts |= {f"metadata.{key}": metadata.get(key) for key in ("task_id", *_FILES)}
     for field, text in texts.items():
         if not isinstance(text, str) or not text.strip():
-            raise DataError(
-                file, line, field, f"is no text: {text!r:.60}" if text is not None else "is missing"
-            )
+            what = "is missing" if text is None else f"is no text: {text!r:.60}"
+            raise DataError(file, line, field, what)
     return metadata
 
 
@@ -144,9 +143,8 @@ def _dsbench(base: Path) -> Iterator[Located]:
     for task, place, line in tasks:
         name = task.get("name")
         if not isinstance(name, str) or not name:
-            raise DataError(
-                file, line, "name", f"is no text: {name!r:.60}" if "name" in task else "is missing"
-            )
+            what = "is missing" if name is None else f"is no text: {name!r:.60}"
+            raise DataError(place, line, "name", what)
         prompt = base / "task" / f"{name}.txt"
         metadata = {
             "task_id": name,
