@@ -136,7 +136,6 @@ def _prepare(resolved: Resolved, splits: Collection[Split]) -> Prepared:
     check_words(config, side)
     # Those that a component of the learning side made, a chat format's for one, are opened with the others.
     side.resources = tuple(builder.resources)
-
     check_staleness(config, components["loss"])
 
     def make() -> Run:

@@ -173,10 +173,10 @@ def test_metrics_by_hand() -> None:
 
 
 def test_the_ridge_is_the_minimum_of_its_loss() -> None:
-    """One feature, by hand: slope = sum(x y) / (sum(x x) + penalty), the intercept free."""
+    """One feature, by hand: weight = sum(x y) / (sum(x x) + penalty), the intercept free."""
     features, targets = np.array([[0.0], [1.0], [2.0]]), np.array([1.0, 3.0, 8.0])
-    slope = (1 * (8 - 4) - 1 * (1 - 4)) / (2 + 1)
-    assert ridge(features, targets, np.array([[3.0]])) == pytest.approx([4 + 2 * slope])
+    weight = (1 * (8 - 4) - 1 * (1 - 4)) / (2 + 1)
+    assert ridge(features, targets, np.array([[3.0]])) == pytest.approx([4 + 2 * weight])
 
 
 def test_features_are_made_by_what_train_has() -> None:

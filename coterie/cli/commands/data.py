@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from coterie.cli.output import print_json, table
 from coterie.core.errors import UserError
 
 if TYPE_CHECKING:
+    from coterie.compose import RolloutParts
     from coterie.core.types.splits import Split
     from coterie.data.task_files import Prepared
 
@@ -84,13 +85,16 @@ def make(
 
     A recipe with the printed lines plays exactly these tasks, whatever its seed.
 
-    SOURCE may also be `ds-pack`: synthetic data-science tasks with their CSV files, the same bytes for the
-    same seed.
+    In place of a recipe, `ds-pack` gives synthetic data-science tasks with their CSV files, the same bytes
+    for the same seed.
 
     \b
         coterie data make plan_path env.size=6 --out data/plan_path6 --tasks 500
         coterie data make ds-pack --out data/pack --tasks 18 --seed 1
     """
+    from coterie.data import sources
+    from coterie.data.task_files import existing_files
+
     if source == PACK:
         recipes_alone: dict[str, Any] = {"settings": settings, "--scale": scale, "--with": overlays}
         recipes_alone["--format parquet"] = ending != "jsonl"
@@ -100,15 +104,27 @@ def make(
         raise UserError(
             f"a recipe's seed is a setting: {source} takes no --seed", path="--seed", fix=f"write seed={seed}"
         )
+    existing_files(out, force=force)
+    run = sources.run_of(source, overrides(settings), scale, overlays)
+    _write_tasks(run, out, splits, tasks, ending, force=force, as_json=as_json)
+
+
+def _write_tasks(
+    run: RolloutParts, out: Path, splits: Sequence[Split], most: int | None, ending: str, *, force: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Write the tasks of a run's environment, `most` of each split, and print what was written.
+
+    Raises:
+        UserError: the environment can't write its tasks as records, or the folder can't be written.
+    """
     from coterie import __version__
     from coterie.cli.data_output import show_files
     from coterie.compose.members import RecordsTasks
     from coterie.core.config import to_yaml
     from coterie.data import sources
-    from coterie.data.task_files import claim, existing_files, write_manifest
+    from coterie.data.task_files import claim, write_manifest
 
-    existing_files(out, force=force)
-    run = sources.run_of(source, overrides(settings), scale, overlays)
     if not isinstance(run.environment, RecordsTasks):
         raise UserError(
             f"the environment '{run.config.env['type']}' can't write its tasks as records",
@@ -119,11 +135,11 @@ def make(
     claim(out, force=force)
     files: dict[str, tuple[Path, int]] = {}
     for split, source_tasks in tasks_by_split.items():
-        count = min(len(source_tasks), tasks or TASKS)
+        count = min(len(source_tasks), most or TASKS)
         path = out / f"{split}.{ending}"
         files[split] = path, sources.write_records(path, sources.records_of(run, source_tasks, count))
-        if count < (tasks or len(source_tasks)):
-            notes.append(_fewer(split, count, len(source_tasks), tasks))
+        if count < (most or len(source_tasks)):
+            notes.append(_fewer(split, count, len(source_tasks), most))
     facts = {
         "made_by": "coterie data make",
         "version": __version__,
