@@ -16,7 +16,7 @@ from coterie.core.errors import UserError, did_you_mean
 if TYPE_CHECKING:
     from coterie.compose import RolloutParts
     from coterie.core.protocols import TaskSource
-    from coterie.core.types.splits import Record, Split
+    from coterie.core.types.splits import Record, Row, Split
 
 GENERATED = 10_000
 """Tasks of a generator that are counted, of each split."""
@@ -37,6 +37,7 @@ def make_pack(
     from coterie import __version__
     from coterie.cli.data_output import show_files
     from coterie.core.config import to_yaml
+    from coterie.core.types.splits import Row
     from coterie.data.ds_pack import NAME, TASKS, write_pack
 
     for option, value in others.items():
@@ -50,7 +51,8 @@ def make_pack(
         print_json({**manifest, "paste": paste})
         return
     show_files(out, manifest, [])
-    click.echo("\n" + _mix_text({split: list(each) for split, each in records.items()}, ()))
+    rows = {split: [_measured(Row(record, split, 0)) for record in each] for split, each in records.items()}
+    click.echo("\n" + _mix_text(rows, ()))
     click.echo("\nthe data source that reads it:\n\n" + to_yaml(paste).rstrip())
 
 
@@ -98,13 +100,27 @@ def _records(
     if run is None:
         files = {Path(source).name: Path(source)} if folder is None else sources.split_files(folder)
         rows = {str(name): sources.read_rows(path) for name, path in files.items()}
-        return {name: [row.record for row in each] for name, each in rows.items()}, []
+        return {name: [_measured(row) for row in each] for name, each in rows.items()}, []
     by_split, notes = sources.task_sources(run)
     records = {str(split): _of_tasks(run, tasks) for split, tasks in by_split.items()}
     for split, tasks in by_split.items():
         if len(tasks) > len(records[split]):
             notes.append(f"of {split} the first {len(records[split]):,} of {len(tasks):,} tasks are counted")
     return records, notes
+
+
+def _measured(row: Row) -> Record:
+    """A record; of a data-science task with `metric` and `kind`, as its metric says.
+
+    Raises:
+        DataError: nothing says how such a task is scored.
+    """
+    from coterie.compose.strata import metadata_of
+    from coterie.plugins.envs.data_science.packs import TASK_TYPE, measured
+
+    if metadata_of(row.record).get("task_type") != TASK_TYPE:
+        return row.record
+    return measured(row.record, file=row.file, line=row.line)
 
 
 def _of_tasks(run: RolloutParts, tasks: TaskSource) -> list[Record]:

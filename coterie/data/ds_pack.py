@@ -94,6 +94,7 @@ def _write_task(folder: Path, split: Split, number: int, seed: int) -> Record:
     _write(data / "sample_submission.csv", {"id": ids[TRAIN:], "target": constant})
     _write(answers / "test_answer.csv", {"id": ids[TRAIN:], "target": truth})
     _write(answers / "reference.csv", {"id": ids[TRAIN:], "target": guess})
+    of_labels = table.target.dtype.kind == "U"
     return {
         "prompt": _prompt(family, table),
         "answer": None,
@@ -105,6 +106,7 @@ def _write_task(folder: Path, split: Split, number: int, seed: int) -> Record:
             "metric": family.metric,
             "id_column": "id",
             "targets": ["target"],
+            **({"labels": np.unique(table.target).tolist()} if of_labels else {}),
             "baseline": family.score(table, constant),
             "reference": family.score(table, guess),
             "solutions": {"baseline": family.constant_is, "reference": family.reference_is},

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+import coterie
 from coterie.compose.strata import metadata_of, mix
 from coterie.core.errors import ConfigError, DataError, UserError
-from coterie.testing import build, check_data_source
+from coterie.testing import build, check_data_source, coterie_run
 
 FILES = ("data_resplit/{}/train.csv", "data_resplit/{}/test.csv", "answers/{}/test_answer.csv")
 
@@ -124,6 +125,26 @@ def test_missing_files_are_named_with_their_tasks_where_they_are_looked_for_and_
         ConfigError, match=r"^[^,]*1 file of 1 of 14 tasks is missing, .*task-12/test_answer\.csv"
     ):
         records(train=str(path))
+
+
+def test_a_run_names_missing_files_before_it_has_a_folder(tmp_path: Path) -> None:
+    make_files(tmp_path, "bikes", "titanic")
+    write(tmp_path / "train.jsonl", [record("bikes"), record("titanic")], "lines")
+    data = {"type": "ds_pack", "path": str(tmp_path)}
+    success = "tests.backends.data.test_ds_pack:right"
+    env = {"type": "team_task", "data": data, "fields": ["prompt"], "answer_field": None, "success": success}
+    table = coterie_run(env=env, order=["one"], schedule={"evaluate_every": 0}).resolved.table
+    coterie.train(table, out=tmp_path / "run")
+    (tmp_path / "data_resplit/titanic/test.csv").unlink()
+    with pytest.raises(
+        ConfigError, match=r"env\.data\.root: 1 file of 1 of 2 tasks is missing.*titanic/test\.csv"
+    ):
+        coterie.train(table, out=tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
+def right(record: Any, transcript: Any) -> float:
+    return 1.0
 
 
 @pytest.mark.parametrize(
