@@ -66,8 +66,8 @@ class Quotas:
         for _ in range(self._places):
             *_, stratum, number = heapq.heappop(self._ready)
             self._rounded_up.append(stratum)
-            earliest = max(number * self._total // self._rest[stratum], slot + 1)
-            heapq.heappush(self._later, (earliest, self._priority(stratum, number + 1)))
+            release = number * self._total // self._rest[stratum]
+            heapq.heappush(self._later, (release, self._priority(stratum, number + 1)))
 
     def _priority(self, stratum: int, number: int) -> Priority:
         """That of PD2: the earlier deadline; then a window that overlaps the next; then the later group."""

@@ -14,7 +14,7 @@ from hypothesis import example, given, settings, strategies as st
 
 import coterie
 from coterie.api.rollouts import read_rollouts
-from coterie.compose.strata import task_order
+from coterie.compose.strata import check_strata, mix, mix_lines, task_order
 from coterie.compose.stratified import Quotas, StratifiedOrder
 from coterie.core.errors import ConfigError
 from coterie.core.training.run import Run
@@ -242,6 +242,32 @@ def test_a_run_prints_counts_and_mix_and_resumes_in_the_middle_of_a_pass(tmp_pat
         for folder in (tmp_path / "whole" / "rollouts", tmp_path / "part" / "rollouts")
     )
     assert whole == part and len(set(whole)) == 1 + 7
+
+
+class Unread:
+    """A source that makes its tasks when it is asked, which nobody should."""
+
+    def __len__(self) -> int:
+        return 1_000_000
+
+    def __getitem__(self, index: int) -> Task:
+        raise AssertionError("a task was made")
+
+
+def test_tasks_that_are_made_when_asked_for_are_not_made_to_be_counted() -> None:
+    check_strata(Records(), Unread(), True)  # type: ignore[arg-type]
+    assert mix_lines(Records(), Unread(), False) == []  # type: ignore[arg-type]
+
+
+def test_classes_are_short_values_that_are_neither_constant_nor_many() -> None:
+    many = [
+        {"constant": "x", "score": n / 2, "two": n % 2, "many": n, "long": "ab"[n % 2] * 41}
+        for n in range(21)
+    ]
+    assert mix(many) == {"two": {"0": 11, "1": 10}}
+    assert mix(many[:20]) == {"two": {"0": 10, "1": 10}}, "a value of each table is no class"
+    assert mix([*many[:20], many[0]]).keys() == {"two", "many"}
+    assert mix([{"hard": True}, {}, {}]) == {"hard": {"none": 2, "true": 1}}
 
 
 def test_strata_that_are_all_alike_are_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
