@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,9 @@ from hypothesis import given, settings, strategies as st
 
 from coterie.core.errors import UserError
 from coterie.core.types.seeding import generator
-from coterie.data.ds_pack import write_pack
+from coterie.data.ds_pack import TASKS, write_pack
 from coterie.data.ds_solutions import METRICS, design, ridge
-from coterie.data.ds_tables import FAMILIES, LEAK
+from coterie.data.ds_tables import FAMILIES, LEAK, TEST, TRAIN
 from coterie.testing import build
 
 HIGHER = {"accuracy", "auc", "f1_macro", "qwk", "map@3"}
@@ -137,6 +138,14 @@ def test_missing_cells_say_something_of_the_target(pack: Path) -> None:
     assert 0.1 < blank.mean() < 0.35
     assert table.target[blank].mean() > table.target[~blank].mean() + 5
     assert "" in column(pack / "data" / "train-005-missing" / "train.csv", "f2")
+
+
+def test_the_page_lists_the_families_with_their_metrics_and_the_number_of_rows() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "data_science.md").read_text(encoding="utf-8")
+    section = page[page.index("### A synthetic pack") :]
+    listed = re.findall(r"^\| `(\w+)` \| `([\w@]+)` \|", section, re.M)
+    assert listed == [(family.name, family.metric) for family in FAMILIES]
+    assert f"train.csv ({TRAIN} rows), test.csv ({TEST})" in section and f"with {TASKS} tasks each" in section
 
 
 # ---------------------------------------------------------------------------------------------------- metrics

@@ -71,6 +71,11 @@ def test_mappas_tasks_are_counted_by_their_records_and_by_their_metrics(
     [counted] = json.loads(done.stdout)["splits"].values()
     assert counted["mix"]["data_type"] == data_type and counted["mix"]["kind"] == kind
     assert sum(counted["mix"]["metric"].values()) == counted["tasks"] == sum(kind.values())
+    if name == "train":  # the page shows it
+        page = (Path(__file__).parents[4] / "docs" / "data_science.md").read_text(encoding="utf-8")
+        header, by_record, by_metric, by_kind = coterie("data", "mix", file).stdout.splitlines()
+        assert {header, by_record, by_kind} <= set(page.splitlines())
+        assert f"\n{by_metric[:100]}" in page
 
 
 @pytest.mark.skipif("COTERIE_TEST_DATA" not in os.environ, reason="needs COTERIE_TEST_DATA")
