@@ -25,6 +25,7 @@ def test_a_pack_is_made_printed_read_by_what_was_printed_and_counted(tmp_path: P
     assert "train  9      data_type  classification 5, regression 4" in done.stdout
     assert "baseline" not in done.stdout, "a measure is no class"
     manifest = json.loads((folder / "manifest.json").read_text())
+    assert list(manifest["splits"]) == ["train"] and manifest["splits"]["train"]["records"] == 9
     assert manifest["made_by"] == "coterie data make ds-pack" and manifest["seed"] == 3
     made = output("make", "ds-pack", "-o", folder, "--tasks", 1, "--force")
     assert list(made["splits"]) == ["train", "val", "test"] and made["seed"] == 0

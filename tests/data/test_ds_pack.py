@@ -100,6 +100,12 @@ def test_records_are_of_the_form_and_say_what_their_files_are_worth(pack: Path) 
             guess = numbers(column(file))
             assert METRICS[metadata["metric"]](truth, guess) == pytest.approx(metadata[key], abs=1e-6)
         assert len(set(column(data / "sample_submission.csv"))) == 1, "the baseline is constant"
+        if family.name == "ranking":
+            frequent = [label for label, _ in Counter(column(data / "train.csv")).most_common()]
+            assert column(data / "sample_submission.csv")[0].split()[0] == frequent[0]
+            assert frequent[-1] not in column(data / "sample_submission.csv")[0].split()
+        if family.data_type == "regression":
+            assert max(len(text.partition(".")[2]) for text in column(answers / "reference.csv")) <= 6
         assert (metadata["reference"] > metadata["baseline"]) is (family.metric in HIGHER)
         with open(metadata["test_file"]) as test:
             assert "target" not in test.readline()
@@ -172,6 +178,8 @@ def test_metrics_by_hand() -> None:
     labels, guesses = np.array(["a", "b", "c", "a"]), np.array(["a", "a", "c", "a"])
     assert METRICS["accuracy"](labels, guesses) == 0.75
     assert METRICS["f1_macro"](labels, guesses) == pytest.approx((0.8 + 0 + 1) / 3)
+    unseen = np.array(["a", "b", "c", "d"])  # a label that is only guessed counts as an F1 of 0
+    assert METRICS["f1_macro"](labels, unseen) == pytest.approx((2 / 3 + 1 + 1 + 0) / 4)
     assert METRICS["auc"](np.array([1, 0, 1, 0]), np.array([0.9, 0.5, 0.5, 0.1])) == 3.5 / 4
     ranked = np.array(["a b c", "a b c", "a b", "b c d a"])
     assert METRICS["map@3"](labels, ranked) == pytest.approx((1 + 1 / 2 + 0 + 0) / 4)
