@@ -111,10 +111,8 @@ async def open_run(
         )
         steps = "1 step is" if run.ahead == 1 else f"up to {run.ahead} steps are"
         _say(run, f"{steps} played ahead, {how} (schedule.play)")
-    if split == "train" and run.folder is not None:
-        played = trained_on(run.environment, run.curriculum, run.config.seed)[run.level or 0]
-        for line in mix_lines(*played, schedule.stratify):
-            _say(run, line)
+    if split == "train":
+        _say_mix(run)
     _say(run, f"loaded in {seconds:.0f}s; step {run.state.step + 1} plays {schedule.tasks_per_step} tasks")
 
 
@@ -145,6 +143,15 @@ class ShowsProcesses(Protocol):
 def _say(run: Run, text: str) -> None:
     if run.folder is not None and not run.finished and isinstance(run.progress, Says):
         run.progress.say(text)
+
+
+def _say_mix(run: Run) -> None:
+    """Say how many train tasks there are of each class."""
+    if run.folder is not None and isinstance(run.progress, Says):
+        with plugin_call(run.environment, "tasks"):
+            played = trained_on(run.environment, run.curriculum, run.config.seed)[run.level or 0]
+        for line in mix_lines(*played, run.config.schedule.stratify):
+            _say(run, line)
 
 
 def _loading(run: Run) -> str:

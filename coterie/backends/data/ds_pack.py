@@ -154,5 +154,8 @@ def _dsbench(base: Path) -> Iterator[Located]:
             "answer_dir": f"answers/{name}",
             "url": task.get("url"),
         }
-        text = prompt.read_text(encoding="utf-8", errors="replace") if prompt.is_file() else None
+        if not prompt.is_file():
+            fix = "unpack the whole of DSBench's data.zip"
+            raise DataError(place, line, "name", f"the prompt of '{name}' is missing: {prompt}", fix=fix)
+        text = prompt.read_text(encoding="utf-8", errors="replace")
         yield {"prompt": text, "answer": None, "metadata": metadata}, place, line

@@ -172,6 +172,9 @@ def test_what_is_no_pack_is_told(tmp_path: Path) -> None:
     (tmp_path / "data.json").write_text('{"title": "a"}\n')
     with pytest.raises(DataError, match=r"data\.json.*name.*is missing"):
         records(path=str(tmp_path))
+    (tmp_path / "data.json").write_text('{"name": "bikes"}\n')
+    with pytest.raises(DataError, match=r"the prompt of 'bikes' is missing: .*task/bikes\.txt"):
+        records(path=str(tmp_path))
     with pytest.raises(UserError, match="no such file"):
         records(train=str(tmp_path / "none.json"))
 
