@@ -51,7 +51,9 @@ def make_pack(
         print_json({**manifest, "paste": paste})
         return
     show_files(out, manifest, [])
-    rows = {split: [_measured(Row(record, split, 0)) for record in each] for split, each in records.items()}
+    rows: dict[str, list[Record]] = {
+        split: [_measured(Row(record, split, 0)) for record in each] for split, each in records.items()
+    }
     click.echo("\n" + _mix_text(rows, ()))
     click.echo("\nthe data source that reads it:\n\n" + to_yaml(paste).rstrip())
 
