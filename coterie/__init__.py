@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from coterie.compose.members import (
         Build as Build,
         ChecksComponents as ChecksComponents,
+        ChecksHost as ChecksHost,
         CountsOptimizerSteps as CountsOptimizerSteps,
         Demonstrates as Demonstrates,
         DrawsTasks as DrawsTasks,
@@ -378,8 +379,9 @@ _PUBLIC = {
     "coterie.backends.remote.vendors": "Vendor",
     "coterie.plugins.outputs": "judge_outputs",
     "coterie.compose.members": """
-        Build ChecksComponents CountsOptimizerSteps Demonstrates DrawsTasks FingerprintsTasks HasVocabulary
-        LocatesTasks MayLackFeedback OmitsTask RecordsTasks SharesSlots TakesWeights UsesRunFolder WarmStarts
+        Build ChecksComponents ChecksHost CountsOptimizerSteps Demonstrates DrawsTasks FingerprintsTasks
+        HasVocabulary LocatesTasks MayLackFeedback OmitsTask RecordsTasks SharesSlots TakesWeights UsesRunFolder
+        WarmStarts
     """,
     "coterie.studies": "Claim Method Study above at_most_half",
 }

@@ -7,11 +7,9 @@ what is refused could not have ended well. `cost.py` counts from above.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from coterie.api.cost import BOUND, Counts, count_in_order, readable, why_so_many
@@ -23,6 +21,7 @@ from coterie.core.training.run import Run
 from coterie.core.types import Key
 from coterie.core.types.seeding import seed64
 from coterie.core.types.splits import Split
+from coterie.machine import machine_memory
 
 log = logging.getLogger("coterie")
 
@@ -209,17 +208,6 @@ def warn_of_size(run: Run) -> None:
 
 
 # ---------------------------------------------------------------------------------------------- the machine
-
-
-def machine_memory() -> int | None:
-    """Bytes of memory that this machine gives its programs, or this container; None: unknown."""
-    limits: list[int] = []
-    with suppress(OSError, ValueError, AttributeError):  # not on Windows
-        limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    for file in ("memory.max", "memory/memory.limit_in_bytes"):  # of cgroups 2 and 1
-        with suppress(OSError, ValueError):
-            limits.append(int(Path("/sys/fs/cgroup", file).read_text(encoding="ascii")))
-    return min((limit for limit in limits if limit > 0), default=None)
 
 
 def shown(number: int) -> str:

@@ -14,7 +14,7 @@ from coterie.api.external_policies import ExternalPolicy, load_policies
 from coterie.api.prompt_checks import check_prompts
 from coterie.api.starting_weights import begin_from
 from coterie.api.warm_start import warm_start
-from coterie.compose import check_packages
+from coterie.compose import check_hosts, check_packages
 from coterie.compose.hosting import ReportsProcesses
 from coterie.compose.members import UsesRunFolder
 from coterie.compose.strata import mix_lines
@@ -81,6 +81,7 @@ async def open_run(
             can't be loaded; or no first prompt of a role fits its context.
     """
     check_packages(run.config)
+    check_hosts(run)
     begin = time.perf_counter()
     _say(run, _loading(run))
     if run.folder is not None:

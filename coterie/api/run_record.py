@@ -13,6 +13,7 @@ import importlib.metadata
 import json
 import logging
 import platform
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -243,7 +244,23 @@ def _plugins(settings: Settings) -> tuple[dict[str, str], dict[str, str]]:
         path: plugins().registry.find(kind, name) for path, (kind, name) in settings.components.items()
     }
     components = {path: entry.label for path, entry in entries.items()}
-    return components, _versions(sorted({entry.distribution for entry in entries.values()}))
+    distributions = {entry.distribution for entry in entries.values()}
+    return components, _versions(sorted(distributions | _imported_by_programs(settings)))
+
+
+def _imported_by_programs(settings: Settings) -> set[str]:
+    """The distributions that the sandbox `local` shows to programs: what they print depends on them. (A server
+    has distributions of its own.)"""
+    names = set()
+    for path, component in settings.components.items():
+        if component == ("sandbox", "local"):
+            table: Any = settings.table
+            for key in path.split("."):
+                table = table[key]
+            for text in table.get("packages") or ():
+                if name := re.match(r"[\w.-]+(?=\s*(\[|[<>=!~;]|$))", str(text)):
+                    names.add(name[0])
+    return names
 
 
 def _versions(packages: Iterable[str]) -> dict[str, str]:

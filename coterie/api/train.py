@@ -25,7 +25,7 @@ from coterie.api.run_record import RunRecord
 from coterie.api.signals import Signals
 from coterie.api.starting_weights import find_sources
 from coterie.api.val_interval import evaluating
-from coterie.compose import check_packages, prepare, trained_splits
+from coterie.compose import check_hosts, check_packages, prepare, trained_splits
 from coterie.core.config import Resolved, RunConfig
 from coterie.core.errors import ConfigError, RunFolderError
 from coterie.core.loop import train as train_loop
@@ -144,6 +144,7 @@ def _checked(run: Run, any_size: bool) -> Run:
     warn_of_size(run)
     _ = run.end, run.order
     check_packages(run.config)
+    check_hosts(run)
     with acceptable(any_size):
         check_size(run)
     warn_of_tasks(run)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coterie.compose.packages import check_packages as check_packages
+from coterie.compose.packages import check_hosts as check_hosts, check_packages as check_packages
 from coterie.compose.rollout_side import (
     RolloutParts as RolloutParts,
     make_rollout_parts as make_rollout_parts,

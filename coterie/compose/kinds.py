@@ -13,6 +13,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from coterie.compose.members import (
     ChecksComponents,
+    ChecksHost,
     CountsOptimizerSteps,
     Demonstrates,
     DrawsTasks,
@@ -106,7 +107,7 @@ CAPABILITIES: dict[str, tuple[type, ...]] = {
         TakesWeights,
         WarmStarts,
     ),
-    "sandbox": (protocols.sandbox.ReportsProtections, SharesSlots),
+    "sandbox": (protocols.sandbox.ReportsProtections, ChecksHost, SharesSlots),
     "tool": (protocols.tool.Opens, protocols.tool.Closes, protocols.tool.HasSchemas),
     "chat_model": (
         protocols.tool.Opens,

@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from coterie.core.config import RunConfig
-from coterie.core.protocols import Demonstration
+from coterie.core.protocols import Demonstration, Limits
 from coterie.core.types import Metrics, Task, Weights
 
 
@@ -100,6 +100,18 @@ class WarmStarts(Protocol):
 class UsesRunFolder(Protocol):
     def use_run_folder(self, folder: Path) -> None:
         """Store files in the run's folder, such as paid answers; called before `open` of a training run."""
+
+
+@runtime_checkable
+class ChecksHost(Protocol):
+    """A sandbox that runs its programs on this machine."""
+
+    def check_host(self, limits: Mapping[str, Limits]) -> None:
+        """Raise ConfigError for what this machine lacks, before a run starts.
+
+        Args:
+            limits: of the programs of other components, by the path of their setting.
+        """
 
 
 @runtime_checkable

@@ -16,6 +16,7 @@ from pydantic import Field, field_validator, model_validator
 
 from coterie.backends.sandboxes import fusion_wire as wire, judging
 from coterie.backends.sandboxes.fusion_http import Connection
+from coterie.backends.sandboxes.fusion_packages import check_imports
 from coterie.backends.sandboxes.fusion_probe import INTRUDER, LIMITS, VICTIM, Probed, probed, protections
 from coterie.backends.sandboxes.fusion_wire import Fault, Lost, Report, shown
 from coterie.backends.sandboxes.lifetime import Lifetime
@@ -71,6 +72,11 @@ class SandboxFusion(Plugin):
         )
         reply_mb: int = Field(256, ge=1, description="Largest answer that is read, in 2^20 bytes.")
         limits: Limits = Limits()
+        packages: tuple[str, ...] = Field(
+            (),
+            description="Distributions that the server's Python must be able to import, by name; it has its "
+            "own, and shows programs all of them.",
+        )
 
         @field_validator("url")
         @classmethod
@@ -116,8 +122,8 @@ class SandboxFusion(Plugin):
         Nothing where the sandbox is open.
 
         Raises:
-            ConfigError: no SandboxFusion server answers at `url`, it runs no Python program, or another
-                process or event loop opened the sandbox.
+            ConfigError: no SandboxFusion server answers at `url`, it runs no Python program, it can't import
+                one of `packages`, or another process or event loop opened the sandbox.
         """
         await self._lifetime.open(self._open, self._end)
 
@@ -158,6 +164,17 @@ class SandboxFusion(Plugin):
                 why=str(error),
                 fix="look into the server's log; docs/sandbox_fusion.md says what it needs",
             ) from error
+        try:
+            await self._check_packages()
+        except BaseException:
+            await self._end()
+            raise
+
+    async def _check_packages(self) -> None:
+        settings = self.config
+        if settings.packages:
+            path = f"{self._path}.packages"
+            await check_imports(settings.packages, self._run, settings.limits, settings.url, path)
 
     async def close(self) -> None:
         """Close the connections. The runs in flight end at once, with a SystemFault."""

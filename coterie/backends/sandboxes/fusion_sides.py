@@ -79,6 +79,7 @@ def start(program: dict[str, Any], number: int, apart: Apart, links: list[int]) 
         "PYTHONPATH": home,
         "PYTHONHASHSEED": "0",
         "PYTHONDONTWRITEBYTECODE": "1",
+        **program["environment"],
     }
     command = [*COMMANDS[program["language"]], main, *program["argv"]]
     out, err, failing = os.pipe(), os.pipe(), os.pipe()

@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ValidationError
 
+from coterie.backends.sandboxes.distributions import ENVIRONMENT
 from coterie.backends.sandboxes.judging import REPORT_BYTES
 from coterie.backends.sandboxes.programs import FLOOD
 from coterie.core.errors import ConfigError
@@ -209,6 +210,7 @@ def described(program: Program, limits: Limits, box: str) -> dict[str, Any]:
         "files": list(program.files),
         "collect": list(program.collect),
         "limits": limits.model_dump(),
+        "environment": ENVIRONMENT,
         "flood_bytes": FLOOD,
     }
 

@@ -12,17 +12,18 @@ import importlib.resources
 import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from coterie.backends.sandboxes import judging
+from coterie.backends.sandboxes import distributions, judging
+from coterie.backends.sandboxes.distributions import Packages
 from coterie.backends.sandboxes.job import CellSide
 from coterie.backends.sandboxes.lifetime import Lifetime
-from coterie.backends.sandboxes.pool import LostWorker, Module, Pool
+from coterie.backends.sandboxes.pool import LostWorker, Module, Pool, UnusablePackage
 from coterie.backends.sandboxes.programs import check_judged, check_program, limits_of
 from coterie.backends.sandboxes.protections import (
     Open,
@@ -32,6 +33,7 @@ from coterie.backends.sandboxes.protections import (
     protections,
     warnings,
 )
+from coterie.backends.sandboxes.room import check_fits, check_holds
 from coterie.core.errors import ConfigError, PolicyFault, SystemFault
 from coterie.core.plugins import MayChange, Plugin, PluginConfig
 from coterie.core.protocols import Judged, Limits, Program, Ran, Verdict
@@ -61,7 +63,22 @@ class LocalSandbox(Plugin):
         namespaces: Literal["auto", "required", "off"] = Field(
             "auto", description="`auto`: use namespaces; warn and go without if the host forbids them."
         )
-        packages: tuple[Path, ...] = Field((), description="Folders that programs can read, and import from.")
+        packages: tuple[str | Path, ...] = Field(
+            (),
+            description="What programs can import: distributions by name, such as scikit-learn, with all that "
+            "they require; and folders, by a path with a `/`.",
+        )
+        preload: tuple[str, ...] | None = Field(
+            None,
+            description="Modules of `packages` that workers import before the first program; default: those "
+            "of the distributions. `[]`: each program imports for itself.",
+        )
+
+        @model_validator(mode="after")
+        def _preloads_packages(self) -> Self:
+            if self.preload and not self.packages:
+                raise ValueError("modules of `packages`, which is empty")
+            return self
 
     config: Config
     _without: tuple[str, ...] = ()
@@ -76,7 +93,7 @@ class LocalSandbox(Plugin):
 
     def use_slots(self, slots: Callable[[str, int], asyncio.Semaphore]) -> None:
         """Bound programs at once over all processes of a run: `workers`, or each machine's CPUs."""
-        path = getattr(self.build, "path", "") or "sandbox"
+        path = self._path
         if self.config.workers is not None:
             self._slots = slots(path, self.config.workers)
         else:
@@ -86,22 +103,20 @@ class LocalSandbox(Plugin):
         """Start the workers; nothing where the sandbox is open.
 
         Raises:
-            ConfigError: namespaces are required and this host forbids them, a folder is missing, or another
-                process or event loop opened it.
+            ConfigError: namespaces are required and this host forbids them, a package is missing or can't be
+                imported, this machine has too little memory, or another process or event loop opened it.
             SystemFault: no worker can be started.
         """
         await self._lifetime.open(self._open, self._end)
 
     async def _open(self) -> None:
-        shown = [str(path.resolve()) for path in self.config.packages]
-        for path in shown:
-            if not os.path.isdir(path):
-                raise ConfigError(f"there is no folder {path}", fix="name one that exists", path="packages")
+        self._check_memory({})
+        packages = self._packages()
         count = self.config.workers or _cpus()
         why = ""
         if self.config.namespaces != "off":
             try:
-                await self._start(Pool(count, alone=True, shown=shown, preload=_judge()))
+                await self._start(Pool(count, alone=True, packages=packages, preload=_judge()))
                 return
             except (OSError, LostWorker) as error:
                 why = str(error)
@@ -113,7 +128,8 @@ class LocalSandbox(Plugin):
                     path="sandbox.namespaces",
                 )
         try:
-            await self._start(Pool(count, alone=False, shown=shown, preload=_judge(), without=self._without))
+            pool = Pool(count, alone=False, packages=packages, preload=_judge(), without=self._without)
+            await self._start(pool)
         except (OSError, LostWorker) as error:
             raise SystemFault(f"no worker of the sandbox can be started: {error}") from error
         missing = ", no ".join(protection.name for protection in self.report() if not protection.active)
@@ -125,8 +141,56 @@ class LocalSandbox(Plugin):
         )
 
     async def _start(self, pool: Pool) -> None:
-        self._hello = await pool.open()
+        try:
+            self._hello = await pool.open()
+        except UnusablePackage as error:
+            raise ConfigError(
+                f"workers can't import {error.module}",
+                path=f"{self._path}.packages",
+                why=error.why,
+                fix="try it: `coterie sandbox run FILE packages=[...] preload=[]` with a file that imports it; "
+                "preload names the modules that workers import",
+            ) from error
         self._pool = pool
+        try:
+            self._check_holds(self.config.limits, f"{self._path}.limits")
+        except ConfigError:
+            await self._end()
+            raise
+
+    @property
+    def _path(self) -> str:
+        return getattr(self.build, "path", "") or "sandbox"
+
+    def _packages(self) -> Packages:
+        packages = distributions.find(self.config.packages, f"{self._path}.packages")
+        return packages if self.config.preload is None else packages._replace(modules=self.config.preload)
+
+    def _check_holds(self, limits: Limits, path: str) -> None:
+        if self.config.packages and self.config.preload != ():
+            check_holds(self._hello.get("mb", 0), limits, path)
+
+    def check_host(self, limits: Mapping[str, Limits]) -> None:
+        """Look for the packages, and for the memory that programs may take, before the sandbox is opened.
+
+        Args:
+            limits: of programs with limits of their own, by the path of the setting.
+
+        Raises:
+            ConfigError: a package is not there, or this machine has too little memory.
+        """
+        self._packages()
+        self._check_memory(limits)
+
+    def _check_memory(self, limits: Mapping[str, Limits]) -> None:
+        workers = self.config.workers
+        check_fits(
+            workers or _cpus(),
+            {f"{self._path}.limits": self.config.limits, **limits},
+            in_memory=self.config.namespaces != "off",
+            path=self._path,
+            by_default=workers is None,
+        )
 
     async def close(self) -> None:
         """End the workers. The runs in flight end at once, with a SystemFault."""
@@ -194,8 +258,10 @@ class LocalSandbox(Plugin):
 
     async def _tried(self, programs: list[Program]) -> tuple[list[Ran], bytes]:
         for program in programs:
-            check_program(program, limits_of(program, self.config.limits))
+            limits = limits_of(program, self.config.limits)
+            check_program(program, limits)
             _check_language(program)
+            self._check_holds(limits, "limits")
         why = ""
         for _ in range(2):
             try:

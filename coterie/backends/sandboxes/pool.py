@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.backends.models.patience import NoAnswer, Patience
+from coterie.backends.sandboxes.distributions import ENVIRONMENT, FOLDERS_OF_PYTHON, Packages, environments
 from coterie.backends.sandboxes.hidden import Hidden, hide, is_hidden
 from coterie.core.errors import SystemFault
 
@@ -29,12 +30,21 @@ _START = (
     "import sys; sys.path.append(sys.argv[1]); from inside import worker; del sys.path[-1]; "
     "worker.main(sys.argv[2:])"
 )
+NOTHING = Packages()
 Module = tuple[str, bool, str]
 """Name, whether it is a package, source."""
 
 
 class LostWorker(Exception):
     """The worker has ended, or does not answer."""
+
+
+class UnusablePackage(Exception):
+    """A worker can't import a package ahead: the module, and why."""
+
+    def __init__(self, module: str, why: str) -> None:
+        super().__init__(f"{module}: {why}")
+        self.module, self.why = module, why
 
 
 class Worker:
@@ -44,14 +54,23 @@ class Worker:
         self,
         *,
         alone: bool,
-        shown: Sequence[str],
         base: str,
+        packages: Packages = NOTHING,
         preload: Sequence[Module] = (),
         without: Sequence[str] = (),
     ) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        orders = {"alone": alone, "shown": list(shown), "base": base, "preload": list(preload)}
-        orders["without"] = list(without)
+        orders = {
+            "alone": alone,
+            "base": base,
+            "preload": list(preload),
+            "without": list(without),
+            "shown": list(packages.shown),
+            "folders": list(packages.folders),
+            "modules": list(packages.modules),
+            "environment": ENVIRONMENT,
+            "hidden": environments(FOLDERS_OF_PYTHON),
+        }
         command = [os.path.realpath(sys.executable), "-P", "-s", "-S", "-X", "utf8", "-c", _START]
         with theirs:
             # A new interpreter, not a fork: it has none of this process's memory, environment or files.
@@ -74,8 +93,11 @@ class Worker:
         self.hello: dict[str, Any] = {}
 
     async def start(self) -> None:
-        """Wait until the worker serves. Raises LostWorker, or OSError with the reason if it can't start."""
+        """Wait until the worker serves. Raises LostWorker, UnusablePackage, or OSError with the reason if it
+        can't start."""
         self.hello = await self._receive(HELLO_SECONDS)
+        if "unusable" in self.hello:
+            raise UnusablePackage(*self.hello["unusable"])
         if "fault" in self.hello:
             raise OSError(self.hello["fault"])
 
@@ -141,11 +163,11 @@ class Pool:
         workers: int,
         *,
         alone: bool,
-        shown: Sequence[str] = (),
+        packages: Packages = NOTHING,
         preload: Sequence[Module] = (),
         without: Sequence[str] = (),
     ) -> None:
-        self.size, self.alone, self.shown, self.preload = workers, alone, tuple(shown), tuple(preload)
+        self.size, self.alone, self.packages, self.preload = workers, alone, packages, tuple(preload)
         self._without = tuple(without)  # protections that tests switch off: "landlock", "filter"
         self._hidden: Hidden | None = None
         self._idle: list[Worker] = []
@@ -156,7 +178,8 @@ class Pool:
         """Workers that were lost and replaced."""
 
     async def open(self) -> dict[str, Any]:
-        """Start all workers; returns the first worker's report on this host. Raises OSError, LostWorker."""
+        """Start all workers; returns the first worker's report on this host. Raises OSError, LostWorker,
+        UnusablePackage."""
         if not self.alone:
             self._hidden = hide()
             self._base = tempfile.mkdtemp(prefix="coterie-sandbox-")
@@ -179,8 +202,8 @@ class Pool:
     async def _start(self) -> Worker:
         worker = Worker(
             alone=self.alone,
-            shown=self.shown,
             base=self._base,
+            packages=self.packages,
             preload=self.preload,
             without=self._without,
         )
@@ -203,7 +226,7 @@ class Pool:
                 self._discard(worker)
                 self.lost += 1
             return await self._start()
-        except (OSError, LostWorker) as error:
+        except (OSError, LostWorker, UnusablePackage) as error:
             self._gate.release()
             raise SystemFault(f"no worker of the sandbox can be started: {error}") from error
         except BaseException:

@@ -11,6 +11,7 @@ with an empty environment and none of the host process's file descriptors. The h
     landlock.py  without a mount namespace: what a program may open
     globs.py     which files come back
     modules.py   the modules that are imported ahead of the runs
+    packages.py  those of them that are no part of the standard library
     seccomp.py   the system calls that programs may not use
     kernel.py    system calls that Python's `os` lacks
 """

@@ -36,8 +36,9 @@ def version() -> int:
     return max(0, _syscall(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION)))
 
 
-def restrict(folder: str, readable: Sequence[str], abi: int) -> None:
-    """Let this process and its descendants use `folder` and DEVICES, and read and execute `readable`.
+def restrict(folder: str, readable: Sequence[str], abi: int, listed: Sequence[str] = ()) -> None:
+    """Let this process and its descendants use `folder` and DEVICES, read and execute `readable`, and list
+    the names in `listed` and below.
 
     Nothing else can be opened. It is permanent, over fork and exec; needs PR_SET_NO_NEW_PRIVS.
 
@@ -53,11 +54,33 @@ def restrict(folder: str, readable: Sequence[str], abi: int) -> None:
         _allow(ruleset, folder, every & ~(_MAKE_CHAR | _MAKE_BLOCK | _IOCTL))
         for path in readable:
             _allow(ruleset, path, _EXECUTE | _READ | _READ_DIR)
+        for path in listed:
+            _allow(ruleset, path, _READ_DIR)
         for path in DEVICES:
             _allow(ruleset, path, _READ | _WRITE | _TRUNCATE)
         _checked(_RESTRICT, ctypes.c_int(ruleset), ctypes.c_uint32(0))
     finally:
         os.close(ruleset)
+
+
+def without(paths: Sequence[str], hidden: Sequence[str]) -> list[str]:
+    """What to allow, so that all below `paths` is allowed but for the hidden folders, which are real paths.
+
+    A rule covers all that is below its path, and none takes a part of it back.
+    """
+    allowed: list[str] = []
+    for path in map(os.path.realpath, paths):
+        if path in hidden:
+            continue
+        if not any(folder.startswith(f"{path}/") for folder in hidden):
+            allowed.append(path)
+            continue
+        try:
+            inner = [entry.path for entry in os.scandir(path) if not entry.is_symlink()]
+        except OSError:
+            continue
+        allowed += without(inner, hidden)
+    return allowed
 
 
 def _allow(ruleset: int, path: str, access: int) -> None:

@@ -12,7 +12,7 @@ import importlib.machinery
 import os
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.machinery import ModuleSpec
 
 _NAMES = """
@@ -35,7 +35,12 @@ class Preloaded:
         self._library = frozenset(sys.path)
         self._aside: dict[str, types.ModuleType] = {}
         self._specs: dict[str, ModuleSpec | None] = {}
-        self._uses = {name: _used_by(module) for name, module in sys.modules.items() if name not in STARTUP}
+        inner = _by_package(sys.modules)
+        self._uses = {
+            name: _used_by(module, inner.get(getattr(module, "__name__", ""), ()))
+            for name, module in sys.modules.items()
+            if name not in STARTUP
+        }
         sys.meta_path.insert(0, self)  # type: ignore[arg-type]
 
     def set_aside(self, *, judged: bool) -> None:
@@ -102,23 +107,35 @@ class Preloaded:
         return names
 
     def _give_up(self, shadows: set[str]) -> None:
-        """Keep C modules alone, which differ in nothing when they are imported anew."""
+        """Keep C modules, which differ in nothing when they are imported anew, and packages, whose C modules
+        can be initialised only once in a process."""
         self._aside = {
             name: module
             for name, module in self._aside.items()
-            if name not in shadows and (name in _INITIALISED_ONCE or _is_c(module))
+            if name.partition(".")[0] not in shadows
+            and (name in _INITIALISED_ONCE or _is_c(module) or _is_of_a_package(name))
         }
 
 
-def _used_by(module: types.ModuleType) -> list[str]:
+def _by_package(names: Iterable[str]) -> dict[str, list[str]]:
+    """The modules inside each package, at any depth."""
+    inner: dict[str, list[str]] = {}
+    for name in names:
+        outer = name
+        while outer := outer.rpartition(".")[0]:
+            inner.setdefault(outer, []).append(name)
+    return inner
+
+
+def _used_by(module: types.ModuleType, inner: Iterable[str]) -> list[str]:
     """The modules that a module has imported, as far as its names show, and those inside it."""
-    names = {inner for inner in sys.modules if inner.startswith(f"{getattr(module, '__name__', '')}.")}
+    names = {*inner}
     for value in vars(module).values():
         if isinstance(value, types.ModuleType):
             names.add(value.__name__)
         elif isinstance(value, (type, types.FunctionType)):
             names.add(value.__module__)
-    return sorted(name for name in names if name not in STARTUP)
+    return sorted(name for name in names if isinstance(name, str) and name not in STARTUP)
 
 
 def _is_c(module: types.ModuleType) -> bool:
@@ -126,6 +143,10 @@ def _is_c(module: types.ModuleType) -> bool:
     loader = spec and spec.loader
     builtin = importlib.machinery.BuiltinImporter
     return loader is builtin or isinstance(loader, importlib.machinery.ExtensionFileLoader)
+
+
+def _is_of_a_package(name: str) -> bool:
+    return name.partition(".")[0] not in sys.stdlib_module_names
 
 
 def _is_package(path: str) -> bool:

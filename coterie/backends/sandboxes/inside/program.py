@@ -14,14 +14,16 @@ import site
 import sys
 import threading
 import types
+from collections.abc import Callable
 from typing import Any, NoReturn
 
-from . import kernel, modules, seccomp, spaces, users
+from . import kernel, modules, packages, seccomp, spaces, users
 
 _OURS = __name__.partition(".")[0]
 _held: list[types.ModuleType] = []
 """This package's modules, which must stay alive after they are removed from `sys.modules`."""
 _preloaded: list[modules.Preloaded] = []
+_reseed: list[Callable[[], Any]] = []
 
 
 def start(
@@ -83,7 +85,7 @@ def _limit(order: dict[str, Any]) -> None:
         resource.setrlimit(name, (value, value))
 
 
-def prepare(packages: list[str]) -> None:
+def prepare(folders: list[str], environment: dict[str, str]) -> None:
     """Set up environment, sys and __main__ like an interpreter that was started for a program.
 
     This happens once, in the worker. Pages that a run writes to and shares with the worker are copied, which
@@ -101,15 +103,17 @@ def prepare(packages: list[str]) -> None:
             "TMPDIR": f"{spaces.BOX}/tmp",
         }
     )
-    if packages:
-        os.environ["PYTHONPATH"] = ":".join(packages)
+    if folders:
+        os.environ["PYTHONPATH"] = ":".join(folders)
+        os.environ.update(environment)
+    _reseed.extend(packages.reseeders())
     ours = [name for name in sys.modules if name.partition(".")[0] == _OURS]
     _held.extend(sys.modules.pop(name) for name in ours)
     site.setquit()  # the worker runs without `site`, which would add folders to sys.path
     site.setcopyright()
     site.sethelper()
     _preloaded.append(modules.Preloaded())
-    sys.path[:] = [f"{spaces.BOX}/work", *sys.path, *packages]
+    sys.path[:] = [f"{spaces.BOX}/work", *sys.path, *folders]
     sys.path_importer_cache.clear()
     sys.dont_write_bytecode = True
     null, (end, pipe) = os.open("/dev/null", os.O_RDWR), os.pipe()
@@ -138,6 +142,8 @@ def prepare(packages: list[str]) -> None:
 def _become_python(header: dict[str, Any], box: str) -> None:
     """Set what differs between programs."""
     random.seed()
+    for reseed in _reseed:
+        reseed()
     threading.main_thread()._set_native_id()  # type: ignore[attr-defined]
     if box != spaces.BOX:
         os.environ["HOME"], os.environ["TMPDIR"] = f"{box}/work", f"{box}/tmp"

@@ -28,8 +28,9 @@ BOX = "/box"
 _NEWCGROUP = 0x02000000
 
 
-def enter(shown: list[str]) -> tuple[int, int]:
-    """Enter new namespaces, with a root that has the interpreter and `shown`, and no privileges outside.
+def enter(shown: list[str], hidden: list[str]) -> tuple[int, int]:
+    """Enter new namespaces, with a root that has the interpreter and `shown` without `hidden`, and no
+    privileges outside. `shown` counts where it is inside a hidden folder.
 
     Returns in the first process of the new pid namespace; its parent waits and ends with it. The result is
     descriptors of the host's /proc and /proc/loadavg, which programs never get (clock.py). Raises OSError if
@@ -44,7 +45,7 @@ def enter(shown: list[str]) -> tuple[int, int]:
         except PermissionError:
             pass  # root in a container needs a user namespace first, like other users
         else:
-            _build_root(shown)
+            _build_root(shown, hidden)
             built = True
     user, group = become_nobody()
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)  # a change of user clears it
@@ -62,7 +63,7 @@ def enter(shown: list[str]) -> tuple[int, int]:
         os.close(descriptor)
     kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
     if not built:
-        _build_root(shown)
+        _build_root(shown, hidden)
     inner = os.fork()
     if inner:
         _wait_for(inner)
@@ -97,7 +98,7 @@ def _wait_for(inner: int) -> NoReturn:
     os._exit(0)
 
 
-def _build_root(shown: list[str]) -> None:
+def _build_root(shown: list[str], hidden: list[str]) -> None:
     """Make a new / on a tmpfs, with the system's programs and `shown` bound read-only; detach the old one."""
     kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
     stage = next(folder for folder in ("/tmp", "/mnt", "/usr") if os.path.isdir(folder))
@@ -111,9 +112,11 @@ def _build_root(shown: list[str]) -> None:
             os.symlink(os.readlink(f"/old{path}"), path)
         elif os.path.isdir(f"/old{path}"):
             _bind(path)
-    for path in sorted(shown, key=len):
+    outside, inside = _parted(shown, hidden)
+    for path in outside:
         if not os.path.exists(path):
             _bind(path)
+    _hide(hidden, inside)
     os.makedirs("/etc", exist_ok=True)
     for path in ETC:
         if os.path.islink(f"/old{path}"):
@@ -137,6 +140,25 @@ def _build_root(shown: list[str]) -> None:
         kernel.MS_REMOUNT | kernel.MS_RDONLY | kernel.MS_NOSUID | kernel.MS_NODEV,
         "size=1m",
     )
+
+
+def _parted(shown: list[str], hidden: list[str]) -> tuple[list[str], list[str]]:
+    """What is shown outside of the hidden folders, and inside; shorter paths first."""
+    inside = [path for path in shown if any(path.startswith(f"{folder}/") for folder in hidden)]
+    return sorted({*shown} - {*inside}, key=len), sorted({*inside}, key=len)
+
+
+def _hide(hidden: list[str], inside: list[str]) -> None:
+    """Cover folders by empty ones, in which only `inside` is bound."""
+    for folder in hidden:
+        if not os.path.isdir(folder):
+            continue
+        kernel.mount("hidden", folder, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "size=1m,mode=755")
+        for path in inside:
+            if path.startswith(f"{folder}/") and not os.path.exists(path):
+                _bind(path)
+        flags = kernel.MS_REMOUNT | kernel.MS_RDONLY | kernel.MS_NOSUID | kernel.MS_NODEV
+        kernel.mount("none", folder, None, flags, "size=1m")
 
 
 def _bind(path: str, flags: int = kernel.MS_RDONLY | kernel.MS_NOSUID | kernel.MS_NODEV) -> None:

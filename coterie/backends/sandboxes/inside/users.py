@@ -45,6 +45,11 @@ class Held(NamedTuple):
     bounded: bool
     """Whether RLIMIT_NPROC bounds the processes of this user at all; not those of root."""
     shown: tuple[str, ...]
+    """Files and folders that programs can read, with Landlock."""
+    listed: tuple[str, ...] = ()
+    """Folders whose names they can list."""
+    packages: tuple[str, ...] = ()
+    """Those of `shown` that are no part of the system or of this Python."""
 
     def hello(self) -> dict[str, Any]:
         scoped = self.landlock >= landlock.SCOPES
@@ -61,7 +66,7 @@ class Held(NamedTuple):
 
     def order(self) -> dict[str, Any]:
         """What a cell needs to know, with a user id of its own, which the descriptor `reserved` keeps."""
-        names = ("reads", "landlock", "filter", "shown")
+        names = ("reads", "landlock", "filter", "shown", "listed")
         user, reserved = ids.draw(self.ids) if self.ids else (None, -1)
         return {"user": user, "reserved": reserved, **{name: getattr(self, name) for name in names}}
 
@@ -74,7 +79,9 @@ def find(orders: dict[str, Any], base: str) -> Held:
     """
     import shutil  # with namespaces no process needs it, and each library makes forks slower
 
-    shown = tuple([*spaces.shown_by_default(), *orders["shown"]])
+    system = [*landlock.SYSTEM, *spaces.shown_by_default()]
+    shown = (*landlock.without(system, orders.get("hidden", ())), *orders["shown"], *landlock.ETC)
+    listed = (*system, *orders.get("folders", ()))
     abi = 0 if "landlock" in orders["without"] else landlock.version()
     tried = f"{base}/{os.getpid()}-trial"  # named like a folder of a cell: removed after a kill, too
     folder = f"{tried}/folder"
@@ -86,7 +93,7 @@ def find(orders: dict[str, Any], base: str) -> Held:
             abi = 0
     finally:
         shutil.rmtree(tried, ignore_errors=True)
-    held = Held(_ids(), "all", abi, False, False, False, shown)
+    held = Held(_ids(), "all", abi, False, False, False, shown, listed, tuple(orders["shown"]))
     filters = "filter" not in orders["without"] and spaces.succeeds(lambda: _filters(held))
     if held.ids is not None and not spaces.succeeds(lambda: _reads(held)):
         capable = held._replace(reads="capability")
@@ -133,12 +140,14 @@ def _as_program(held: Held, folder: str) -> None:
     if held.ids is not None:
         take(ids.draw(held.ids)[0], reads=held.reads == "capability")
     if held.landlock:
-        _restrict(folder, held.shown, held.landlock)
+        _restrict(folder, held.shown, held.landlock, held.listed)
 
 
 def _reads(held: Held) -> NoReturn:
-    """Exit with 0 if programs can execute this Python and import from it."""
+    """Exit with 0 if programs can execute this Python, import from it, and read what is shown."""
     _as_program(held, "/nonexistent")
+    for path in held.packages:
+        os.close(os.open(path, os.O_RDONLY))
     python = os.path.realpath(sys.executable)
     os.execv(python, [python, "-I", "-S", "-c", "import json, _ctypes"])
 
@@ -221,13 +230,13 @@ def restrict(order: dict[str, Any], box: str) -> None:
         OSError: a restriction that worked in the worker's trial is refused.
     """
     if order["landlock"]:
-        _restrict(box, order["shown"], order["landlock"])
+        _restrict(box, order["shown"], order["landlock"], order["listed"])
     if order["filter"] and not _filter(shared=order["user"] is None):
         raise OSError("the system call filter was refused")
 
 
-def _restrict(box: str, shown: Sequence[str], abi: int) -> None:
-    landlock.restrict(box, [*landlock.SYSTEM, *shown, *landlock.ETC], abi)
+def _restrict(box: str, shown: Sequence[str], abi: int, listed: Sequence[str]) -> None:
+    landlock.restrict(box, shown, abi, listed)
 
 
 def end_all(user: int) -> None:

@@ -22,7 +22,7 @@ import time
 import types
 from typing import Any, NoReturn
 
-from . import cell, clock, kernel, program, seccomp, spaces, users
+from . import cell, clock, kernel, packages, program, seccomp, spaces, users
 
 _GRACE = 0.1
 """Seconds for the other cell of a pair after the first has ended; an honest candidate ends by itself."""
@@ -56,7 +56,7 @@ def main(arguments: list[str]) -> None:
             importlib.import_module(name)
         held: users.Held | None = None
         if orders["alone"]:
-            view = spaces.enter([*spaces.shown_by_default(), *orders["shown"]])
+            view = spaces.enter([*spaces.shown_by_default(), *orders["shown"]], orders.get("hidden", []))
             signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # for the cells
         else:
             view = (clock.view(), -1)
@@ -74,6 +74,8 @@ def main(arguments: list[str]) -> None:
         # a blocked SIGCHLD can be waited for.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+        folders, variables = orders.get("folders", []), orders.get("environment", {})
+        packages.load(orders.get("modules", []), folders, variables, view[0])
         _preload(orders["preload"])
         view = view if clock.can_scan(view[0]) else (-1, view[1])
         worker = Worker(control, orders, held, view)
@@ -81,10 +83,12 @@ def main(arguments: list[str]) -> None:
             # The kernel sends it when the host process is gone, the pool when it drops this worker alone.
             signal.signal(signal.SIGTERM, lambda *_: worker.leave(last=os.getppid() != parent))
         holds = held.hello() if held else {"apart": True, **spaces.probe()}
-        hello = {"alone": held is None, "clock": view[0] >= 0, **holds}
+        hello = {"alone": held is None, "clock": view[0] >= 0, "mb": packages.size(view[0]), **holds}
         kernel.no_more_privileges(kernel.DAC_READ_SEARCH if held and held.reads == "capability" else -1)
         seccomp.prepare()
-        program.prepare(orders["shown"])
+        program.prepare(folders, variables)
+    except packages.Unusable as error:
+        hello = {"fault": "a package can't be imported ahead", "unusable": list(error.args)}
     except BaseException as error:
         hello = {"fault": f"{type(error).__name__}: {error}"}
     try:
