@@ -380,8 +380,8 @@ _PUBLIC = {
     "coterie.plugins.outputs": "judge_outputs",
     "coterie.compose.members": """
         Build ChecksComponents ChecksHost CountsOptimizerSteps Demonstrates DrawsTasks FingerprintsTasks
-        HasVocabulary LocatesTasks MayLackFeedback OmitsTask RecordsTasks SharesSlots TakesWeights UsesRunFolder
-        WarmStarts
+        HasVocabulary LocatesTasks MayLackFeedback OmitsTask RecordsTasks SharesSlots TakesWeights
+        UsesRunFolder WarmStarts
     """,
     "coterie.studies": "Claim Method Study above at_most_half",
 }

@@ -13,6 +13,7 @@ import pytest
 import coterie.builtin
 from coterie.backends.data.sets.forms import FORMS
 from coterie.backends.models.wordcodec import word_id
+from coterie.core.protocols import Limits
 from coterie.discovery import plugins
 from coterie.testing import (
     build,
@@ -442,7 +443,9 @@ def test_chat_formats_with_real_tokenizers():
 
 @pytest.mark.sandbox
 def test_sandboxes():
-    check_sandbox(build("sandbox", "local"))
+    limits = Limits(cpu_seconds=1, wall_seconds=3, memory_mb=1024, output_kb=8)
+    packages = {"type": "local", "packages": ["numpy"]}
+    check_sandbox(build("sandbox", packages), limits=limits, modules=["numpy"])
     with FusionServer() as server:
         table = {"type": "sandbox_fusion", "url": server.url, "retry_seconds": 0, "backoff": 0.01}
         table["shared_user"] = "warn"  # where this kernel keeps no two programs of one user apart

@@ -234,6 +234,30 @@ def test_a_broken_sandbox_is_caught(members, message, url, monkeypatch):
     caught(message, check_sandbox, broken, limits=LIMITS)
 
 
+IMPORTS = [
+    ({}, "no_such_module", "a program that imports no_such_module ended as ('failed', 1)"),
+    (
+        {"run": with_result(stdout=lambda ran: ran.stdout.replace("None", "1"))},
+        "numpy",
+        "of numpy a program sees what another one set: '1",
+    ),
+    (
+        {"run": with_result(stdout=lambda ran: ran.stdout + "writes to x\n")},
+        "numpy",
+        "lets programs change numpy",
+    ),
+    ({"judge": strict}, "numpy", "a correct candidate that imports numpy gets"),
+]
+
+
+@pytest.mark.parametrize(("members", "module", "message"), IMPORTS)
+def test_a_sandbox_whose_packages_do_not_work_is_caught(members, module, message, url, monkeypatch):
+    monkeypatch.setattr(check, "_PARTS", ())
+    broken = type("Broken", (Sound,), members)(Sound.Config(url=url, shared_user="warn"))
+    limits = Limits(cpu_seconds=5, wall_seconds=20, memory_mb=1024)
+    caught(message, check_sandbox, broken, limits=limits, modules=[module])
+
+
 @pytest.mark.parametrize("method", ["open", "run", "judge", "close"])
 def test_a_method_that_hangs_is_caught(method, url, monkeypatch):
     monkeypatch.setattr(check, "_OPEN", 0.2 if method in ("open", "close") else 60.0)

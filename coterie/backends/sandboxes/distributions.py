@@ -38,8 +38,8 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
 }
-"""Variables of programs with packages: one thread each, since there is a program for each CPU; and joblib, so
-`n_jobs` of scikit-learn, starts no processes, whose locks would need /dev/shm."""
+"""Variables of programs with packages: one thread each, since there is a program for each CPU; and joblib (the
+`n_jobs` of scikit-learn) starts no processes, whose locks would need /dev/shm."""
 FOLDERS_OF_PYTHON = (sys.base_prefix, sys.base_exec_prefix, "/usr", "/usr/local")
 """Folders with a Python and what is installed for it, which programs see in part."""
 _WHOLE = (".dist-info", ".egg-info", ".libs", ".data")
@@ -179,7 +179,7 @@ def _how_to_get(name: str) -> str:
 
 
 def check_version(requirement: Requirement, version: str, path: str, where: str = "") -> None:
-    """Raise ConfigError if another version is installed than the requirement allows. `where`: e.g. on a server."""
+    """Raise ConfigError if the requirement doesn't allow the version. `where`: ` on the server`."""
     if not requirement.specifier.contains(version, prereleases=True):
         raise ConfigError(
             f"{requirement.name} {version} is installed{where}, not {requirement.specifier}",
@@ -268,11 +268,19 @@ def _is_package_of(place: str) -> bool:
 # ---------------------------------------------------------------------------------------- what stays hidden
 
 
-def environments(shown: Iterable[str]) -> list[str]:
+def environments(folders: Iterable[str], shown: Sequence[str]) -> list[str]:
     """The folders of installed distributions below these folders, such as the interpreter's: programs see
-    none of them."""
+    none of them, unless they, or a folder around them, are `shown`."""
     hidden = set()
-    for folder in shown:
-        for pattern in ("lib/python3*/site-packages", "lib/python3*/dist-packages", "lib64/python3*/site-packages"):
-            hidden |= {os.path.realpath(place) for place in Path(folder).glob(pattern)}
-    return sorted(place for place in hidden if os.path.isdir(place))
+    for folder in folders:
+        for name in (
+            "lib/python3*/site-packages",
+            "lib/python3*/dist-packages",
+            "lib64/python3*/site-packages",
+        ):
+            hidden |= {os.path.realpath(place) for place in Path(folder).glob(name)}
+    return sorted(
+        place
+        for place in hidden
+        if os.path.isdir(place) and not any(f"{place}/".startswith(f"{path}/") for path in shown)
+    )

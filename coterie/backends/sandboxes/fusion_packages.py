@@ -66,6 +66,6 @@ async def check_imports(
             f"a program on {url} ended while it imported {names[len(rows)]}",
             path=path,
             why=ending,
-            fix="raise limits.memory_mb (2048 for work with data) or cpu_seconds, or install the package anew",
+            fix="raise memory_mb (2048 for work with data) or cpu_seconds, or install the package anew",
         )
     return {row[0]: row[1] for row in rows}

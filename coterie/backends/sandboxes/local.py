@@ -65,8 +65,8 @@ class LocalSandbox(Plugin):
         )
         packages: tuple[str | Path, ...] = Field(
             (),
-            description="What programs can import: distributions by name, such as scikit-learn, with all that "
-            "they require; and folders, by a path with a `/`.",
+            description="What programs can import: distributions by name, such as scikit-learn, with all "
+            "that they require; and folders, by a path with a `/`.",
         )
         preload: tuple[str, ...] | None = Field(
             None,
@@ -148,8 +148,7 @@ class LocalSandbox(Plugin):
                 f"workers can't import {error.module}",
                 path=f"{self._path}.packages",
                 why=error.why,
-                fix="try it: `coterie sandbox run FILE packages=[...] preload=[]` with a file that imports it; "
-                "preload names the modules that workers import",
+                fix="name other modules in preload; with preload: [] each program imports for itself",
             ) from error
         self._pool = pool
         try:

@@ -69,7 +69,7 @@ class Worker:
             "folders": list(packages.folders),
             "modules": list(packages.modules),
             "environment": ENVIRONMENT,
-            "hidden": environments(FOLDERS_OF_PYTHON),
+            "hidden": environments(FOLDERS_OF_PYTHON, packages.shown),
         }
         command = [os.path.realpath(sys.executable), "-P", "-s", "-S", "-X", "utf8", "-c", _START]
         with theirs:

@@ -8,7 +8,7 @@ import inspect
 import os
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from coterie.core.errors import PolicyFault, SystemFault
 from coterie.core.protocols import Judged, Limits, Program, Ran, Verdict
 from coterie.testing.support.failure import ConformanceError, guarded, require, require_kind
 from coterie.testing.support.sandbox_results import (
+    check_imported,
     check_ran,
     check_report,
     check_verdict,
@@ -33,7 +34,13 @@ _LEAVE = 5.0
 """Seconds within which the processes of a closed sandbox must end."""
 
 
-def check_sandbox(sandbox: Any, *, limits: Limits = LIMITS, lose: Callable[[], None] | None = None) -> None:
+def check_sandbox(
+    sandbox: Any,
+    *,
+    limits: Limits = LIMITS,
+    modules: Sequence[str] = (),
+    lose: Callable[[], None] | None = None,
+) -> None:
     """Check a sandbox by running programs.
 
     - No program runs in the caller's process, sees its environment, or finds files of an earlier run. After a
@@ -48,17 +55,20 @@ def check_sandbox(sandbox: Any, *, limits: Limits = LIMITS, lose: Callable[[], N
     - A program's behaviour gives a result, or a PolicyFault where it ends its sandbox; never a SystemFault.
       With `lose`, the loss of the sandbox itself gives a SystemFault. A sandbox can be closed twice, and
       opened again; closed, it leaves no child process.
+    - Programs and candidates import `modules`, can't write to their files, and see no change that another
+      program made to them.
     - Every method ends in time, and blocks no other task meanwhile; the fields of results have their types.
 
     Args:
-        limits: limits of every program; small, so that the check takes seconds.
+        limits: limits of every program; small, so that the check takes seconds. They must hold `modules`.
+        modules: of the packages that the sandbox was given, e.g. `pandas`.
         lose: breaks the sandbox's server or workers for good.
 
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
     """
     name = require_kind(sandbox, "sandbox")
-    asyncio.run(_check(_Sandbox(sandbox, name, limits), lose))
+    asyncio.run(_check(_Sandbox(sandbox, name, limits), modules, lose))
 
 
 @dataclass
@@ -148,7 +158,7 @@ class _Sandbox:
         require(explained, f"gives no reason why {what} was ended", where=f"{self.name}.run", fix=fix)
 
 
-async def _check(box: _Sandbox, lose: Callable[[], None] | None) -> None:
+async def _check(box: _Sandbox, modules: Sequence[str], lose: Callable[[], None] | None) -> None:
     before = children()
     secret = os.environ[_SECRET] = secrets.token_hex(8)
     try:
@@ -158,6 +168,8 @@ async def _check(box: _Sandbox, lose: Callable[[], None] | None) -> None:
             await _isolated(box, secret)
             for part in _PARTS:
                 await part(box)
+            for module in modules:
+                await check_imported(box, module)
             if lose is not None:
                 await _lost(box, lose)
         finally:

@@ -105,3 +105,30 @@ def _count(value: Any) -> bool:
 
 def _seconds(value: Any) -> bool:
     return finite(value) and value >= 0
+
+
+async def check_imported(box: Any, module: str) -> None:
+    """Check that programs and candidates import a module, and change it for nobody else.
+
+    Args:
+        box: runs programs: the `_Sandbox` of the check.
+    """
+    where, fix = f"{box.name}.run", f"show {module} to programs, read-only"
+    code = (
+        f"import importlib, os\nmodule = importlib.import_module({module!r})\n"
+        "print(getattr(module, 'coterie_mark', None))\nmodule.coterie_mark = 1\n"
+        "for path in (module.__file__, os.path.join(os.path.dirname(module.__file__), 'coterie_mark.py')):\n"
+        "    try: open(path, 'a').close()\n"
+        "    except OSError: continue\n"
+        "    print('writes to', path)\n"
+    )
+    for _ in range(2):
+        result = await box.ran(code)
+        box.ended(result, "finished", 0, f"a program that imports {module}")
+        writes = "writes to" in result.stdout
+        require(not writes, f"lets programs change {module}: {result.stdout}", where=where, fix=fix)
+        box.same(result.stdout, "None\n", f"of {module} a program sees what another one set:", fix)
+    verdict = await box.judged(f"import {module}\ndef double(n):\n    return 2 * n\n")
+    passed = verdict is not None and verdict.ok
+    what = f"a correct candidate that imports {module} gets {verdict!r}"[:400]
+    require(passed, what, where=f"{box.name}.judge", fix=fix)

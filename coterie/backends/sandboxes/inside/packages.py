@@ -1,4 +1,4 @@
-"""The packages that a worker imports ahead of its runs: a run is a fork of the worker, so it has them at once.
+"""The packages that a worker imports ahead of its runs: a run is a fork of the worker, and has them at once.
 
 What a fork inherits is a copy, but for descriptors and shared memory. So a worker that has either of them, or
 a thread, which no fork has, after its imports does not serve.
@@ -9,18 +9,53 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Sequence
+from importlib.machinery import PathFinder
 from typing import Any
+
 
 class Unusable(Exception):
     """A module that can't be imported ahead, and why: `args`."""
 
 
-def load(modules: list[str], folders: list[str], environment: dict[str, str], proc: int) -> None:
+class Shown:
+    """A finder that says of modules which programs may not see that they aren't there.
+
+    Without it a worker that has no mount namespace would import them for an optional import of a package, and
+    a program would find names of files that it can't open, which is no ImportError.
+    """
+
+    def __init__(self, shown: list[str], folders: list[str]) -> None:
+        self._shown, self._folders = shown, folders
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
+    ) -> None:
+        """Nothing: the other finders have the modules that may be seen. Raises ModuleNotFoundError."""
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is None:
+            return
+        places = [spec.origin] if spec.origin else [*(spec.submodule_search_locations or ())]
+        if any(map(self._hidden, places)) and not any(map(self._seen, places)):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    def _hidden(self, place: str) -> bool:
+        return any(place.startswith(f"{folder}/") for folder in self._folders)
+
+    def _seen(self, place: str) -> bool:
+        """Whether a file or a package is shown, or, of a package without `__init__`, a part."""
+        return any(f"{place}/".startswith(f"{path}/") or path.startswith(f"{place}/") for path in self._shown)
+
+
+def load(
+    modules: list[str], shown: list[str], folders: list[str], environment: dict[str, str], proc: int
+) -> None:
     """Import modules.
 
     Args:
-        folders: where they are.
+        shown: files and folders that programs may see.
+        folders: where these modules are.
         environment: variables that they read when they are imported.
         proc: a descriptor of the host's /proc; -1: there is none.
 
@@ -30,6 +65,7 @@ def load(modules: list[str], folders: list[str], environment: dict[str, str], pr
     if not folders:
         return
     os.environ.update(environment)
+    sys.meta_path.insert(0, Shown(shown, folders))  # type: ignore[arg-type]
     sys.dont_write_bytecode = True
     before = _kept(proc)
     sys.path.extend(folders)

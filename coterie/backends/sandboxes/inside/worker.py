@@ -75,7 +75,7 @@ def main(arguments: list[str]) -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
         folders, variables = orders.get("folders", []), orders.get("environment", {})
-        packages.load(orders.get("modules", []), folders, variables, view[0])
+        packages.load(orders.get("modules", []), orders["shown"], folders, variables, view[0])
         _preload(orders["preload"])
         view = view if clock.can_scan(view[0]) else (-1, view[1])
         worker = Worker(control, orders, held, view)
