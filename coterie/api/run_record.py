@@ -249,8 +249,8 @@ def _plugins(settings: Settings) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _imported_by_programs(settings: Settings) -> set[str]:
-    """The distributions that sandbox `local` shows to programs: what they print depends on them. (A server has
-    its own.)"""
+    """The distributions that sandbox `local` shows to programs: what they print depends on
+    them. A server has its own."""
     names = set()
     for path, component in settings.components.items():
         if component == ("sandbox", "local"):

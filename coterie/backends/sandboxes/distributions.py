@@ -1,4 +1,4 @@
-"""Distributions that programs may import, such as pandas: required by their metadata, with all that they require.
+"""Distributions that programs may import, such as pandas, and all that these require, by their metadata.
 
 Programs see the files of these distributions, read-only, and nothing else of the environment of the run.
 """
@@ -38,8 +38,8 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
 }
-"""Variables of programs with packages: one thread each, since there is a program for each CPU; and joblib (the
-`n_jobs` of scikit-learn) starts no processes, whose locks would need /dev/shm."""
+"""Variables of programs with packages: one thread each, since there is a program for each CPU. And joblib
+(`n_jobs` of scikit-learn) starts no processes, whose locks would need /dev/shm."""
 FOLDERS_OF_PYTHON = (sys.base_prefix, sys.base_exec_prefix, "/usr", "/usr/local")
 """Folders with a Python and what is installed for it, which programs see in part."""
 _WHOLE = (".dist-info", ".egg-info", ".libs", ".data")
