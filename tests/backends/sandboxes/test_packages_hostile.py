@@ -189,7 +189,8 @@ ATTACKS = {
     "shared memory with the worker": (
         "attempt(lambda: os.memfd_create('x'))\nif libc.shmget(1, 4096, 0o1666) >= 0: escaped('shmget')\n"
         "import multiprocessing.shared_memory as memory\n"
-        "for name in ('x', None): attempt(lambda: memory.SharedMemory(name, create=not name, size=9))"
+        "attempt(lambda: memory.SharedMemory('left'))\n"  # by this program's first run
+        "try: memory.SharedMemory('left', create=True, size=9)\nexcept OSError: pass"
     ),
     "the packages on disk": (
         "import mmap, pandas, numpy\n"
@@ -209,8 +210,9 @@ ATTACKS = {
 def test_a_program_does_not_reach_the_worker_it_is_a_fork_of(
     name: str, loop: asyncio.AbstractEventLoop, sandbox: LocalSandbox
 ) -> None:
-    ran = attack(loop, tight(sandbox), (REACH + ATTACKS[name] + REFUSED).format(mark=MARK))
-    assert "ESCAPED" not in ran.stdout and ran.exit_code in (3, None), ran
+    for _ in range(2):
+        ran = attack(loop, tight(sandbox), (REACH + ATTACKS[name] + REFUSED).format(mark=MARK))
+        assert "ESCAPED" not in ran.stdout and ran.exit_code in (3, None), ran
     assert sandbox._pool is not None and sandbox._pool.lost == 0
 
 
@@ -313,7 +315,7 @@ from sklearn.model_selection import cross_val_score
 x = numpy.arange(40.0).reshape(20, 2)
 y = (x[:, 0] > 18).astype(int)
 forest = RandomForestClassifier(n_estimators=5, n_jobs=-1, random_state=0).fit(x, y)
-line = LinearRegression(n_jobs=2).fit(x, 3 * x[:, 0] + 1)
+line = LinearRegression(n_jobs=2).fit(x[:, :1], 3 * x[:, 0] + 1)
 pickle.dump(forest, open("model.pkl", "wb"))
 again = pickle.load(open("model.pkl", "rb"))
 pandas.DataFrame({"id": range(20), "y": again.predict(x)}).to_csv("submission.csv")
