@@ -104,14 +104,9 @@ class UsesRunFolder(Protocol):
 
 @runtime_checkable
 class ChecksHost(Protocol):
-    """A sandbox that runs its programs on this machine."""
-
     def check_host(self, limits: Mapping[str, Limits]) -> None:
-        """Raise ConfigError for what this machine lacks, before a run starts.
-
-        Args:
-            limits: of the programs of other components, by the path of their setting.
-        """
+        """Raise ConfigError for what this machine lacks, such as a package or memory; called before the run.
+        The limits are of programs that other components run in it, by the path of their setting."""
 
 
 @runtime_checkable

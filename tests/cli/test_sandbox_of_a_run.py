@@ -26,7 +26,9 @@ def test_programs_that_do_not_fit_into_memory_with_the_limits_of_a_tool(
     monkeypatch.setattr(room, "machine_memory", lambda: 8 << 30)
     more = ("tools.python.sandbox.workers=3", "tools.python.limits.memory_mb=3000")
     done = coterie("run", TABULAR, *TOOL, *more, "--out", tmp_path / "run")
-    assert done.exit_code == 2 and "tools.python.limits: 3 programs at a time may take 9,096 MB" in done.stderr
+    assert (
+        done.exit_code == 2 and "tools.python.limits: 3 programs at a time may take 9,096 MB" in done.stderr
+    )
     assert "set tools.python.sandbox.workers to at most 2" in done.stderr and not (tmp_path / "run").exists()
     on_others = coterie("config", TABULAR, *TOOL, *more)  # a configuration is no run
     assert on_others.exit_code == 0, on_others.output

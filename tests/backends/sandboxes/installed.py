@@ -54,6 +54,7 @@ def environment(site: Path) -> Path:
     install(site, "raises", {"raises.py": "raise RuntimeError('no such engine')\n"})
     install(site, "threads", {"threads.py": "import threading, time\n" + _THREAD})
     install(site, "descriptors", {"descriptors.py": "import os\nheld = os.open('/', os.O_RDONLY)\n"})
+    install(site, "temporary", {"temporary.py": "import tempfile\nPLACE = tempfile.gettempdir()\n"})
     install(site, "sharing", {"sharing.py": "import mmap\nheld = mmap.mmap(-1, 4096)\n"})
     return site
 

@@ -258,6 +258,14 @@ def test_a_program_has_one_thread_a_library_and_no_variable_of_the_run(site: Pat
     assert done.stdout == f"1 {site} False\n", done
 
 
+def test_a_package_that_makes_temporary_files_when_it_is_imported_gives_programs_no_folder_of_it(
+    site: Path,
+) -> None:
+    code = "import os, tempfile, temporary\nprint(tempfile.gettempdir() == os.environ['TMPDIR'] != temporary.PLACE)"
+    (done,) = programs([code], packages=["temporary"], namespaces="off")
+    assert done.stdout == "True\n", done
+
+
 NUMPY = (
     "import numpy, random\n"
     "print(numpy.random.random(), numpy.random.default_rng().random(), random.random())\n"

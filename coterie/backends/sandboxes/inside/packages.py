@@ -81,6 +81,8 @@ def load(
     finally:
         del sys.path[len(sys.path) - len(folders) :]
     sys.path_importer_cache.clear()
+    if "tempfile" in sys.modules:
+        sys.modules["tempfile"].tempdir = None  # a program has its own
 
 
 def _kept(proc: int) -> dict[str, int]:
