@@ -261,7 +261,8 @@ def test_a_program_has_one_thread_a_library_and_no_variable_of_the_run(site: Pat
 def test_a_package_that_makes_temporary_files_when_it_is_imported_gives_programs_no_folder_of_it(
     site: Path,
 ) -> None:
-    code = "import os, tempfile, temporary\nprint(tempfile.gettempdir() == os.environ['TMPDIR'] != temporary.PLACE)"
+    code = "import os, tempfile, temporary\n"
+    code += "print(tempfile.gettempdir() == os.environ['TMPDIR'] != temporary.PLACE)"
     (done,) = programs([code], packages=["temporary"], namespaces="off")
     assert done.stdout == "True\n", done
 

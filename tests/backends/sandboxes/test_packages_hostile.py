@@ -8,6 +8,7 @@ import importlib.metadata
 import importlib.util
 import os
 import pickle
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,16 @@ from coterie.core.protocols import Judged, Limits, Program, Ran
 from tests.backends.sandboxes.hostile import BEFORE, HOSTILE, REFUSED
 from tests.backends.sandboxes.judging.hostile import HONEST, PROGRAMS, TESTS, TOTAL
 from tests.backends.sandboxes.support import descendants
-from tests.backends.sandboxes.test_hostile import BEYOND, INSTEAD, LIMITS, MARK, attack, left_running, targets
+from tests.backends.sandboxes.test_hostile import (
+    BEYOND,
+    INSTEAD,
+    LIMITS,
+    MARK,
+    PAGE,
+    attack,
+    left_running,
+    targets,
+)
 
 WORK = Limits(cpu_seconds=10, wall_seconds=60, memory_mb=2048, disk_mb=64)
 TIGHT = LIMITS.model_copy(update={"memory_mb": 1000})
@@ -214,6 +224,12 @@ def test_a_program_does_not_reach_the_worker_it_is_a_fork_of(
         ran = attack(loop, tight(sandbox), (REACH + ATTACKS[name] + REFUSED).format(mark=MARK))
         assert "ESCAPED" not in ran.stdout and ran.exit_code in (3, None), ran
     assert sandbox._pool is not None and sandbox._pool.lost == 0
+
+
+def test_the_page_names_every_attack_on_the_worker() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    table = page.partition("| attack on the worker |")[2].partition("\n\n")[0]
+    assert re.findall(r"^\| ([^|]+) \| \w", table, re.MULTILINE) == [*ATTACKS]
 
 
 CHANGES = """\
