@@ -16,7 +16,7 @@ from coterie.core.errors import UserError
 if TYPE_CHECKING:
     from coterie.backends.cluster.placement import Node, Placed
     from coterie.backends.cluster.settings import ClusterConfig
-    from coterie.backends.cluster.ways import Way
+    from coterie.backends.cluster.transfer import Transfer
     from coterie.core.config import Resolved, RunConfig
 
 
@@ -32,11 +32,11 @@ class Placement(NamedTuple):
         return sum(node.gpus for node in self.nodes)
 
     @property
-    def way(self) -> Way:
+    def transfer(self) -> Transfer:
         """How weights go to the engine."""
-        from coterie.backends.cluster.ways import way_of
+        from coterie.backends.cluster.transfer import transfer_of
 
-        return way_of(self.settings, [each.process for each in self.placed])
+        return transfer_of(self.settings, [each.process for each in self.placed])
 
     def on(self, node: Node) -> list[Placed]:
         """What is on a node."""
@@ -165,13 +165,13 @@ def report(placement: Placement | None) -> dict[str, Any]:
         }
         for each in placement.placed
     ]
-    way = placement.way
+    transfer = placement.transfer
     return {
         "placement": {
             "layout": placement.settings.layout,
             "nodes": nodes,
             "processes": processes,
-            "weights": {"way": way.name, "why": way.why},
+            "weights": {"transfer": transfer.name, "why": transfer.why},
         }
     }
 
@@ -201,7 +201,7 @@ def show(placement: Placement) -> None:
     click.echo(rendered(table))
     left = [f"{node.name} {amount(*placement.left(node))}" for node in placement.nodes]
     click.echo(f"left: {'; '.join(left)}")
-    click.echo(f"{placement.way.text}\n  why: {placement.way.why}")
+    click.echo(f"{placement.transfer.text}\n  why: {placement.transfer.why}")
 
 
 def _rows(placed: Sequence[Placed]) -> list[tuple[str, str, str, str]]:

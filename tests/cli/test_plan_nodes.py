@@ -35,7 +35,7 @@ def test_the_placement_as_json_and_the_counts_of_one_machine() -> None:
         "rollout host 0": "node 1",
         "rollout host 1": "node 2",
     }
-    assert placement["weights"]["way"] == "store" and placement["weights"]["why"]
+    assert placement["weights"]["transfer"] == "store" and placement["weights"]["why"]
     alone = json.loads(coterie("plan", TABULAR, "--json").stdout)
     assert plan["step"] == alone["step"] and "placement" not in alone
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from coterie.backends.cluster.connection import Connection
 from coterie.backends.cluster.shared_folder import FIX, FOLDER, LAG, check_seen
-from coterie.backends.cluster.ways import way_of
+from coterie.backends.cluster.transfer import transfer_of
 from coterie.backends.executors.ray.shipping import Receiver, SentWeights
 from coterie.core.errors import ConfigError, UserError
 from coterie.core.storage.atomic import TEMPORARY, sync_file, sync_folder, written
@@ -97,9 +97,9 @@ def opened(connection: Connection, folder: Path | None) -> WeightFiles | None:
         UserError: a node doesn't see the folder, or this one can't write there.
     """
     settings = connection.settings
-    way = way_of(settings, connection.processes())
-    log.info("%s", way.sentence)
-    if way.name != "disk":
+    transfer = transfer_of(settings, connection.processes())
+    log.info("%s", transfer.sentence)
+    if transfer.name != "disk":
         return None
     place = Path(settings.weights_folder).expanduser().resolve() if settings.weights_folder else folder
     if place is None:

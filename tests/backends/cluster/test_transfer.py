@@ -6,7 +6,7 @@ import pytest
 
 from coterie.backends.cluster.placement import RUN, Process
 from coterie.backends.cluster.settings import ClusterConfig
-from coterie.backends.cluster.ways import way_of
+from coterie.backends.cluster.transfer import transfer_of
 
 ENGINE = Process("engine", 1)
 
@@ -31,17 +31,19 @@ def processes(trainer: int, replica: int | None, shares: tuple[str, ...] = ()) -
     ],
 )
 def test_auto_is_the_object_store_and_says_why_nothing_else(placed: list[Process], why: str) -> None:
-    way = way_of(ClusterConfig(), placed)
-    assert way.name == "store" and way.why.startswith(why) and "cluster.weights=disk" in way.why
+    transfer = transfer_of(ClusterConfig(), placed)
+    assert (
+        transfer.name == "store" and transfer.why.startswith(why) and "cluster.weights=disk" in transfer.why
+    )
     to = "the engine's process" + (" and its replicas" if len(placed) > 2 else "")
-    assert way.sentence == f"weights go to {to} through Ray's object store: {way.why}"
+    assert transfer.sentence == f"weights go to {to} through Ray's object store: {transfer.why}"
 
 
 def test_a_way_that_is_asked_for_is_taken() -> None:
-    assert way_of(ClusterConfig(weights="store"), processes(1, 1)).why == "cluster.weights is store"
-    disk = way_of(ClusterConfig(weights="disk"), processes(1, 1))
+    assert transfer_of(ClusterConfig(weights="store"), processes(1, 1)).why == "cluster.weights is store"
+    disk = transfer_of(ClusterConfig(weights="disk"), processes(1, 1))
     first = "weights go to the engine's process by safetensors files in the run's folder"
     onward = "and from there through the object store to the replicas"
     assert (disk.name, disk.sentence) == ("disk", f"{first}, {onward}: cluster.weights is disk")
-    named = way_of(ClusterConfig(weights="disk", weights_folder="/shared"), processes(1, None))
+    named = transfer_of(ClusterConfig(weights="disk", weights_folder="/shared"), processes(1, None))
     assert named.text == "weights go to the engine's process by safetensors files in /shared"

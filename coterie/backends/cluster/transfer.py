@@ -9,8 +9,8 @@ from coterie.backends.cluster.placement import RUN, Process
 from coterie.backends.cluster.settings import ClusterConfig
 
 
-class Way(NamedTuple):
-    """One way, in words."""
+class Transfer(NamedTuple):
+    """How weights travel, in words."""
 
     name: str
     """`store` or `disk`."""
@@ -23,8 +23,8 @@ class Way(NamedTuple):
         return f"{self.text}: {self.why}"
 
 
-def way_of(settings: ClusterConfig, processes: Sequence[Process]) -> Way:
-    """The way of the weights from the trainer to the engine's process, and from there to replicas.
+def transfer_of(settings: ClusterConfig, processes: Sequence[Process]) -> Transfer:
+    """How weights go from the trainer to the engine's process, and from there to replicas.
 
     Args:
         processes: of the run, as they are placed.
@@ -34,12 +34,12 @@ def way_of(settings: ClusterConfig, processes: Sequence[Process]) -> Way:
     if settings.weights == "disk":
         place = settings.weights_folder or "the run's folder"
         text = f"weights go to the engine's process by safetensors files in {place}{onward}"
-        return Way("disk", text, "cluster.weights is disk")
+        return Transfer("disk", text, "cluster.weights is disk")
     end = f"the engine's process{onward and ' and its replicas'}"
     text = f"weights go to {end} through Ray's object store"
     if settings.weights == "store":
-        return Way("store", text, "cluster.weights is store")
-    return Way(
+        return Transfer("store", text, "cluster.weights is store")
+    return Transfer(
         "store", text, f"{_reason(processes, replicas)}; files (cluster.weights=disk) are used on request"
     )
 
