@@ -20,10 +20,7 @@ if TYPE_CHECKING:
     from coterie.api.evaluate import evaluate as evaluate
     from coterie.api.export import export as export
     from coterie.api.rollouts import read_rollouts as read_rollouts
-    from coterie.api.train import (
-        TrainResult as TrainResult,
-        train as train,
-    )
+    from coterie.api.train import TrainResult as TrainResult, train as train
     from coterie.backends.chat_models.openai import OpenAIChat as OpenAIChat
     from coterie.backends.engines.request_batching import RequestBatcher as RequestBatcher
     from coterie.backends.models.minibatches import (
@@ -56,6 +53,7 @@ if TYPE_CHECKING:
         RecordsTasks as RecordsTasks,
         SharesSlots as SharesSlots,
         TakesWeights as TakesWeights,
+        TrainsApart as TrainsApart,
         UsesRunFolder as UsesRunFolder,
         WarmStarts as WarmStarts,
     )
@@ -329,13 +327,12 @@ _PUBLIC = {
     "coterie.core.types.seeding": "generator seed64",
     "coterie.core.types.splits": "Split split_of",
     "coterie.core.protocols": """
-        ActionView AdvantageEstimator Batch ChatAnswer ChatFormat ChatModel ChatRequest Codec
-        DataSource Demonstration Engine
-        EngineClient EngineContext Environment EpisodeView Executor ExecutorContext JointView Judged
-        Length Limits Loss Member NamedRewardSource Plan PlayedAction Program PromptRequest Ran RewardSource
-        Role Rollout RolloutContext RolloutJob RolloutSide Sampler Sandbox ScoredRollout SiblingsView Status
-        StepContext Surrogate TaskSource Team TestFailure TokenBatch Tool Tracker Trainer TrainerContext
-        TransitionMode Verdict View
+        ActionView AdvantageEstimator Batch ChatAnswer ChatFormat ChatModel ChatRequest Codec DataSource
+        Demonstration Engine EngineClient EngineContext Environment EpisodeView Executor ExecutorContext
+        JointView Judged Length Limits Loss Member NamedRewardSource Plan PlayedAction Program PromptRequest
+        Ran RewardSource Role Rollout RolloutContext RolloutJob RolloutSide Sampler Sandbox ScoredRollout
+        SiblingsView Status StepContext Surrogate TaskSource Team TestFailure TokenBatch Tool Tracker
+        Trainer TrainerContext TransitionMode Verdict View
     """,
     "coterie.core.protocols.chat_format": "DescribesTools HasTokenIds",
     "coterie.core.protocols.chat_model": "UsesEngine",
@@ -380,7 +377,7 @@ _PUBLIC = {
     "coterie.plugins.outputs": "judge_outputs",
     "coterie.compose.members": """
         Build ChecksComponents ChecksHost CountsOptimizerSteps Demonstrates DrawsTasks FingerprintsTasks
-        HasVocabulary LocatesTasks MayLackFeedback OmitsTask RecordsTasks SharesSlots TakesWeights
+        HasVocabulary LocatesTasks MayLackFeedback OmitsTask RecordsTasks SharesSlots TakesWeights TrainsApart
         UsesRunFolder WarmStarts
     """,
     "coterie.studies": "Claim Method Study above at_most_half",

@@ -165,19 +165,18 @@ def report(placement: Placement | None) -> dict[str, Any]:
         }
         for each in placement.placed
     ]
+    layout, updates = placement.settings.layout, placement.settings.updates
+    shown: dict[str, Any] = {"layout": layout, "updates": updates, "nodes": nodes, "processes": processes}
     transfer = placement.transfer
-    return {
-        "placement": {
-            "layout": placement.settings.layout,
-            "nodes": nodes,
-            "processes": processes,
-            "weights": {"transfer": transfer.name, "why": transfer.why},
-        }
-    }
+    return {"placement": {**shown, "weights": {"transfer": transfer.name, "why": transfer.why}}}
 
 
-def show(placement: Placement) -> None:
-    """Print the table of processes by node, and what is left."""
+def show(placement: Placement, config: RunConfig | None = None) -> None:
+    """Print the table of processes by node, and what is left.
+
+    Args:
+        config: the run's, whose sets of weights may be updated in turn; None: nothing is said of that.
+    """
     from rich import box
     from rich.table import Table
 
@@ -202,6 +201,20 @@ def show(placement: Placement) -> None:
     left = [f"{node.name} {amount(*placement.left(node))}" for node in placement.nodes]
     click.echo(f"left: {'; '.join(left)}")
     click.echo(f"{placement.transfer.text}\n  why: {placement.transfer.why}")
+    if config is not None:
+        _show_updates(placement, config)
+
+
+def _show_updates(placement: Placement, config: RunConfig) -> None:
+    """Print that one trainer updates several sets of weights, where it does."""
+    from coterie.backends.cluster.processes import sets_of
+
+    sets = sets_of(config.policies, gpus=placement.gpus > 0)
+    if placement.settings.updates == "in_turn" and len(sets) > 1:
+        click.echo(
+            f"{len(sets)} sets of weights ({', '.join(sets)}) are updated in turn, by one trainer; "
+            "cluster.updates=at_once gives each a trainer of its own"
+        )
 
 
 def _rows(placed: Sequence[Placed]) -> list[tuple[str, str, str, str]]:

@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 from coterie.compose.account import Shared, shared_parts
 from coterie.compose.builder import ComponentBuilder, MadeModel
 from coterie.core.config import Resolved
-from coterie.core.protocols import Engine, Executor
+from coterie.core.protocols import ChatFormat, Engine, Executor, Loss, Trainer
 from coterie.core.rollout.engine_client import LocalEngineClient
 from coterie.core.rollout.side import LocalRolloutSide
 
@@ -25,6 +25,21 @@ class HostsEngine(Protocol):
             engine: the same engine in this process, which is never opened.
             make: picklable.
             shared: what the run has once, and how a rollout side is made that asks for it.
+        """
+
+
+@runtime_checkable
+class HostsTrainers(Protocol):
+    """An executor that may give each set of weights a trainer of its own, in processes of their own."""
+
+    def host_trainers(
+        self, trainer: Trainer, make: Callable[[], tuple[Trainer, Loss, ChatFormat]]
+    ) -> Trainer:
+        """The trainer that the run sees: `trainer` itself, or what passes calls to those that `make` makes.
+
+        Args:
+            trainer: of this process.
+            make: makes the same, with its loss and its chat format. Picklable.
         """
 
 
@@ -53,10 +68,27 @@ class UsesCluster(Protocol):
         """Take the cluster, before `open`."""
 
 
-def share_cluster(executor: Executor, trainer: Any) -> None:
-    """Give the executor's cluster to a trainer that has processes for it."""
+def placed_trainer(resolved: Resolved, executor: Executor, trainer: Trainer) -> Trainer:
+    """The trainer that the run sees: this one, with the executor's cluster if it has processes for that; or
+    what passes calls to those that the executor has elsewhere.
+
+    Raises:
+        ConfigError: the executor is to have several, and the trainer can't be divided.
+    """
     if isinstance(executor, HasCluster) and isinstance(trainer, UsesCluster):
         trainer.use_cluster(executor.cluster)
+    if not isinstance(executor, HostsTrainers):
+        return trainer
+    return executor.host_trainers(trainer, partial(make_trainer, resolved))
+
+
+def make_trainer(resolved: Resolved) -> tuple[Trainer, Loss, ChatFormat]:
+    """The trainer of a run, its loss and its chat format, in any process."""
+    config, builder = resolved.config, ComponentBuilder(resolved.config)
+    loss: Loss = builder.make("loss", config.loss, "loss")
+    chat: ChatFormat = builder.make("chat_format", config.chat, "chat")
+    trainer: Trainer = builder.make("trainer", config.trainer, "trainer")
+    return trainer, loss, chat
 
 
 def engine_client(

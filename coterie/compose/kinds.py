@@ -25,6 +25,7 @@ from coterie.compose.members import (
     RecordsTasks,
     SharesSlots,
     TakesWeights,
+    TrainsApart,
     UsesRunFolder,
     WarmStarts,
 )
@@ -105,6 +106,7 @@ CAPABILITIES: dict[str, tuple[type, ...]] = {
         protocols.trainer.KeepsVersions,
         CountsOptimizerSteps,
         TakesWeights,
+        TrainsApart,
         WarmStarts,
     ),
     "sandbox": (protocols.sandbox.ReportsProtections, ChecksHost, SharesSlots),

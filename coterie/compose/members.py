@@ -6,13 +6,13 @@ Those are for composing, plans, warm starts and data.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from coterie.core.config import RunConfig
+from coterie.core.config import PolicyConfig, RunConfig
 from coterie.core.protocols import Demonstration, Limits
 from coterie.core.types import Metrics, Task, Weights
 
@@ -94,6 +94,24 @@ class WarmStarts(Protocol):
         self, policy: str, demonstrations: Callable[[int], Sequence[Demonstration]], config: Any
     ) -> Metrics:
         """Train the initial weights of a policy; `demonstrations` gives those of a step."""
+
+
+@runtime_checkable
+class TrainsApart(Protocol):
+    """A trainer that trains some of a run's policies as it trains them among all: with executor `ray` and
+    `cluster.updates: at_once` each set of weights has one of its own."""
+
+    def same_start(self, policies: Mapping[str, PolicyConfig]) -> Mapping[str, Sequence[str]]:
+        """Of all policies of the run: those with the same initial weights, by the first. Called on an open
+        trainer of some of them; without policies whose weights a `from` names."""
+
+    def part_of_state(self, folder: Path, policies: Collection[str]) -> Mapping[str, Path | bytes]:
+        """What a trainer of some policies would have saved, of a state that `save` wrote: by names of files,
+        files in `folder` or contents. Called on a trainer that isn't open, as `join_states` is."""
+
+    def join_states(self, parts: Sequence[Path], folder: Path, alike: Mapping[str, Sequence[str]]) -> None:
+        """Make of the states of trainers of some policies each, which may be used up, that of one trainer of
+        all; `alike` is what `same_start` returned."""
 
 
 @runtime_checkable

@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, get_args, get_origin, runtime_checkab
 
 from coterie.compose.builder import SHARED, ComponentBuilder
 from coterie.compose.checks import check, check_words
-from coterie.compose.hosting import HostsEngine, engine_client, share_cluster
+from coterie.compose.hosting import HostsEngine, engine_client, placed_trainer
 from coterie.compose.layer_errors import layer_named
 from coterie.compose.members import Demonstrates
 from coterie.compose.rollout_side import RolloutParts, make_rollout_parts, make_rollout_side
@@ -142,7 +142,7 @@ def _prepare(resolved: Resolved, splits: Collection[Split]) -> Prepared:
         engine, trainer = late["engine"](), late["trainer"]()
         pinned = plays_pinned(config, trainer)
         check_versions(config, engine, trainer, pinned)
-        share_cluster(components["executor"], trainer)
+        trainer = placed_trainer(resolved, components["executor"], trainer)
         client = engine_client(resolved, engine, components["executor"], side, builder.chat_models)
         return Run(
             resolved=resolved,

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from tests.cli.support import TABULAR, coterie
+from tests.test_resume import MATRIX
 
 TWO = ("--with", "ray", "--nodes", "2", "--node-cpus", "4", "--node-gpus", "0")
 
@@ -67,3 +68,17 @@ def test_what_a_cluster_cannot_follow_is_refused_without_nodes_too() -> None:
     assert "cluster.layout: nothing to colocate" in done.output
     done = coterie("plan", TABULAR, "--with", "ray", "cluster.weights_folder=/shared")
     assert done.exit_code != 0 and "cluster.weights_folder: nothing is written to this folder" in done.output
+    done = coterie("plan", TABULAR, "--with", "ray", "cluster.weights=disk", "cluster.updates=at_once")
+    assert done.exit_code != 0 and "cluster.weights: trainers of their own send their weights" in done.output
+
+
+def test_sets_of_weights_that_are_updated_in_turn_are_told_with_the_setting() -> None:
+    line = (
+        "2 sets of weights (row, column) are updated in turn, by one trainer; cluster.updates=at_once gives"
+    )
+    assert line in coterie("plan", MATRIX, *TWO).stdout
+    frozen = coterie("plan", MATRIX, *TWO, "policies.row.train=none").stdout
+    assert "updated in turn" not in frozen, "one set is trained"
+    at_once = coterie("plan", MATRIX, *TWO, "cluster.updates=at_once").stdout
+    assert "updated in turn" not in at_once
+    assert "trainer row/0" in at_once and "trainer column/0" in at_once

@@ -53,3 +53,12 @@ def test_a_run_without_ray_names_the_extra(monkeypatch, tmp_path):
     with pytest.raises(MissingExtra, match="ray") as error:
         coterie.train(MATRIX, overlays=["ray"], out=tmp_path / "run")
     assert "coterie[ray]" in error.value.fix
+
+
+def test_a_trainer_that_cannot_be_divided_is_refused(tmp_path):
+    """Before anything starts."""
+    settings = ["cluster.updates=at_once", "trainer=tests.backends.executors.ray.trainers:Whole"]
+    with pytest.raises(ConfigError, match="can't train sets of weights at once") as refused:
+        coterie.train(MATRIX, overlays=["ray"], overrides=settings, out=tmp_path / "run")
+    assert refused.value.path == "cluster.updates" and "cluster.updates=in_turn" in refused.value.fix
+    assert not (tmp_path / "run").exists()

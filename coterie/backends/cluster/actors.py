@@ -62,6 +62,35 @@ class Actors:
         return ", ".join(f"{free.get(kind, 0.0):g} of {there[kind]:g} {kind}s" for kind in kinds)
 
 
+class OwnActors(Actors):
+    """The actors of a process of the cluster, in the form of the connection that the run's process has: for
+    components that run there, too, such as a trainer with ranks."""
+
+    def __init__(self, settings: ClusterConfig, rooms: Mapping[str, Room] = MappingProxyType({})) -> None:
+        super().__init__(settings, rooms)
+        self._started: list[Any] = []
+
+    def open(self) -> None:
+        """Nothing: the process is connected."""
+
+    def actor(self, cls: type, *, cpus: float = 0.0, gpus: float = 0.0, name: str) -> Any:
+        """The handle of a new actor; its room says what it takes, and `cpus` and `gpus` if it has none."""
+        handle = self.start(cls, name=name, cpus=cpus, gpus=gpus)
+        self._started.append(handle)
+        return handle
+
+    def remove(self, handle: Any) -> None:
+        """Kill an actor's process."""
+        if handle in self._started:
+            self._started.remove(handle)
+        self.kill(handle)
+
+    def close(self) -> None:
+        """Kill all actors."""
+        for handle in [*self._started]:
+            self.remove(handle)
+
+
 @runtime_checkable
 class UsesActors(Protocol):
     """An engine that has actors of its own where it runs in a process of a cluster."""

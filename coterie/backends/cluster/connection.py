@@ -178,6 +178,11 @@ class Connection:
     def _processes(self, nodes: Sequence[Node]) -> tuple[Process, ...]:
         return () if self._run is None else processes_of(self._run, self.settings, nodes)
 
+    @property
+    def connected(self) -> bool:
+        """Whether it is open."""
+        return self._reservation is not None
+
     def rooms(self) -> dict[str, Room]:
         """The rooms of the planned processes, by name."""
         return {} if self._reservation is None else self._reservation.rooms()

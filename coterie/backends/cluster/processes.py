@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -22,11 +23,11 @@ ENGINE, MODELS, HOST = "engine", "models", "rollout host"
 
 
 def processes_of(run: RunConfig, settings: ClusterConfig, nodes: Sequence[Node]) -> tuple[Process, ...]:
-    """The processes of a run: the run itself and the trainer's ranks, the engine, its replicas, the rest.
+    """The processes of a run: the run itself and the trainers' ranks, the engine, its replicas, the rest.
 
     Args:
-        nodes: the cluster. A rank takes a GPU if the first node, which is the run's, has one; a replica if
-            any node has.
+        nodes: the cluster. A replica takes GPUs if any node has some, and so does a rank; but where rank 0 is
+            the run's process, ranks do if the first node has some, which is the run's.
 
     Raises:
         ConfigError: `layout: colocate`, and nothing that could share GPUs; or settings that no cluster has.
@@ -34,10 +35,24 @@ def processes_of(run: RunConfig, settings: ClusterConfig, nodes: Sequence[Node])
     check_weights(settings)
     engine, trainer = _settings(run.engine, "engine"), _settings(run.trainer, "trainer")
     _check(run, settings, engine, trainer)
-    ranks = _ranks(settings, trainer, gpus=settings.rank_gpus if nodes and nodes[0].gpus else 0)
-    processes = [*ranks, _engine(run, settings, engine)]
+    gpus = any(node.gpus for node in nodes)
+    policies = _with_dtype(run.policies, gpus)
+    if settings.updates == "at_once":
+        holds = "the run's loop"
+        first = [
+            Process(RUN, settings.rank_cpus, with_run=True, cpu_setting="cluster.rank_cpus", holds=holds)
+        ]
+        owners = _trainers(settings, trainer, trainer_sets(policies), gpus=settings.rank_gpus if gpus else 0)
+    else:
+        first = _ranks(settings, trainer, gpus=settings.rank_gpus if nodes and nodes[0].gpus else 0)
+        owners = dict.fromkeys(policies, first)
+    ranks = {
+        process.name: process
+        for process in (*first, *(rank for members in owners.values() for rank in members))
+    }
+    processes = [*ranks.values(), _engine(run, settings, engine)]
     if _has_replicas(engine):
-        processes += _replicas(run, settings, engine, ranks, any(node.gpus for node in nodes))
+        processes += _replicas(run, settings, engine, policies, owners, gpus)
     if _calls_servers(run, engine):
         processes.append(Process(MODELS, 0, with_run=True, holds="limits and budget of remote models"))
     return (*processes, *(_host(number, settings) for number in range(settings.workers)))
@@ -79,6 +94,63 @@ def _ranks(settings: ClusterConfig, trainer: Any, gpus: int) -> list[Process]:
     ]
 
 
+def trainer_sets(policies: Mapping[str, PolicyConfig]) -> dict[str, tuple[str, ...]]:
+    """The sets of weights that have a trainer each with `updates: at_once`, by the first policy.
+
+    A set without a trained policy has nothing to update: its policies are with the first that has one.
+
+    Returns:
+        by name: the policies in the configuration's order; every policy is in one set.
+    """
+    sets = bases_of(policies)
+    trained = [name for name, members in sets.items() if any(policies[m].train != "none" for m in members)]
+    first = trained[0] if trained else next(iter(sets))
+    owner = {
+        member: name if name in trained else first for name, members in sets.items() for member in members
+    }
+    return {
+        name: tuple(policy for policy in policies if owner[policy] == name) for name in trained or [first]
+    }
+
+
+def sets_of(policies: Mapping[str, PolicyConfig], *, gpus: bool) -> dict[str, tuple[str, ...]]:
+    """`trainer_sets` of a run's policies, on a cluster with or without GPUs."""
+    return trainer_sets(_with_dtype(policies, gpus))
+
+
+def trainer_name(name: str, rank: int = 0) -> str:
+    """The name of the process with a rank of a set's trainer."""
+    return f"trainer {name}/{rank}"
+
+
+def _trainers(
+    settings: ClusterConfig, trainer: Any, sets: Mapping[str, Sequence[str]], gpus: int
+) -> dict[str, list[Process]]:
+    """By policy: the ranks of its trainer."""
+    computes = getattr(trainer, "device", None)
+    gpus = 0 if computes is None or str(computes).startswith("cpu") else gpus
+    ranks = getattr(trainer, "ranks", 1)
+    setting, fix = "cluster.updates", "set cluster.updates=in_turn"
+    if ranks > 1:
+        setting, fix = "trainer.ranks", f"lower trainer.ranks, {fix}"
+    owners: dict[str, list[Process]] = {}
+    for name, policies in sets.items():
+        ranks_of_set = [
+            Process(
+                trainer_name(name, number),
+                settings.rank_cpus,
+                gpus,
+                setting=setting,
+                fix=fix,
+                cpu_setting="cluster.rank_cpus",
+                holds=f"trainer: {', '.join(policies)}",
+            )
+            for number in range(ranks)
+        ]
+        owners |= dict.fromkeys(policies, ranks_of_set)
+    return owners
+
+
 def _engine(run: RunConfig, settings: ClusterConfig, engine: Any) -> Process:
     served = ", ".join(run.policies)
     holds = "requests to replicas" if _has_replicas(engine) else f"engine {run.engine['type']}: {served}"
@@ -99,11 +171,21 @@ def _host(number: int, settings: ClusterConfig) -> Process:
 
 
 def _replicas(
-    run: RunConfig, settings: ClusterConfig, engine: Any, ranks: Sequence[Process], gpus: bool
+    run: RunConfig,
+    settings: ClusterConfig,
+    engine: Any,
+    policies: Mapping[str, PolicyConfig],
+    owners: Mapping[str, Sequence[Process]],
+    gpus: bool,
 ) -> list[Process]:
-    """The replicas of each base model. Those with `colocate` share the GPUs of the ranks, in turn."""
+    """The replicas of each base model. Those with `colocate` share the GPUs of its trainer's ranks, in turn.
+
+    Args:
+        owners: by policy: the ranks that train it.
+    """
     width = engine.tensor_parallel
-    apart = settings.layout == "separate" and bool(ranks[0].gpus)
+    trains_on_gpus = any(rank.gpus for ranks in owners.values() for rank in ranks)
+    apart = settings.layout == "separate" and trains_on_gpus
     setting, fix = "policies", "train adapters of one model (policies.NAME.train=lora)"
     if engine.replicas > 1 or width > 1:
         setting = "engine.replicas" if engine.replicas > 1 else "engine.tensor_parallel"
@@ -112,37 +194,55 @@ def _replicas(
         setting, fix = "cluster.layout", ""
     if apart:
         fix = f"{fix}, set cluster.layout=colocate" if fix else "set cluster.layout=colocate"
-    replicas = [
+    replicas = {
+        f"{run.engine['type']} {base}/{number}": (base, served)
+        for base, served in bases_of(policies).items()
+        for number in range(engine.replicas)
+    }
+    made = [
         Process(
-            f"{run.engine['type']} {base}/{number}",
+            name,
             settings.replica_cpus,
             setting=setting,
             fix=fix,
             cpu_setting="cluster.replica_cpus",
-            holds=", ".join(policies),
+            holds=", ".join(served),
         )
-        for base, policies in bases_of(_with_dtype(run, gpus)).items()
-        for number in range(engine.replicas)
+        for name, (_, served) in replicas.items()
     ]
-    if settings.layout == "separate" or not ranks[0].gpus:
-        return [replace(replica, gpus=width if gpus else 0) for replica in replicas]
-    if width > len(ranks):
+    if settings.layout == "separate" or not trains_on_gpus:
+        return [replace(replica, gpus=width if gpus else 0) for replica in made]
+    return _sharing(made, [owners[base] for base, _ in replicas.values()], width)
+
+
+def _sharing(replicas: Sequence[Process], owners: Sequence[Sequence[Process]], width: int) -> list[Process]:
+    """The replicas on the GPUs of `width` ranks each, those of one trainer in turn.
+
+    Args:
+        owners: of each replica: the ranks of its trainer.
+    """
+    ranks = len(owners[0])
+    if width > ranks:
         raise ConfigError(
-            f"a replica of {width} GPUs can't share those of {len(ranks)} rank" + "s" * (len(ranks) > 1),
+            f"a replica of {width} GPUs can't share those of {ranks} rank" + "s" * (ranks > 1),
             path="engine.tensor_parallel",
             why="with cluster.layout=colocate a replica uses the trainer's GPUs, and each rank has one",
             fix=f"set trainer.ranks={width}, lower engine.tensor_parallel, or set cluster.layout=separate",
         )
-    names = [rank.name for rank in ranks]
-    groups = [tuple(names[n : n + width]) for n in range(0, len(ranks) - width + 1, width)]
-    return [replace(each, shares=groups[n % len(groups)]) for n, each in enumerate(replicas)]
+    shared, placed = Counter[str](), []
+    for replica, members in zip(replicas, owners, strict=True):
+        names = [rank.name for rank in members]
+        groups = [tuple(names[n : n + width]) for n in range(0, ranks - width + 1, width)]
+        placed.append(replace(replica, shares=groups[shared[names[0]] % len(groups)]))
+        shared[names[0]] += 1
+    return placed
 
 
-def _with_dtype(run: RunConfig, gpus: bool) -> dict[str, PolicyConfig]:
+def _with_dtype(policies: Mapping[str, PolicyConfig], gpus: bool) -> dict[str, PolicyConfig]:
     """The policies with `dtype: auto` resolved, which decides whether two have the same weights."""
-    policies = run.policies
     left_open = {name: policy for name, policy in policies.items() if getattr(policy, "dtype", "") == "auto"}
-    return policies | with_dtype(cast(dict[str, TensorFields], left_open), "cuda" if gpus else "cpu")
+    open_: Any = with_dtype(cast(dict[str, TensorFields], left_open), "cuda" if gpus else "cpu")
+    return {**policies, **open_}
 
 
 def _calls_servers(run: RunConfig, engine: PluginConfig | None) -> bool:

@@ -27,8 +27,16 @@ class ClusterConfig(PluginConfig):
         description="GPUs of vLLM's replicas: `separate` from the trainer's; `colocate`: the trainer's own, "
         "and vLLM sleeps during updates.",
     )
+    updates: Annotated[Literal["in_turn", "at_once"], SAME] = Field(
+        "in_turn",
+        description="Of sets of weights: `in_turn`: one trainer, in the run's process, updates one after the "
+        "other; `at_once`: each has a trainer of its own, of `trainer.ranks` processes.",
+    )
     rank_cpus: Annotated[float, SAME] = Field(
-        1, ge=0, description="CPUs that a rank of the trainer takes; rank 0 is the run's process."
+        1,
+        ge=0,
+        description="CPUs that a rank of a trainer takes; rank 0 is the run's process, unless `updates` is "
+        "`at_once`: then the run's process takes as many.",
     )
     rank_gpus: Annotated[Literal[0, 1], SAME] = Field(
         1,

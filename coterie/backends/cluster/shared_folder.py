@@ -25,11 +25,18 @@ ANSWER = 60.0
 
 
 def check_weights(settings: ClusterConfig) -> None:
-    """Refuse a folder that nothing is written to.
+    """Refuse a folder that nothing is written to, and files of weights that the run's process doesn't have.
 
     Raises:
-        ConfigError: `weights` says that weights are in no files.
+        ConfigError: `weights` says that weights are in no files, or `updates` that trainers send them.
     """
+    if settings.weights == "disk" and settings.updates == "at_once":
+        raise ConfigError(
+            "trainers of their own send their weights through Ray's object store, and not by files",
+            path="cluster.weights",
+            why="cluster.updates is at_once",
+            fix="set cluster.weights=auto, or cluster.updates=in_turn",
+        )
     if settings.weights_folder is not None and settings.weights != "disk":
         raise ConfigError(
             "nothing is written to this folder",

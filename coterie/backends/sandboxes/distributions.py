@@ -19,7 +19,7 @@ from packaging.utils import canonicalize_name
 from coterie.core.errors import ConfigError, did_you_mean, nearest
 
 EXTRA = {"pandas", "scikit-learn", "scipy"}
-"""Distributions that the extra `data_science` brings."""
+"""Distributions that the extra `data-science` brings."""
 AHEAD: Mapping[str, tuple[str, ...]] = {
     "scikit-learn": tuple(
         f"sklearn.{name}"
@@ -167,7 +167,7 @@ def _installed(name: str, needed_by: str, path: str) -> metadata.Distribution:
 
 def _how_to_get(name: str) -> str:
     if canonicalize_name(name) in EXTRA:
-        return "pip install 'coterie[data_science]'"
+        return "pip install 'coterie[data-science]'"
     if name == "sklearn":
         return "the distribution of the module sklearn is called scikit-learn"
     of_module = metadata.packages_distributions().get(name, [])

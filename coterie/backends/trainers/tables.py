@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
 
 from coterie.backends.models.table import Context, Table
+from coterie.core.errors import RunFolderError
 
 Rows = dict[Context, np.ndarray]
 MOMENTS = ("first", "second", "steps")
@@ -71,3 +76,44 @@ class Tables:
             **{name: getattr(self.moments, name) for name in MOMENTS},
             **{f"value_{name}": getattr(self.value_moments, name) for name in MOMENTS},
         }
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """The versions of each policy, of a state in a folder.
+
+    Raises:
+        RunFolderError: it can't be read.
+    """
+    try:
+        state: dict[str, Any] = json.loads((folder / "state.json").read_text())
+    except (OSError, ValueError) as error:
+        what, why = f"the trainer's state in {folder} can't be read", f"{type(error).__name__}: {error}"
+        raise RunFolderError(what, why=why) from error
+    return state
+
+
+class TablesApart:
+    """The part of a trainer of tables that divides its state (`compose.members.TrainsApart`)."""
+
+    def same_start(self, policies: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+        """Each policy for itself: tables have no initial weights in common."""
+        return {name: (name,) for name in policies}
+
+    def part_of_state(self, folder: Path, policies: Collection[str]) -> dict[str, Path | bytes]:
+        """The files of some policies' tables.
+
+        Raises:
+            RunFolderError: the state can't be read.
+        """
+        state = {name: saved for name, saved in read_state(Path(folder)).items() if name in policies}
+        versions = [(name, version) for name in state for version in (None, *state[name].get("kept", ()))]
+        files = [rows_file(Path(folder), name, version) for name, version in versions]
+        return {"state.json": json.dumps(state, indent=1).encode()} | {file.name: file for file in files}
+
+    def join_states(self, parts: Sequence[Path], folder: Path, alike: Mapping[str, Sequence[str]]) -> None:
+        """Make of the states of some policies each the state of all; moves the files."""
+        joined = {name: saved for part in parts for name, saved in read_state(part).items()}
+        state = {name: joined[name] for members in alike.values() for name in members}
+        (Path(folder) / "state.json").write_text(json.dumps(state, indent=1))
+        for file in [file for part in parts for file in part.glob("*.npz")]:
+            os.replace(file, Path(folder) / file.name)

@@ -41,7 +41,7 @@ from coterie.backends.models.table import (
     write_rows,
 )
 from coterie.backends.trainers.surrogates import check_finite, surrogate_of
-from coterie.backends.trainers.tables import MOMENTS, Moments, Rows, Tables, rows_file
+from coterie.backends.trainers.tables import MOMENTS, Moments, Rows, Tables, TablesApart, rows_file
 from coterie.core.errors import ConfigError, RunFolderError
 from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.plugins.origin import origin_of
@@ -55,7 +55,7 @@ UNUSUAL_RATE = 1e4
 """A larger learning rate of logits is warned about: one step makes the policy deterministic."""
 
 
-class TabularTrainer(Plugin):
+class TabularTrainer(TablesApart, Plugin):
     """Gradient descent on tables of logits, torch-free and in float64.
 
     The loss is sum_t coefficient_t * (value_t - entropy * H_t), as in every trainer. Its gradient with

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -83,7 +84,7 @@ def save(
     if folder is None:
         return
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "state.json").write_text(json.dumps(state, indent=1, sort_keys=True) + "\n")
+    (folder / "state.json").write_text(_state_text(state))
 
 
 def groups(folder: Path) -> list[tuple[str, ...]]:
@@ -93,6 +94,74 @@ def groups(folder: Path) -> list[tuple[str, ...]]:
         RunFolderError: the state can't be read.
     """
     return [tuple(initial["policies"]) for initial in _read_state(folder)["starts"].values()]
+
+
+def part_of(folder: Path, policies: Collection[str]) -> dict[str, Path | bytes]:
+    """What `save` would have written for some of the policies alone, of a state that it wrote.
+
+    Returns:
+        by their names: files of the folder, and the contents of those that differ.
+
+    Raises:
+        RunFolderError: the state can't be read.
+    """
+    state = _read_state(folder)
+    files: dict[str, Path | bytes] = {}
+    held = {name: saved for name, saved in state["policies"].items() if name in policies}
+    for name, saved in held.items():
+        of_policy = [_weights_file(folder, name), _optimizer_file(folder, name)]
+        of_policy += [_version_file(folder, name, version) for version in saved.get("kept", ())]
+        of_policy += [_initial_adapter_file(folder, name)] if saved.get("initial_adapter") else []
+        files |= {file.relative_to(folder).as_posix(): file for file in of_policy if file.is_file()}
+    starts = {}
+    for first, initial in state["starts"].items():
+        members = [name for name in initial["policies"] if name in policies]
+        if members:
+            starts[members[0]] = {**initial, "policies": members}
+            file = _initial_file(folder, first)
+            if file.is_file():
+                files[_initial_file(Path(), members[0]).as_posix()] = file
+    files["state.json"] = _state_text({**state, "policies": held, "starts": starts}).encode()
+    return files
+
+
+def join(parts: Sequence[Path], folder: Path, alike: Mapping[str, Sequence[str]]) -> None:
+    """Make of states of some of the policies each the state of all; moves the files.
+
+    Args:
+        parts: folders that `save` wrote.
+        alike: the policies with the same initial weights, by the first; they may be in several parts. Others
+            keep those of their part.
+    """
+    first_of = {policy: name for name, members in alike.items() for policy in members}
+    states = [_read_state(part) for part in parts]
+    policies: dict[str, Any] = {}
+    starts: dict[str, dict[str, Any]] = {}
+    for part, state in zip(parts, states, strict=True):
+        policies |= state["policies"]
+        for name, initial in state["starts"].items():
+            first = first_of.get(name, name)
+            before = starts.setdefault(
+                first, {**initial, "policies": list(alike.get(first, initial["policies"]))}
+            )
+            before["warmed"] = before["warmed"] or initial["warmed"]
+            for known in ("vocabulary", "head_sha256"):  # only a part with frozen weights has the second
+                before[known] = before[known] or initial[known]
+            if (file := _initial_file(part, name)).is_file():
+                _move(file, _initial_file(folder, first))
+        for file in [path for path in part.rglob("*") if path.is_file() and path.name != "state.json"]:
+            _move(file, folder / file.relative_to(part))
+    text = _state_text({**states[0], "policies": policies, "starts": starts})
+    (folder / "state.json").write_text(text)
+
+
+def _move(file: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    os.replace(file, target)
+
+
+def _state_text(state: Mapping[str, Any]) -> str:
+    return json.dumps(state, indent=1, sort_keys=True) + "\n"
 
 
 def load(folder: Path, initial_weights: Sequence[InitialWeights], policies: Mapping[str, Policy]) -> None:

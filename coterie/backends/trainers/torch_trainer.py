@@ -18,6 +18,7 @@ from coterie.backends.models.minibatches import count_minibatches, minibatches, 
 from coterie.backends.models.policy import TorchPolicy, WarmStart, declared, diverged
 from coterie.backends.trainers import torch_state
 from coterie.backends.trainers.annotations import annotated, check_annotation
+from coterie.backends.trainers.apart import Apart
 from coterie.backends.trainers.devices import device_of
 from coterie.backends.trainers.export import export
 from coterie.backends.trainers.forward import Scorer
@@ -47,7 +48,7 @@ from coterie.core.types.seeding import seed64
 log = logging.getLogger("coterie")
 
 
-class TorchTrainer(WithRanks, Offloading, KeptVersions, Plugin):
+class TorchTrainer(WithRanks, Offloading, KeptVersions, Apart, Plugin):
     """Updates policies with plain PyTorch: `full`, `lora` on a shared base, or `none`.
 
     An update runs `epochs` passes over a policy's samples, in minibatches that keep siblings together. The

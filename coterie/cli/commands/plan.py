@@ -130,7 +130,7 @@ def command(
         print_json(report(run, counts, memory, capacity) | plan_nodes.report(placement))
     else:
         if placement is not None:
-            plan_nodes.show(placement)
+            plan_nodes.show(placement, resolved.config)
             click.echo("\nthe same run on one machine:")
         show(run, counts, memory, capacity, given=gpus is not None)
 

@@ -118,6 +118,20 @@ CASES = (
         "dsbench_coach_8_colocate", DSBENCH, 1, 8, settings("colocate", 8, width=2),
         "Eight ranks are four pairs; three have a replica, GPUs 6 and 7 train only.",
     ),
+    Case(
+        "dsbench_coach_4_at_once", DSBENCH, 1, 4, f"{settings('separate', 1)}; cluster.updates=at_once",
+        "A trainer and a replica of each of three sets of weights: 3 + 3 = 6 GPUs, and there are 4.",
+    ),
+    Case(
+        "dsbench_coach_8_at_once", DSBENCH, 1, 8, f"{settings('separate', 1)}; cluster.updates=at_once",
+        "3 + 3 = 6; the run's process has no weights, and takes no GPU.",
+    ),
+    Case(
+        "dsbench_coach_4+4_at_once_colocate", DSBENCH, 2, 4,
+        f"{settings('colocate', 2, replicas=2)}; cluster.updates=at_once",
+        "Three trainers of two ranks: two of them on the first node, one on the second. Each pool has two\n"
+        "replicas, one on the GPU of each rank of its own trainer.",
+    ),
 )  # fmt: skip
 
 

@@ -117,6 +117,71 @@ def test_settings_that_no_cluster_can_follow(settings: list[str], path: str, fix
     assert fix in (refused.value.fix or "")
 
 
+AT_ONCE = "cluster.updates=at_once"
+
+
+def trainers(*overrides: str) -> dict[str, str]:
+    result = processes(AT_ONCE, *overrides)
+    return {each.name: each.holds for each in result if each.name.startswith("trainer")}
+
+
+def test_at_once_each_set_of_weights_has_a_trainer_and_the_run_no_weights() -> None:
+    result = {each.name: each for each in processes(AT_ONCE)}
+    run = result["run"]
+    assert (run.gpus, run.holds, run.with_run) == (0, "the run's loop", True)
+    assert [(name, each.gpus) for name, each in result.items() if name.startswith("trainer")] == [
+        ("trainer data_engineer/0", 1),
+        ("trainer modeler/0", 1),
+        ("trainer analyst/0", 1),
+    ]
+    assert not any(result[name].with_run for name in result if name.startswith("trainer"))
+    adapters = ["policies.modeler.train=lora", "policies.analyst.train=lora"]
+    assert trainers(*adapters) == {
+        "trainer data_engineer/0": "trainer: data_engineer",
+        "trainer modeler/0": "trainer: modeler, analyst",
+    }
+
+
+def test_frozen_weights_have_no_trainer_of_their_own() -> None:
+    assert trainers("policies.data_engineer.train=none") == {
+        "trainer modeler/0": "trainer: data_engineer, modeler",
+        "trainer analyst/0": "trainer: analyst",
+    }
+    frozen = [f"policies.{name}.train=none" for name in ("data_engineer", "modeler", "analyst")]
+    assert trainers(*frozen, "policies.analyst.revision=other") == {
+        "trainer data_engineer/0": "trainer: data_engineer, modeler, analyst"
+    }
+
+
+def test_each_trainer_has_its_ranks_and_its_replicas_share_their_gpus() -> None:
+    settings = [AT_ONCE, "trainer.ranks=2", "engine.replicas=3", "cluster.layout=colocate"]
+    result = {each.name: each for each in processes(*settings)}
+    for name in ("data_engineer", "modeler", "analyst"):
+        ranks = [f"trainer {name}/{number}" for number in range(2)]
+        assert [result[rank].gpus for rank in ranks] == [1, 1]
+        shares = [result[f"vllm {name}/{number}"].shares for number in range(3)]
+        assert shares == [(ranks[0],), (ranks[1],), (ranks[0],)]
+
+
+def test_trainers_take_gpus_of_any_node_and_none_on_a_cpu() -> None:
+    """In turn rank 0 is on the first node, with the run; at once no trainer has to be."""
+    nodes = [Node("a", 16), Node("b", 16, 8)]
+    assert not any(each.gpus for each in processes(nodes=nodes) if each.name == "run")
+    assert {each.gpus for each in processes(AT_ONCE, nodes=nodes) if "trainer" in each.name} == {1}
+    for setting in ("trainer.device=cpu", "cluster.rank_gpus=0"):
+        assert {each.gpus for each in processes(AT_ONCE, setting) if "trainer" in each.name} == {0}
+
+
+def test_too_few_gpus_for_trainers_name_the_setting() -> None:
+    nodes = [Node("a", 16, 2)]
+    for more, path in ((), "cluster.updates"), (("trainer.ranks=2",), "trainer.ranks"):
+        with pytest.raises(ConfigError) as refused:
+            place(nodes, processes(AT_ONCE, "engine=hf", *more, nodes=nodes))
+        assert refused.value.path == path
+        assert "set cluster.updates=in_turn" in (refused.value.fix or "")
+        assert "trainer (" in (refused.value.why or "")
+
+
 def test_too_few_cpus_for_what_must_be_together_name_the_cpus() -> None:
     """Run, rank 1 and three replicas that share their GPUs: 5 CPUs on one node, which has 4."""
     settings = ["cluster.layout=colocate", "trainer.ranks=2", "engine.tensor_parallel=2"]

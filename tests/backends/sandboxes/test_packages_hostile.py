@@ -56,9 +56,9 @@ def _installed(name: str) -> bool:
 
 PACKAGES = [name for name in ("pandas", "scikit-learn") if _installed(name)]
 pytestmark = pytest.mark.skipif(
-    "pandas" not in PACKAGES, reason="pandas is not installed: extra data_science"
+    "pandas" not in PACKAGES, reason="pandas is not installed: extra data-science"
 )
-with_sklearn = pytest.mark.skipif(len(PACKAGES) < 2, reason="no scikit-learn: extra data_science")
+with_sklearn = pytest.mark.skipif(len(PACKAGES) < 2, reason="no scikit-learn: extra data-science")
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,12 @@
 """Executor `ray`: episodes and the engine in processes of a Ray cluster.
 
-* `executor.py` is in the run's process. It places the other two and plays jobs there.
+* `executor.py` is in the run's process. It places the others and plays jobs there; `hosting.py` is its part
+  for the engine and the trainers.
 * `rollout_host.py`: *rollout hosts* play and score jobs. They ask the engine host for tokens themselves
   (`host_client.py`), by the messages of `exchange.py`.
 * `engine_host.py`: the *engine host* has the engine. `hosted_engine.py` is what the run sees of it, and
   `shipping.py` how weights get there.
+* `trainer_host.py`: with `cluster.updates: at_once` a *trainer host* has the trainer of one set of weights.
+  `hosted_trainers.py` is what the run sees of all, `trainer_hosts.py` starts, calls and watches them,
+  `trainer_files.py` moves their checkpoints, `demonstrations.py` those of a warm start.
 """

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Coroutine, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -14,15 +14,14 @@ from coterie.backends.cluster.code import own_code
 from coterie.backends.cluster.connection import Connection
 from coterie.backends.cluster.settings import ClusterConfig
 from coterie.backends.cluster.wire import received_error, unwrapped
-from coterie.backends.executors.ray.account_client import RunAccount
-from coterie.backends.executors.ray.hosted_engine import HostedEngine, HostedIdleTime
+from coterie.backends.executors.ray.hosting import Hosting
 from coterie.backends.executors.ray.jobs import HostedJob, HostGone, HostHandle
 from coterie.backends.executors.ray.rollout_host import Report, RolloutHost, unpacked
 from coterie.core.config import validate
 from coterie.core.errors import ConfigError, UserError
 from coterie.core.plugins import Plugin, PluginConfig
-from coterie.core.protocols import Engine, ExecutorContext, Rollout, RolloutJob, ScoredRollout
-from coterie.core.rollout.engine_client import STEP, LocalEngineClient
+from coterie.core.protocols import ExecutorContext, Rollout, RolloutJob, ScoredRollout
+from coterie.core.rollout.engine_client import STEP
 
 log = logging.getLogger("coterie")
 OPENED = 300.0
@@ -31,7 +30,7 @@ LOSSES = 3
 """Hosts that may be gone while they play a job; it is taken for the cause then."""
 
 
-class RayExecutor(Plugin):
+class RayExecutor(Hosting, Plugin):
     """Plays jobs on rollout hosts, and moves the engine into a process of its own.
 
     The table `cluster` says where and how many. A host that dies or hangs is replaced, and its jobs are
@@ -48,10 +47,7 @@ class RayExecutor(Plugin):
         table = build.run.cluster if build is not None else None
         self.settings: ClusterConfig = validate(ClusterConfig, table or {}, "cluster")
         self._connection = Connection(self.settings, build.run if build is not None else None)
-        self._engine: HostedEngine
-        self._account: RunAccount
-        self._variables: set[str] = set()
-        """Secret environment variables that hosts get."""
+        self._variables = set()
         self._hosts: list[HostHandle] = []
         self._leaving: list[HostHandle] = []
         """Those that are gone, until others have their jobs."""
@@ -60,7 +56,6 @@ class RayExecutor(Plugin):
         """Those that are not done, by number."""
         self._numbers = self._made = 0
         self._drawn = Counter[int]()
-        """Of the engine client: tokens by step in play."""
         self._warnings: set[tuple[str, int, str]] = set()
         self._sending: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -69,29 +64,6 @@ class RayExecutor(Plugin):
         """Of the cluster since the last training job; the next one's scores carry them to the step's row."""
         self._side = b""
         """The pickled function that makes a rollout side."""
-
-    @property
-    def cluster(self) -> Connection:
-        """Where a trainer's other ranks are; the engine's close disconnects."""
-        return self._connection
-
-    def host_engine(self, engine: Engine, make: Callable[[], Engine], shared: Any) -> LocalEngineClient:
-        """The client of an engine that `make` makes in a process of the cluster.
-
-        Args:
-            shared: what the run has once, as `compose.account.Shared`.
-        """
-        self._connection.named, named = shared.variables.every, shared.variables
-        self._account = RunAccount(shared, self._connection)
-        self._variables = {*named.sides, *self.settings.variables}
-        # An engine that stores files in the run's folder calls a server: it has a budget, a cache and a key.
-        here = hasattr(engine, "use_run_folder")
-        variables = None if here else {*named.engine, *self.settings.variables}
-        self._engine = HostedEngine(make, self._connection, here=here, variables=variables)
-        self._engine.replaced, self._engine.failed = self._reconnect, self._fail
-        client = LocalEngineClient(self._engine, idle_time=HostedIdleTime(self._engine))
-        self._drawn = client.drawn
-        return client
 
     async def open(self, ctx: ExecutorContext) -> None:
         """Start the rollout hosts.

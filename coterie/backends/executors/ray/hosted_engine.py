@@ -17,7 +17,7 @@ from coterie.backends.cluster.records import log_again
 from coterie.backends.cluster.wire import unwrapped
 from coterie.backends.executors.ray.account_client import CLOSE_SECONDS
 from coterie.backends.executors.ray.engine_host import EngineHost
-from coterie.backends.executors.ray.shipping import KeptWeights, Sender, SentWeights
+from coterie.backends.executors.ray.shipping import Elsewhere, KeptWeights, Sender, SentWeights
 from coterie.backends.executors.ray.weight_files import OnDisk, WeightFiles, opened
 from coterie.backends.models import device_memory
 from coterie.core.concurrency.active_rollouts import ActiveRollouts
@@ -115,12 +115,19 @@ class HostedEngine:
         raise RuntimeError("the run's process asks for no tokens with executor 'ray'")
 
     async def load_weights(self, weights: Weights) -> None:
-        sent: SentWeights | OnDisk = await asyncio.to_thread(self._sender.send, weights)
-        await device_memory.make_room()  # it is sent: replicas may start or wake on the trainer's GPUs
-        if self._files is not None and isinstance(sent, SentWeights):
-            sent = await asyncio.to_thread(self._files.store, sent)
-        await self._up()
-        await self.notify("load_weights", self._kept.load(sent))
+        if isinstance(weights.module, Elsewhere):  # they don't pass through this process
+            stored, introduces = await weights.module.send()
+            await device_memory.make_room()
+            await self._up()
+            self._kept.keep(weights.policy, weights.version, stored, introduces=introduces)
+        else:
+            sent: SentWeights | OnDisk = await asyncio.to_thread(self._sender.send, weights)
+            await device_memory.make_room()  # it is sent: replicas may start or wake on the trainer's GPUs
+            if self._files is not None and isinstance(sent, SentWeights):
+                sent = await asyncio.to_thread(self._files.store, sent)
+            await self._up()
+            stored = self._kept.load(sent)
+        await self.notify("load_weights", stored)
         self._codecs.pop(weights.policy, None)  # its context may be known only now
 
     async def before_jobs(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,8 +22,9 @@ class SentWeights:
 
     weights: Weights
     """Without its module, its tokenizer and its tensors."""
-    module: int = -1
-    """Number of the module; -1: none, or an object of another kind, which always travels whole."""
+    module: str = ""
+    """Name of the module, which no other sender gives; empty: none, or an object of another kind, which
+    always travels whole."""
     pickled: bytes = b""
     """The module, the first time that it is sent."""
     state: Mapping[str, Any] | None = None
@@ -35,13 +36,27 @@ class SentWeights:
     @property
     def introduces(self) -> bool:
         """Whether what is sent later needs something of it."""
-        return bool(self.tokenizer or (self.pickled and self.module >= 0))
+        return bool(self.tokenizer or (self.pickled and self.module))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Elsewhere:
+    """Stands for the module of weights that another process has."""
+
+    send: Callable[[], Awaitable[tuple[Any, bool]]]
+    """Lets that process make a `SentWeights`; returns what is stored of it, such as a reference to Ray's
+    object store, and whether it introduces something."""
 
 
 class Sender:
-    """Makes `SentWeights`. It has one receiver, which gets all that it makes, in that order."""
+    """Makes `SentWeights`. It has one receiver, which gets all that it makes, in that order.
 
-    def __init__(self) -> None:
+    Args:
+        name: of this sender, where the receiver has several.
+    """
+
+    def __init__(self, name: str = "") -> None:
+        self._name = name
         self._modules: list[Any] = []
         self._introduced: set[str] = set()
         """Policies whose tokenizers were sent."""
@@ -57,12 +72,17 @@ class Sender:
             return sent
         number = next((n for n, known in enumerate(self._modules) if known is weights.module), -1)
         if number >= 0:
-            return replace(sent, module=number, state=_trained(weights.module, weights.adapter))
+            state = _trained(weights.module, weights.adapter)
+            return replace(sent, module=f"{self._name}/{number}", state=state)
+        name = ""
         if hasattr(weights.module, "named_parameters"):
-            number = len(self._modules)
+            name = f"{self._name}/{len(self._modules)}"
             self._modules.append(weights.module)
-        whole = pickle.dumps(_on_cpu(weights.module), pickle.HIGHEST_PROTOCOL)
-        return replace(sent, module=number, pickled=whole)
+        return replace(sent, module=name, pickled=_whole(weights.module))
+
+
+def _whole(module: Any) -> bytes:
+    return pickle.dumps(_on_cpu(module), pickle.HIGHEST_PROTOCOL)
 
 
 def _trained(module: Any, adapter: str | None) -> dict[str, Any]:
@@ -104,14 +124,18 @@ class KeptWeights:
 
     def load(self, sent: Any) -> Any:
         """Keep a new version, a `SentWeights` or what stands for one; returns what is stored of it."""
-        policy, stored = sent.weights.policy, self._stored(sent)
-        if sent.introduces:
+        stored = self._stored(sent)
+        self.keep(sent.weights.policy, sent.weights.version, stored, introduces=sent.introduces)
+        return stored
+
+    def keep(self, policy: str, version: int, stored: Any, *, introduces: bool) -> None:
+        """Keep a new version that is stored already."""
+        if introduces:
             self.introductions.append(stored)
         versions = self._versions.setdefault(policy, {})
-        self._drop(versions, sent.weights.version)
-        versions[sent.weights.version] = stored
+        self._drop(versions, version)
+        versions[version] = stored
         self._tidy(policy)
-        return stored
 
     def lease(self, policy: str, version: int) -> None:
         self._leases[policy, version] += 1
@@ -141,7 +165,7 @@ class Receiver:
     """Makes weights of what a `Sender` sends."""
 
     def __init__(self) -> None:
-        self._modules: dict[int, Any] = {}
+        self._modules: dict[str, Any] = {}
         self._tokenizers: dict[str, Any] = {}
 
     def receive(self, sent: SentWeights, load: Callable[[bytes], Any] = pickle.loads) -> Weights:
@@ -156,7 +180,7 @@ class Receiver:
         module = self._modules.get(sent.module)
         if sent.pickled and module is None:
             module = load(sent.pickled)
-            if sent.module >= 0:
+            if sent.module:
                 self._modules[sent.module] = module = _on_gpu(module)
         if sent.state is not None:
             _write(module, sent.state)
@@ -179,3 +203,43 @@ def _write(module: Any, state: Mapping[str, Any]) -> None:
     with torch.no_grad():
         for name, tensor in state.items():
             parameters[name].copy_(tensor)
+
+
+# ------------------------------------------------------------------------------------- weights to begin with
+
+
+@dataclass(frozen=True, slots=True)
+class SentSources:
+    """The weights that policies begin with (`from`), each module once. Picklable."""
+
+    weights: Mapping[str, tuple[Weights, int, bytes]]
+    """By policy: the weights without module and tokenizer; the module's number; the pickled tokenizer."""
+    modules: Mapping[int, bytes]
+    """The pickled modules; a folder has none."""
+
+    def of(self, policies: Collection[str]) -> SentSources:
+        """Those of some policies."""
+        kept = {name: source for name, source in self.weights.items() if name in policies}
+        numbers = {number for _, number, _ in kept.values()}
+        return SentSources(kept, {n: data for n, data in self.modules.items() if n in numbers})
+
+    def received(self) -> dict[str, Weights]:
+        """The weights; policies that shared a module share it here."""
+        modules = {number: pickle.loads(data) for number, data in self.modules.items()}
+        return {
+            policy: replace(bare, module=modules.get(number), tokenizer=pickle.loads(tokenizer))
+            for policy, (bare, number, tokenizer) in self.weights.items()
+        }
+
+
+def sent_sources(weights: Mapping[str, Weights]) -> SentSources:
+    """The weights that policies begin with, which may change as soon as this function returns."""
+    modules: list[Any] = []
+    sent = {}
+    for policy, source in weights.items():
+        number = next((n for n, known in enumerate(modules) if known is source.module), len(modules))
+        if number == len(modules) and source.module is not None:
+            modules.append(source.module)
+        bare = replace(source, module=None, tokenizer=None, tensors=None)
+        sent[policy] = bare, number if source.module is not None else -1, pickle.dumps(source.tokenizer)
+    return SentSources(sent, {number: _whole(module) for number, module in enumerate(modules)})

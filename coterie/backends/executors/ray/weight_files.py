@@ -147,7 +147,7 @@ class WeightFiles:
         tensors: dict[str, Any] = {_STATE + name: tensor for name, tensor in (sent.state or {}).items()}
         tensors |= {_TENSORS + name: tensor for name, tensor in sent.tensors or ()}
         pickled = sent.pickled
-        if pickled and sent.module >= 0:  # a module of torch's
+        if pickled and sent.module:  # a module of torch's
             skeleton = io.BytesIO()
             pickler = _Pickler(skeleton)
             pickler.dump(pickle.loads(pickled))

@@ -50,7 +50,7 @@ def read_answers(competition: Competition, file: Path, *, features: Path | None 
 
     Raises:
         DataError: a column or an id is missing, an id is there twice, or the metric is undefined here.
-        MissingExtra: extra `data_science` is not installed.
+        MissingExtra: extra `data-science` is not installed.
     """
     metric = metric_named(competition.metric)
     if metric is None:

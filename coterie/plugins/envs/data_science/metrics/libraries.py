@@ -1,4 +1,4 @@
-"""The libraries of extra `data_science`, imported when a submission is first scored."""
+"""The libraries of extra `data-science`, imported when a submission is first scored."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from coterie.core.errors import MissingExtra
 
-_EXTRA = "data_science"
+_EXTRA = "data-science"
 _BY = "the metrics of environment data_science"
 
 

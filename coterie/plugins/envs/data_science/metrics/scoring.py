@@ -74,7 +74,7 @@ def score(submission: Path | bytes, answers: Answers) -> SubmissionResult:
         answers: of the task.
 
     Raises:
-        MissingExtra: extra `data_science` is not installed.
+        MissingExtra: extra `data-science` is not installed.
     """
     try:
         value = _value(submission, answers)

@@ -1,0 +1,362 @@
+"""The trainer as the run sees it where each set of weights has one (`cluster.updates: at_once`)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from coterie.backends.cluster.actors import OwnActors
+from coterie.backends.cluster.code import own_code
+from coterie.backends.cluster.compact import compact
+from coterie.backends.cluster.connection import Connection
+from coterie.backends.cluster.processes import sets_of, trainer_name
+from coterie.backends.executors.ray.shipping import Elsewhere, SentSources, sent_sources
+from coterie.backends.executors.ray.trainer_files import bring, fetch, marked, parts, remove_parts
+from coterie.backends.executors.ray.trainer_host import Opening
+from coterie.backends.executors.ray.trainer_hosts import Host, TrainerHosts
+from coterie.backends.models import device_memory
+from coterie.core.config import PolicyConfig
+from coterie.core.errors import ConfigError
+from coterie.core.plugins.origin import origin_of, record_origin
+from coterie.core.protocols import ChatFormat, Demonstration, Loss, Trainer, TrainerContext
+from coterie.core.types import Key, Metrics, Sample, Weights
+
+TrainerParts = tuple[Trainer, Loss, ChatFormat]
+"""A trainer, and what its context has of the configuration."""
+OPTIONAL = (
+    *("keep", "drop", "weights_at", "set_progress"),
+    *("begin_with", "optimizer_steps", "bases", "warm_start"),
+)
+"""Members that a trainer may lack."""
+
+
+@runtime_checkable
+class TrainsApart(Protocol):
+    """A trainer whose state can be divided, as `compose.members.TrainsApart`."""
+
+    def same_start(self, policies: Mapping[str, PolicyConfig]) -> Mapping[str, Sequence[str]]:
+        """The policies with the same initial weights."""
+
+    def part_of_state(self, folder: Path, policies: Collection[str]) -> Mapping[str, Path | bytes]:
+        """The files of some policies' state."""
+
+    def join_states(self, parts: Sequence[Path], folder: Path, starts: Mapping[str, Sequence[str]]) -> None:
+        """The state of all policies."""
+
+
+class SettingsApart:
+    """The settings of a trainer whose device holds one set of weights."""
+
+    def __init__(self, settings: Any) -> None:
+        self._settings = settings
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._settings, name)
+
+    def check_size(self, policies: Mapping[str, PolicyConfig], *more: Any) -> None:
+        """Refuse a set that a device can't hold, as the settings do."""
+        for names in sets_of(policies, gpus=False).values():
+            self._settings.check_size({name: policies[name] for name in names}, *more)
+
+
+class HostedTrainers:
+    """A `Trainer` whose work is done by trainer hosts, one for each set of weights.
+
+    `hosted_trainers` makes one. Where it is opened without a cluster, as by `coterie export`, the trainer of
+    this process does the work.
+
+    Args:
+        plain: the trainer of this process.
+        make: makes the same in any process. Picklable.
+    """
+
+    def __init__(self, plain: Any, make: Callable[[], TrainerParts], connection: Connection) -> None:
+        self._plain, self._make, self._connection = plain, make, connection
+        self.failed: Callable[[BaseException], None] = lambda error: None
+        """Called with the error that ends the run, since a trainer host is lost."""
+        self._hosts: TrainerHosts | None = None
+        """None: the trainer of this process is open, or none."""
+        self._policies: tuple[str, ...] = ()
+        self._starts: dict[str, tuple[str, ...]] = {}
+        """The policies with the same initial weights, by the first; they may be in several sets."""
+        self._sources: SentSources | None = None
+        settings = getattr(plain, "config", None)
+        self.config = SettingsApart(settings) if hasattr(settings, "check_size") else settings
+        record_origin(self, origin_of(plain))
+
+    # --------------------------------------------------------------------------------------------------- life
+
+    def begin_with(self, weights: Mapping[str, Weights]) -> None:
+        """Copy the weights of policies with a `from`; `open` sends them to the trainers."""
+        self._sources = sent_sources(weights)
+
+    async def open(self, ctx: TrainerContext) -> None:
+        """Start a trainer for each set of weights, and open all at once.
+
+        Raises:
+            UserError: a process can't be started or is lost.
+            Exception: what the first trainer that can't be opened has raised.
+        """
+        self._policies = tuple(ctx.policies)
+        if not self._connection.connected:
+            await self._plain.open(ctx)
+            return
+        gpus = bool(self._connection.ray.cluster_resources().get("GPU", 0.0))
+        self._hosts = hosts = TrainerHosts(self._connection, self.failed)
+        await hosts.start(sets_of(ctx.policies, gpus=gpus))
+        sources, self._sources = self._sources, None
+        secrets = self._connection.secrets(self._connection.settings.variables)
+        code = own_code()
+        openings = {host: self._opening(host, ctx, sources) for host in hosts.hosts}
+        opened = await hosts.all(
+            [hosts.raw(host, "open", code, opening, secrets) for host, opening in openings.items()]
+        )
+        for host, versions in zip(hosts.hosts, opened, strict=True):
+            host.versions = versions
+        device_memory.occupy(self, ())  # so that an engine asks them to leave the GPUs that both have
+        starts = await hosts.all([hosts.trainer(hosts.hosts[0], "same_start", dict(ctx.policies))])
+        self._starts = {name: tuple(policies) for name, policies in starts[0].items()}
+
+    def _opening(self, host: Host, ctx: TrainerContext, sources: SentSources | None) -> bytes:
+        planned, number, rooms = self._connection.rooms(), 1, {}
+        while (name := trainer_name(host.name, number)) in planned:
+            rooms[f"rank {number}"] = planned[name]
+            number += 1
+        nothing: Any = None
+        policies = {name: ctx.policies[name] for name in host.policies}
+        opening = Opening(
+            name=host.name,
+            make=self._make,
+            ctx=replace(ctx, policies=policies, loss=nothing, chat=nothing),
+            actors=OwnActors(self._connection.settings, rooms),
+            sources=None if sources is None else sources.of(host.policies),
+        )
+        try:
+            return bytes(self._connection.ray.cloudpickle.dumps(opening))
+        except Exception as error:  # what is pickled raises what it likes
+            raise ConfigError(
+                "the trainer can't be sent elsewhere",
+                path="cluster.updates",
+                why=f"{type(error).__name__}: {error}",
+                fix="keep what can't be pickled out of the configuration, or set cluster.updates=in_turn",
+            ) from error
+
+    async def close(self) -> None:
+        """Close all trainers, and end their processes."""
+        if self._hosts is None:
+            await self._plain.close()
+            return
+        device_memory.vacate(self)
+        hosts, self._hosts = self._hosts, None
+        await hosts.close()
+
+    async def offload(self) -> None:
+        """Free the memory of all trainers' GPUs until they compute again, if their settings say so."""
+        hosts = self._hosts
+        if hosts is not None and isinstance(self._plain, device_memory.Offloads):
+            await hosts.all([hosts.trainer(host, "offload") for host in hosts.hosts])
+
+    # ------------------------------------------------------------------------------------------------ updates
+
+    async def update(self, samples: Mapping[str, Sequence[Sample]], step: int) -> dict[str, Metrics]:
+        """Update all sets of weights at once, each on the samples of its policies."""
+        hosts = self._hosts
+        if hosts is None:
+            updated: dict[str, Metrics] = await self._plain.update(samples, step)
+            return updated
+        await device_memory.reclaim()  # replicas with the GPUs of trainers sleep
+        calls = [
+            hosts.trainer(
+                host, "update", {n: [*rows] for n, rows in samples.items() if n in host.policies}, step
+            )
+            for host in hosts.hosts
+        ]
+        metrics = {name: values for part in await hosts.all(calls) for name, values in part.items()}
+        return {name: metrics[name] for name in self._policies if name in metrics}
+
+    async def annotate(self, samples: Sequence[Sample], name: str) -> dict[Key, np.ndarray]:
+        """The annotations of samples, each by the trainer of its policy, at once."""
+        hosts = self._hosts
+        if hosts is None:
+            annotated: dict[Key, np.ndarray] = await self._plain.annotate(samples, name)
+            return annotated
+        await device_memory.reclaim()
+        by_host: dict[Host, list[Sample]] = {}
+        for sample in samples:
+            by_host.setdefault(hosts.of(sample.policy), []).append(sample)
+        calls = [hosts.trainer(host, "annotate", rows, name) for host, rows in by_host.items()]
+        return {key: values for part in await hosts.all(calls) for key, values in part.items()}
+
+    def set_progress(self, share: float) -> None:
+        """Tell all trainers the share of the token budget that is spent."""
+        if self._hosts is None:
+            self._plain.set_progress(share)
+        else:
+            self._all_now("set_progress", share)
+
+    def optimizer_steps(self, samples: int, siblings: int) -> int:
+        """Optimiser steps of one update, for `coterie plan`."""
+        return int(self._plain.optimizer_steps(samples, siblings))
+
+    def _all_now(self, method: str, *arguments: Any) -> list[Any]:
+        assert self._hosts is not None
+        hosts = self._hosts
+        answers = hosts.now({host: ("call", method, compact(arguments)) for host in hosts.hosts})
+        return [hosts.taken(host, answer) for host, answer in answers.items()]
+
+    # ------------------------------------------------------------------------------------------------ weights
+
+    def weights(self, policy: str) -> Weights:
+        """The version of a policy's weights, and what lets its trainer send them to the engine."""
+        if self._hosts is None:
+            weights: Weights = self._plain.weights(policy)
+            return weights
+        return self._elsewhere(policy, self._hosts.of(policy).versions[policy])
+
+    def _elsewhere(self, policy: str, version: int, kept: int | None = None) -> Weights:
+        return Weights(policy=policy, version=version, module=Elsewhere(partial(self._send, policy, kept)))
+
+    async def _send(self, policy: str, version: int | None) -> tuple[Any, bool]:
+        """A reference to weights in Ray's object store, and whether they introduce something."""
+        hosts = self._hosts
+        assert hosts is not None, "they are sent while the trainers are open"
+        host = hosts.of(policy)
+        answer, stored = host.handle.send.options(num_returns=2).remote(policy, version)
+        introduces = (await hosts.all([hosts.awaited(host, answer)]))[0]
+        return stored, bool(introduces)
+
+    def keep(self, policy: str) -> None:
+        """Keep a policy's present weights, in its trainer."""
+        self._of_policy("keep", policy)
+
+    def drop(self, policy: str, version: int) -> None:
+        """Forget a kept version."""
+        self._of_policy("drop", policy, version)
+
+    def _of_policy(self, method: str, policy: str, *arguments: Any) -> None:
+        if self._hosts is None:
+            getattr(self._plain, method)(policy, *arguments)
+        else:
+            self._hosts.trainer_now(self._hosts.of(policy), method, policy, *arguments)
+
+    @contextmanager
+    def weights_at(self, policy: str, version: int) -> Iterator[Weights]:
+        """The weights of a kept version."""
+        if self._hosts is None:
+            with self._plain.weights_at(policy, version) as weights:
+                yield weights
+        else:
+            yield self._elsewhere(policy, version, version)
+
+    def digest(self) -> dict[str, str]:
+        """sha256 of each policy's weights."""
+        if self._hosts is None:
+            digests: dict[str, str] = self._plain.digest()
+            return digests
+        merged = {name: digest for part in self._all_now("digest") for name, digest in part.items()}
+        return {name: merged[name] for name in self._policies if name in merged}
+
+    # -------------------------------------------------------------------------------------------------- files
+
+    def save(self, folder: Path) -> None:
+        """Write the state that one trainer of all policies would write."""
+        hosts = self._hosts
+        if hosts is None:
+            self._plain.save(folder)
+            return
+        folders = parts(folder, [host.name for host in hosts.hosts])
+        for host in hosts.hosts:
+            self._written(host, "save", (), {}, folders[host.name])
+        self._plain.join_states([*folders.values()], folder, self._starts)
+        remove_parts(folder)
+
+    def export(self, policy: str, folder: Path, *, merge: bool = False) -> None:
+        """Write a Hugging Face folder or a PEFT adapter."""
+        if self._hosts is None:
+            self._plain.export(policy, folder, merge=merge)
+        else:
+            self._written(self._hosts.of(policy), "export", (policy,), {"merge": merge}, Path(folder))
+
+    def _written(self, host: Host, method: str, before: Any, named: Any, folder: Path) -> None:
+        with marked(folder) as mark:
+            arguments = method, compact((before, named)), folder.resolve(), mark
+            fetch(self._caller(host), self._caller(host)("write", *arguments), folder)
+
+    def _caller(self, host: Host) -> Callable[..., Any]:
+        hosts = self._hosts
+        assert hosts is not None
+        return lambda method, *arguments: hosts.now({host: (method, *arguments)})[host]
+
+    def load(self, folder: Path) -> None:
+        """Restore a state, whether one trainer wrote it or several."""
+        hosts = self._hosts
+        if hosts is None:
+            self._plain.load(folder)
+            return
+        for host in hosts.hosts:
+            bring(self._caller(host), self._plain.part_of_state(folder, host.policies))
+        for host, versions in hosts.now({host: ("load",) for host in hosts.hosts}).items():
+            host.versions = versions
+
+    # --------------------------------------------------------------------------------------------- warm start
+
+    def bases(self) -> Mapping[str, Sequence[str]]:
+        """The policies with the same initial weights, which may be in several sets."""
+        if self._hosts is None:
+            bases: Mapping[str, Sequence[str]] = self._plain.bases()
+            return bases
+        return self._starts
+
+    async def warm_start(
+        self, policy: str, demonstrations: Callable[[int], Sequence[Demonstration]], config: Any
+    ) -> Metrics:
+        """Train initial weights in each trainer that has policies with them: all take the same steps.
+
+        The demonstrations of a step are made once all trainers ask for them.
+        """
+        hosts = self._hosts
+        if hosts is None:
+            alone: Metrics = await self._plain.warm_start(policy, demonstrations, config)
+            return alone
+        alike = next((group for group in self._starts.values() if policy in group), (policy,))
+        firsts = [(host, [name for name in host.policies if name in alike]) for host in hosts.hosts]
+        training = {host: names[0] for host, names in firsts if names}
+        serving = self._demonstrated([*training], demonstrations)
+        warmed = [hosts.raw(host, "warm_start", first, config) for host, first in training.items()]
+        _, metrics, *_ = await hosts.all([serving, *warmed])  # its error is the cause of all others
+        return metrics  # type: ignore[no-any-return]
+
+    async def _demonstrated(
+        self, training: Sequence[Host], demonstrations: Callable[[int], Sequence[Demonstration]]
+    ) -> None:
+        """Answer what trainers ask for, until all have ended."""
+        hosts, asking = self._hosts, [*training]
+        while asking and hosts is not None:
+            steps = await asyncio.gather(*(hosts.raw(host, "wanted") for host in asking))
+            wanted = {host: step for host, step in zip(asking, steps, strict=True) if step is not None}
+            try:
+                made = {step: await asyncio.to_thread(demonstrations, step) for step in {*wanted.values()}}
+            except BaseException:
+                await asyncio.gather(*(hosts.raw(host, "give_up") for host in wanted))
+                raise
+            sent = {step: compact(rows) for step, rows in made.items()}
+            await asyncio.gather(*(hosts.raw(host, "give", sent[step]) for host, step in wanted.items()))
+            asking = [*wanted]
+
+
+def hosted_trainers(
+    plain: Trainer, make: Callable[[], TrainerParts], connection: Connection
+) -> HostedTrainers:
+    """A `HostedTrainers` with the optional members that the trainer has: `isinstance` asks its class."""
+    lacking: dict[str, Any] = {name: None for name in OPTIONAL if getattr(plain, name, None) is None}
+    hosted: HostedTrainers = type(HostedTrainers.__name__, (HostedTrainers,), lacking)(
+        plain, make, connection
+    )
+    return hosted

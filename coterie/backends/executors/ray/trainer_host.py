@@ -1,0 +1,273 @@
+"""The actor that has the trainer of one set of weights (`cluster.updates: at_once`).
+
+The trainer lives in a thread with an event loop of its own. So the actor answers while the trainer computes,
+and a process that gives no answer hangs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import pickle
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from inspect import isawaitable
+from pathlib import Path
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+from coterie.backends.cluster.actors import OwnActors
+from coterie.backends.cluster.code import Code, use_code
+from coterie.backends.cluster.compact import compact
+from coterie.backends.cluster.records import Record, Records
+from coterie.backends.cluster.wire import Answered, answered, sent_error
+from coterie.backends.executors.ray.demonstrations import Wanted
+from coterie.backends.executors.ray.shipping import Sender, SentSources, SentWeights
+from coterie.backends.executors.ray.trainer_files import HostFiles, Listed, Stated
+from coterie.core.plugins.origin import closed, plugin_call, plugin_open
+from coterie.core.protocols import TrainerContext
+from coterie.core.training.lifetime import RARELY
+from coterie.core.types import Metrics
+
+T = TypeVar("T")
+
+
+@runtime_checkable
+class UsesCluster(Protocol):
+    """A trainer that starts its other ranks on a cluster."""
+
+    def use_cluster(self, cluster: Any) -> None:
+        """Take what starts actors, before `open`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What a trainer host makes its trainer of. Picklable."""
+
+    name: str
+    """Of the set of weights."""
+    make: Callable[[], Any]
+    """Makes the trainer, its loss and its chat format."""
+    ctx: TrainerContext
+    """With the policies of the set alone; without loss and chat format."""
+    actors: OwnActors
+    """Starts the other ranks."""
+    sources: SentSources | None
+    """The weights of a `from`."""
+
+
+class TrainerHost:
+    """A trainer in a process of its own, a Ray actor. All but `send` answers as `wire.answered` says."""
+
+    process = "a trainer's process"
+
+    def __init__(self) -> None:
+        self._records = Records(logging.INFO)
+        self._files = HostFiles()
+        self._wanted: Wanted | None = None
+        self._trainer: Any = None
+        self._policies: tuple[str, ...] = ()
+        self._sender: Sender
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name="trainer", daemon=True).start()
+
+    async def _inside(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the trainer's thread; several run in the order in which they came."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+    async def _called(self, method: str, *arguments: Any) -> Any:
+        """Call a method of the trainer, in its thread."""
+        with plugin_call(self._trainer, method):
+            result = getattr(self._trainer, method)(*arguments)
+            return await result if isawaitable(result) else result
+
+    # -------------------------------------------------------------------------------------------- the trainer
+
+    @answered
+    async def begin(self, process: str) -> int:
+        """Keep what is logged here; returns the process id.
+
+        Args:
+            process: this one, in words.
+        """
+        self.process = process
+        self._records.keep()
+        gc.set_threshold(*RARELY)  # as in the run's process
+        return os.getpid()
+
+    @answered
+    async def open(self, code: Code, opening: bytes, variables: Mapping[str, str]) -> dict[str, int]:
+        """Make and open the trainer; returns the versions of its policies.
+
+        Args:
+            opening: the pickled `Opening`.
+            variables: environment variables with secrets.
+        """
+        return await self._inside(self._open(code, opening, variables))
+
+    async def _open(self, code: Code, data: bytes, variables: Mapping[str, str]) -> dict[str, int]:
+        os.environ.update(variables)
+        use_code(code)
+        opening: Opening = pickle.loads(data)
+        self._trainer, loss, chat = opening.make()
+        self._policies, self._sender = tuple(opening.ctx.policies), Sender(opening.name)
+        if isinstance(self._trainer, UsesCluster):
+            self._trainer.use_cluster(opening.actors)
+        if opening.sources is not None and opening.sources.weights:
+            await self._called("begin_with", opening.sources.received())
+        with plugin_open(self._trainer):
+            await self._trainer.open(replace(opening.ctx, loss=loss, chat=chat))
+        return self._versions()
+
+    def _versions(self) -> dict[str, int]:
+        with plugin_call(self._trainer, "weights"):
+            return {policy: self._trainer.weights(policy).version for policy in self._policies}
+
+    @answered
+    async def call(self, method: str, arguments: bytes) -> tuple[bytes, dict[str, int]]:
+        """Call a method of the trainer.
+
+        Args:
+            arguments: pickled.
+
+        Returns:
+            what it returned, pickled, and the versions of the policies.
+        """
+
+        async def work() -> tuple[bytes, dict[str, int]]:
+            result = await self._called(method, *pickle.loads(arguments))
+            return compact(result), self._versions()
+
+        return await self._inside(work())
+
+    async def send(self, policy: str, version: int | None) -> tuple[Answered, SentWeights | None]:
+        """Weights for the engine: whether they introduce something, as `answered`; and the weights.
+
+        Args:
+            version: a kept one; None: the present one.
+        """
+        try:
+            sent = await self._inside(self._send(policy, version))
+        except Exception as error:
+            return (False, sent_error(error, f"in {self.process}")), None
+        return (True, sent.introduces), sent
+
+    async def _send(self, policy: str, version: int | None) -> SentWeights:
+        with ExitStack() as held:
+            if version is None:
+                weights = await self._called("weights", policy)
+            else:
+                weights = held.enter_context(await self._called("weights_at", policy, version))
+            return self._sender.send(weights)
+
+    @answered
+    async def records(self, patience: float) -> list[Record]:
+        """What was logged here, once there is something, or after `patience` seconds."""
+        return await self._records.next(patience)
+
+    @answered
+    async def alive(self) -> None:
+        """Answer."""
+
+    @answered
+    async def close(self) -> list[Record]:
+        """Close the trainer; returns what was logged."""
+        self._records.end()
+        if self._wanted is not None:
+            self._wanted.end()
+        if self._trainer is not None:
+            await self._inside(closed(self._trainer))
+        self._files.clear()
+        return self._records.take()
+
+    # ----------------------------------------------------------------------------------------- the warm start
+
+    @answered
+    async def warm_start(self, policy: str, config: Any) -> Metrics:
+        """`warm_start` of the trainer, whose demonstrations `wanted` asks for."""
+        self._wanted = wanted = Wanted()
+        try:
+            warmed: Metrics = await self._inside(
+                self._called("warm_start", policy, wanted.demonstrations, config)
+            )
+            return warmed
+        finally:
+            wanted.end()
+
+    @answered
+    async def wanted(self) -> int | None:
+        """The next step whose demonstrations the trainer asks for; None: the warm start is over."""
+        while self._wanted is None:  # `warm_start` comes first, and both are on their way
+            await asyncio.sleep(0.01)
+        return await self._wanted.next()
+
+    @answered
+    async def give(self, demonstrations: bytes) -> None:
+        """The demonstrations of the step that `wanted` gave, pickled."""
+        assert self._wanted is not None, "`wanted` comes first"
+        self._wanted.give(pickle.loads(demonstrations))
+
+    @answered
+    async def give_up(self) -> None:
+        """There are no demonstrations for the step that `wanted` gave: the trainer raises an error."""
+        if self._wanted is not None:
+            self._wanted.end()
+
+    # -------------------------------------------------------------------------------------------------- files
+
+    @answered
+    async def write(self, method: str, arguments: bytes, folder: Path, mark: bytes) -> Listed | None:
+        """Let a method of the trainer write files; see `HostFiles.target`.
+
+        Args:
+            method: `save` or `export`.
+            arguments: pickled: those before the folder, and those by keyword.
+
+        Returns:
+            the sizes of the files, by name, which `read` gives; None: they are in `folder`.
+        """
+
+        async def work() -> Listed | None:
+            target = self._files.target(folder, mark)
+            before, named = pickle.loads(arguments)
+            with plugin_call(self._trainer, method):
+                getattr(self._trainer, method)(*before, target, **named)
+            return self._files.listed(target) if target != folder else None
+
+        return await self._inside(work())
+
+    @answered
+    async def read(self, name: str, start: int, size: int) -> bytes:
+        """A piece of a file that `write` has listed."""
+        return await asyncio.to_thread(self._files.read, name, start, size)
+
+    @answered
+    async def take(self, files: Mapping[str, Stated | bytes]) -> list[str]:
+        """Take the files of a state; returns those that this process doesn't see, which `append` brings."""
+        return self._files.take(files)
+
+    @answered
+    async def append(self, name: str, piece: bytes) -> None:
+        """The next piece of a file."""
+        await asyncio.to_thread(self._files.append, name, piece)
+
+    @answered
+    async def load(self) -> dict[str, int]:
+        """Load the state whose files were taken; returns the versions."""
+
+        async def work() -> dict[str, int]:
+            await self._called("load", self._files.folder)
+            return self._versions()
+
+        try:
+            return await self._inside(work())
+        finally:
+            self._files.clear()
+
+    @answered
+    async def clear(self) -> None:
+        """Remove the files of `write`, which were read."""
+        self._files.clear()
