@@ -160,3 +160,12 @@ def test_mathchat_learns_on_each_seed_and_the_pages_say_it():
     for row in rows:
         before, after = (row[when]["sampled"]["mean"] for when in ("before", "after"))
         assert f"| {row['seed']} | {before:.3f} | {after:.3f} |" in page
+
+
+def test_the_page_has_what_packages_cost_a_program():
+    page = (RESULTS.parents[1] / "docs" / "sandbox.md").read_text(encoding="utf-8")
+    for row in stored("sandbox_packages")["rows"]:
+        names = ("print(1)", "a judged run", "import pandas", "import pandas, sklearn.ensemble", "pipeline")
+        cells = [f"{row['ms'][name]:,.0f}" if name in row["ms"] else "–" for name in names]
+        cells += [f"{row['open_ms']:,.0f}", f"{row['idle_worker_mb']:.0f} MB"]
+        assert f"| {' | '.join(cells)} |" in page, row["setting"]
