@@ -319,9 +319,9 @@ _PUBLIC = {
         SystemFault TooManyMissing UserError did_you_mean
     """,
     "coterie.core.types": """
-        TEAM Action Annotations Call ComponentKind Credit Decision Fault Finding HistoryEntry JointAction
-        Key Message Metrics Node Prompt Request RewardWeights RoleInput Sample Sampling Score Scores Span
-        Step Task Tree Weights all_passed
+        TEAM Action Annotations Call ComponentKind Credit Decision Fault Finding HistoryEntry JointAction Key
+        Message Metrics Node Prompt Request RewardWeights RoleInput Sample Sampling Score Scores Span Step
+        Task Tree Weights all_passed
     """,
     "coterie.core.types.digest": "digest",
     "coterie.core.types.seeding": "generator seed64",
@@ -391,7 +391,6 @@ __all__ = ["__version__", "hookimpl", *_LAZY]
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return getattr(import_module(_LAZY[name]), name)
-    # With `name` and `obj` Python says what was meant.
     raise AttributeError(f"module 'coterie' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
 
 
