@@ -394,3 +394,18 @@ def test_replicas_on_the_trainers_gpus_sleep_before_an_update() -> None:
             device_memory.withdraw(sleeper)
 
     failing(update)
+
+
+def test_all_trainers_leave_their_gpus_for_an_engine() -> None:
+    left: list[tuple[str, ...]] = []
+
+    class Leaving(TorchTrainer):
+        async def offload(self) -> None:
+            left.append(tuple(self._policies))
+
+    async def room(trainers: HostedTrainers, connection: StandIn) -> None:
+        await trainers.offload()
+        assert sorted(left) == [("a", "b"), ("full",)]
+        assert trainers in device_memory._occupied
+
+    failing(room, cls=Leaving)
