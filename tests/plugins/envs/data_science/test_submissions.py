@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import pickle
 import re
@@ -317,6 +318,12 @@ def test_a_file_is_read_by_its_path(prices, tmp_path):
     assert "there is no file submission.csv" in score(file, prices).why
     file.write_bytes(csv_of(TRUTH))
     assert score(file, prices).value == 0.0
+
+
+def test_nothing_is_unpacked(prices, tmp_path):
+    file = tmp_path / "submission.csv.gz"
+    file.write_bytes(gzip.compress(csv_of(TRUTH)))
+    assert "is no CSV text" in score(file, prices).why
 
 
 def test_what_is_no_plain_file_is_not_read(prices, tmp_path):

@@ -127,7 +127,6 @@ def _rows(file: BinaryIO, most_rows: int | None, numbers: list[int] | None) -> A
             na_filter=False,
             skipinitialspace=True,
             encoding="utf-8",
-            compression=None,
             engine="c",
         )
     except frames.errors.EmptyDataError:
@@ -137,6 +136,6 @@ def _rows(file: BinaryIO, most_rows: int | None, numbers: list[int] | None) -> A
         raise Invalid(f"the file is no table in CSV: {text}") from None
 
 
-def _stripped(cells: Iterable[Any]) -> NDArray[np.object_]:
-    """Without surrounding white space; a row that ends early has no text there."""
-    return np.array([cell.strip() if isinstance(cell, str) else "" for cell in cells], dtype=object)
+def _stripped(cells: Iterable[str]) -> NDArray[np.object_]:
+    """Without surrounding white space; a row that ends early has the text "" there."""
+    return np.array([cell.strip() for cell in cells], dtype=object)
