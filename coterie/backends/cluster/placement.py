@@ -9,6 +9,8 @@ from coterie.core.errors import ConfigError
 
 RUN = "run"
 """The name of the run's process, with rank 0 of the trainer; it is on the first node."""
+TRAINER = "trainer"
+"""The first word of the names of ranks of which no one is the run's process (`cluster.updates: at_once`)."""
 CLOSE = 1e-9
 """CPUs by which sums of fractions may miss."""
 MOST_TRIES = 50_000

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from coterie.backends.cluster.placement import RUN, Node, Process
+from coterie.backends.cluster.placement import RUN, TRAINER, Node, Process
 from coterie.backends.cluster.settings import ClusterConfig
 from coterie.backends.cluster.shared_folder import check_weights
 from coterie.backends.models.bases import bases_of
@@ -120,7 +120,7 @@ def sets_of(policies: Mapping[str, PolicyConfig], *, gpus: bool) -> dict[str, tu
 
 def trainer_name(name: str, rank: int = 0) -> str:
     """The name of the process with a rank of a set's trainer."""
-    return f"trainer {name}/{rank}"
+    return f"{TRAINER} {name}/{rank}"
 
 
 def _trainers(

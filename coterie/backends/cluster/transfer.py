@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from coterie.backends.cluster.placement import RUN, Process
+from coterie.backends.cluster.placement import RUN, TRAINER, Process, kind_of
 from coterie.backends.cluster.settings import ClusterConfig
 
 
@@ -29,7 +29,7 @@ def transfer_of(settings: ClusterConfig, processes: Sequence[Process]) -> Transf
     Args:
         processes: of the run, as they are placed.
     """
-    replicas = [process for process in processes if "/" in process.name]
+    replicas = [each for each in processes if "/" in each.name and kind_of(each) != TRAINER]
     onward = ", and from there through the object store to the replicas" if replicas else ""
     if settings.weights == "disk":
         place = settings.weights_folder or "the run's folder"
@@ -46,7 +46,7 @@ def transfer_of(settings: ClusterConfig, processes: Sequence[Process]) -> Transf
 
 def _reason(processes: Sequence[Process], replicas: Sequence[Process]) -> str:
     """Why nothing is faster between these GPUs."""
-    trainer = next((process.gpus for process in processes if process.name == RUN), 0)
+    trainer = any(process.gpus for process in processes if kind_of(process) in (RUN, TRAINER))
     if any(replica.shares for replica in replicas):
         return (
             "replicas are on GPUs of the trainer, where NCCL connects no two processes, and executor 'ray' "

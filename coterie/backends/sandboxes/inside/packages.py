@@ -82,7 +82,7 @@ def load(
         del sys.path[len(sys.path) - len(folders) :]
     sys.path_importer_cache.clear()
     if "tempfile" in sys.modules:
-        sys.modules["tempfile"].tempdir = None  # a program has its own
+        setattr(sys.modules["tempfile"], "tempdir", None)  # noqa: B010 - a program has its own
 
 
 def _kept(proc: int) -> dict[str, int]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -61,6 +61,15 @@ class Slow(TorchTrainer):
     def digest(self) -> dict[str, str]:
         time.sleep(1.6)
         return super().digest()
+
+
+class Leaving(TorchTrainer):
+    """A trainer that tells when an engine asks it to leave its GPU."""
+
+    left: ClassVar[list[tuple[str, ...]]] = []
+
+    async def offload(self) -> None:
+        self.left.append(tuple(self._policies))
 
 
 @pytest.fixture(autouse=True)
@@ -397,15 +406,10 @@ def test_replicas_on_the_trainers_gpus_sleep_before_an_update() -> None:
 
 
 def test_all_trainers_leave_their_gpus_for_an_engine() -> None:
-    left: list[tuple[str, ...]] = []
-
-    class Leaving(TorchTrainer):
-        async def offload(self) -> None:
-            left.append(tuple(self._policies))
-
     async def room(trainers: HostedTrainers, connection: StandIn) -> None:
+        Leaving.left.clear()
         await trainers.offload()
-        assert sorted(left) == [("a", "b"), ("full",)]
+        assert sorted(Leaving.left) == [("a", "b"), ("full",)]
         assert trainers in device_memory._occupied
 
     failing(room, cls=Leaving)

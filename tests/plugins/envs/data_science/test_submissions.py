@@ -419,5 +419,5 @@ def test_what_is_not_known_is_missing_and_not_0():
 )
 def test_without_the_extra_the_error_names_it(module, get, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, module, None)
-    with pytest.raises(MissingExtra, match=r"coterie\[data_science\]"):
+    with pytest.raises(MissingExtra, match=r"coterie\[data-science\]"):
         get()
