@@ -110,7 +110,8 @@ def test_a_run_on_a_cluster_is_the_run_in_one_process(cluster, local, tmp_path, 
         assert rows(tmp_path / "ray")[-1]["curriculum/level"] > 0
 
 
-@pytest.mark.parametrize("kills", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("kills", [False, True])
 def test_weights_in_files_of_a_disk_change_nothing(cluster, local, tmp_path, monkeypatch, kills):
     """Versions that steps in play are pinned to included; an engine that is lost is given them again."""
     killed = kill_engine(monkeypatch, "serving", signal.SIGKILL) if kills else []

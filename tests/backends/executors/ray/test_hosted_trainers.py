@@ -138,13 +138,14 @@ def test_two_sets_of_weights_are_updated_at_once_and_by_one_trainer_in_turn(clus
     ("team", "more"),
     [
         ("adapters", ()),
-        pytest.param("tabular", ("schedule.max_staleness=1",), marks=pytest.mark.long),
-        pytest.param("adapters", ("schedule.max_staleness=1",), marks=pytest.mark.long),
-        pytest.param("reference", (), marks=pytest.mark.long),
-        pytest.param("full", (), marks=pytest.mark.long),
-        pytest.param("adapters", ("trainer.ranks=2",), marks=pytest.mark.long),
+        ("tabular", ("schedule.max_staleness=1",)),
+        ("adapters", ("schedule.max_staleness=1",)),
+        ("reference", ()),
+        ("full", ()),
+        ("adapters", ("trainer.ranks=2",)),
     ],
 )
+@pytest.mark.long  # test_trainers_apart.py has trainers of tensors with threads for processes
 def test_trainers_of_their_own_give_the_run_of_one(cluster, local, tmp_path, team, more):
     on_ray(tmp_path / "ray", team, AT_ONCE, *more)
     alike(local(team, *more), tmp_path / "ray")
