@@ -69,7 +69,7 @@ $(VENV)/.ray: $(STAMP)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[ray]"
 	touch $@
 
-test-ray: $(VENV)/.ray  ## runs on a Ray cluster of this machine (5 minutes and, once, the install)
+test-ray: $(VENV)/.ray  ## runs on a Ray cluster of this machine (6 minutes and, once, the install)
 	$(BIN)/python -m pytest -n0 -m "ray and not long" tests
 
 test-coach: setup  ## chat models, the coach and mathematics against servers with faults (2 minutes)
