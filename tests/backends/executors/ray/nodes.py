@@ -1,7 +1,8 @@
-"""A Ray cluster of several nodes on this machine, for tests."""
+"""A Ray cluster of several nodes on this machine, and faults of its processes, for tests."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 from coterie.backends.cluster.connection import QUIET
 from coterie.backends.engines.tabular import TabularEngine
 from coterie.backends.executors.ray.executor import RayExecutor
+from coterie.backends.executors.ray.hosted_engine import HostedEngine
 from coterie.core.types import Action, Call, Request, Step
 from tests.games import Matrix
 
@@ -194,3 +196,49 @@ def placed(monkeypatch: pytest.MonkeyPatch, nodes: Nodes) -> dict[str, Any]:
 
     monkeypatch.setattr(RayExecutor, "_new_host", new_host)
     return places
+
+
+class Faults:
+    """Kills and freezes hosts and the engine, one process at each of several moments.
+
+    Moments are counted: a host gets jobs (the process is serving then), weights are loaded (syncing), a step
+    has ended (idle).
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, planned: dict[int, tuple[str, int]]) -> None:
+        self.planned, self.moments = planned, 0
+        self.done: list[tuple[str, str, int]] = []
+        """(process, its state, signal)"""
+        self.executor: RayExecutor | None = None
+        hand, load, faults = RayExecutor._hand, HostedEngine.load_weights, self
+
+        async def handed(executor: RayExecutor, host: Any, jobs: list[Any]) -> None:
+            faults.executor = executor
+            faults.strike("serving", host)
+            await hand(executor, host, jobs)
+
+        async def loaded(engine: HostedEngine, weights: Any) -> None:
+            loading = asyncio.ensure_future(load(engine, weights))
+            await asyncio.sleep(0)
+            faults.strike("syncing")
+            await loading
+
+        monkeypatch.setattr(RayExecutor, "_hand", handed)
+        monkeypatch.setattr(HostedEngine, "load_weights", loaded)
+
+    def progress(self, *_: Any) -> None:
+        self.strike("idle")
+
+    def strike(self, state: str, host: Any = None) -> None:
+        self.moments += 1
+        if self.executor is None or self.moments not in self.planned:
+            return
+        victim, how = self.planned[self.moments]
+        host = host or self.executor._hosts[0]
+        with suppress(ProcessLookupError):  # it was gone before its death was known
+            os.kill(self.pid_of(victim, host), how)
+            self.done.append((victim, state, how))
+
+    def pid_of(self, victim: str, host: Any) -> int:
+        assert self.executor is not None
+        return int(host.pid if victim == "host" else self.executor._engine.pid)

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -28,6 +27,7 @@ from coterie.backends.executors.ray.hosted_engine import HostedEngine
 from coterie.backends.executors.ray.weight_files import WeightFiles
 from coterie.core.errors import ConfigError, UserError
 from coterie.recipes import load
+from tests.backends.executors.ray.nodes import Faults
 from tests.ray_cluster import local_cluster
 from tests.test_resume import MATRIX, rollouts, rows, same, weights
 
@@ -203,48 +203,6 @@ def test_the_jobs_of_a_killed_host_are_played_again(
     same_but_for_the_cluster(alone, tmp_path / "ray")
     lost = [row.get("cluster/hosts_lost") for row in rows(tmp_path / "ray")]
     assert [n for n in lost if n is not None] == [1.0]
-
-
-class Faults:
-    """Kills and freezes hosts and the engine, one process at each of several moments.
-
-    Moments are counted: a host gets jobs (the process is serving then), weights are loaded (syncing), a step
-    has ended (idle).
-    """
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, planned: dict[int, tuple[str, int]]) -> None:
-        self.planned, self.moments = planned, 0
-        self.done: list[tuple[str, str, int]] = []
-        """(process, its state, signal)"""
-        self.executor: RayExecutor | None = None
-        hand, load, faults = RayExecutor._hand, HostedEngine.load_weights, self
-
-        async def handed(executor: RayExecutor, host: Any, jobs: list[Any]) -> None:
-            faults.executor = executor
-            faults.strike("serving", host)
-            await hand(executor, host, jobs)
-
-        async def loaded(engine: HostedEngine, weights: Any) -> None:
-            loading = asyncio.ensure_future(load(engine, weights))
-            await asyncio.sleep(0)
-            faults.strike("syncing")
-            await loading
-
-        monkeypatch.setattr(RayExecutor, "_hand", handed)
-        monkeypatch.setattr(HostedEngine, "load_weights", loaded)
-
-    def progress(self, *_: Any) -> None:
-        self.strike("idle")
-
-    def strike(self, state: str, host: Any = None) -> None:
-        self.moments += 1
-        if self.executor is None or self.moments not in self.planned:
-            return
-        victim, how = self.planned[self.moments]
-        host = host or self.executor._hosts[0]
-        with suppress(ProcessLookupError):  # it was gone before its death was known
-            os.kill(host.pid if victim == "host" else self.executor._engine.pid, how)
-            self.done.append((victim, state, how))
 
 
 def test_a_host_that_takes_the_place_of_another_is_begun_once(cluster, local, tmp_path, monkeypatch):
