@@ -93,8 +93,10 @@ def fills(step):
         (2, ("schedule.record_every=3",), "the checkpoint of step 2", 0),
     )),
     (4, (), "the checkpoint of step 4", 2),
-    (3, ("schedule.record_every=2",), "rollouts/step-000004.jsonl.gz", 2),
-    (3, ("schedule.evaluate_every=4",), "eval/step-000004.json", 2),
+    *(pytest.param(*case, marks=pytest.mark.long) for case in (
+        (3, ("schedule.record_every=2",), "rollouts/step-000004.jsonl.gz", 2),
+        (3, ("schedule.evaluate_every=4",), "eval/step-000004.json", 2),
+    )),
 ])  # fmt: skip
 def test_a_full_disk_is_told_with_the_last_checkpoint_and_the_run_resumes(
     tmp_path, command, step, settings, what, saved

@@ -287,7 +287,7 @@ RUNS = {
     "transformers' decoder": ("plan_path", "--scale", "smoke", LARGER, "engine.decoder=transformers"),
 }
 """What is planned and then run. Each differs in who owns which weights, or in what is kept beside them."""
-SHORT = ("quickstart", "adapters in bf16", "a value head")
+SHORT = ("quickstart", "adapters in bf16")
 """Those that `make test` runs."""
 QUICK = ("schedule.steps=1", "schedule.evaluate_every=0", "schedule.record_every=0")
 """What is changed to be quick, and changes no tensor that a run keeps."""

@@ -163,7 +163,9 @@ def eventually(condition, seconds=4.0):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="vLLM and the reaper are for Linux")
-@pytest.mark.parametrize("end", ["kill", pytest.param("terminate", marks=pytest.mark.long), "interrupt"])
+@pytest.mark.parametrize(
+    "end", ["kill", *(pytest.param(end, marks=pytest.mark.long) for end in ("terminate", "interrupt"))]
+)
 def test_marked_processes_end_with_their_parent_however_it_ends(end):
     parent = subprocess.Popen(
         [sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True, start_new_session=True

@@ -119,7 +119,7 @@ def test_a_model_of_a_hub_that_refuses_connections(code: str, tmp_path: Path) ->
 
 @pytest.mark.torch
 @pytest.mark.parametrize(("status", "reason"), [
-    pytest.param(500, "answers 500", marks=pytest.mark.long), (None, "does not answer (waited 2 s")
+    (500, "answers 500"), pytest.param(None, "does not answer (waited 2 s", marks=pytest.mark.long)
 ])  # fmt: skip
 def test_a_hub_that_is_ill(status: int | None, reason: str, tmp_path: Path) -> None:
     pytest.importorskip("transformers")

@@ -81,6 +81,7 @@ ELSEWHERE = {
     "ranks": "test_ranks.py",
     "patience": "test_rank_program.py",
     "attention": "test_probe.py",
+    "offload_in_rollouts": "test_offloading.py",
     "context": "test_loading.py",
 }
 

@@ -106,7 +106,7 @@ def same(ours: Any, expected: Any) -> None:
         assert metrics[name] == pytest.approx(number, rel=1e-9, abs=1e-9), name
 
 
-@pytest.mark.parametrize("packing", [True, False])
+@pytest.mark.parametrize("packing", [True, pytest.param(False, marks=pytest.mark.long)])
 @pytest.mark.parametrize("train", ["full", "lora"])
 def test_a_device_with_less_memory_gives_the_same_result(
     train: str, packing: bool, monkeypatch: pytest.MonkeyPatch, caplog: Any
