@@ -162,7 +162,8 @@ async def nothing(self, ctx=None):
 
 
 @pytest.mark.parametrize(("members", "message"), [
-    pytest.param({"play": in_turn}, "one job after the other", marks=pytest.mark.long), ({"play": one_for_all}, "for the job train-"),
+    pytest.param({"play": in_turn}, "one job after the other", marks=pytest.mark.long),
+    ({"play": one_for_all}, "for the job train-"),
     ({"play": with_exceptions}, "swallowed an exception"), ({"play": renamed}, "raised RuntimeError("),
     ({"play": wrapped}, "wrapped: the job broke"), ({"play": cancels}, "nobody asked for that"),
     ({"play": cancels_all}, "nobody asked for that"), ({"play": exits}, "raised SystemExit: 3"),
