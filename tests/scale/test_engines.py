@@ -52,7 +52,7 @@ def run(settings: tuple[str, ...], folder: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-LONG = ("deepspeed", "torch, 2 ranks", "vllm, deepspeed stage 3")
+LONG = ("deepspeed", "torch, 2 ranks", "vllm, deepspeed stage 3", "vllm, torch, 2 ranks")
 """Pairs whose parts others have, too."""
 
 

@@ -98,7 +98,7 @@ LONG = [(0, "float32", 1), (1, "bfloat16", 1), (2, "bfloat16", 1), (3, "bfloat16
     ("stage", "dtype", "ranks", "long"),
     [
         (2, "bfloat16", 1, False),
-        (3, "float32", 1, False),
+        pytest.param(3, "float32", 1, False, marks=pytest.mark.long),
         *(pytest.param(*case, True, marks=pytest.mark.long) for case in LONG),
     ],
 )

@@ -259,6 +259,7 @@ def test_a_killed_replica_leaves_its_requests_to_the_other(runner, two):
     assert time.monotonic() > before
 
 
+@pytest.mark.long
 def test_a_sync_interrupted_half_way_ends_with_the_new_weights_everywhere(runner, two, monkeypatch):
     """A worker is killed between two files of a sync."""
     first, _ = servers(two)
