@@ -32,6 +32,11 @@ class Placement(NamedTuple):
         return sum(node.gpus for node in self.nodes)
 
     @property
+    def shared(self) -> bool:
+        """Whether replicas are on the trainer's GPUs, as they are on a machine with no others."""
+        return self.settings.layout == "colocate" and self.gpus > 0
+
+    @property
     def transfer(self) -> Transfer:
         """How weights go to the engine."""
         from coterie.backends.cluster.transfer import transfer_of

@@ -96,7 +96,7 @@ def _write_task(folder: Path, split: Split, number: int, seed: int) -> Record:
     _write(answers / "reference.csv", {"id": ids[TRAIN:], "target": guess})
     of_labels = table.target.dtype.kind == "U"
     return {
-        "prompt": _prompt(family, table),
+        "prompt": _prompt(name, family, table),
         "answer": None,
         "metadata": {
             "task_id": name,
@@ -118,11 +118,11 @@ def _write_task(folder: Path, split: Split, number: int, seed: int) -> Record:
     }
 
 
-def _prompt(family: Family, table: Table) -> str:
+def _prompt(name: str, family: Family, table: Table) -> str:
     (train, targets), (test, _) = table.rows("train"), table.rows("test")
     columns = ", ".join(f"`{name}`" for name in train)
     return f"""Description
-A synthetic data set. {family.story} Predict it from the other columns.
+A synthetic data set, {name}. {family.story} Predict it from the other columns.
 
 Evaluation
 Submissions are evaluated on {family.evaluation}

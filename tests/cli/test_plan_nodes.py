@@ -82,3 +82,17 @@ def test_sets_of_weights_that_are_updated_in_turn_are_told_with_the_setting() ->
     at_once = coterie("plan", MATRIX, *TWO, "cluster.updates=at_once").stdout
     assert "updated in turn" not in at_once
     assert "trainer row/0" in at_once and "trainer column/0" in at_once
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("leaves", "generation"), [("none", "9.98 GB"), ("auto", "9.6 GB")])
+def test_replicas_on_the_trainers_gpus_are_there_in_the_figures_too(leaves: str, generation: str) -> None:
+    """Of 24 GB vLLM reserves .4; weights, masters and moments of 27.4 M parameters stay, .384 GB, or leave."""
+    size = "hidden_size: 512, layers: 8, heads: 8, head_dim: 64, mlp_size: 1536, context: 2048"
+    policy = f"{{model: {{init: qwen3, {size}, tokenizer: bytes}}, train: full, lora: null, dtype: bfloat16}}"
+    nodes = ["--with", "ray", "--nodes", "1", "--node-gpus", "2", "--node-cpus", "16", "--gpu-memory", "24"]
+    settings = [f"policies.shared={policy}", "cluster.layout=colocate", "engine={type: vllm, replicas: 2}"]
+    trainer = f"trainer={{type: torch, ranks: 2, offload_in_rollouts: {leaves}}}"
+    shown = coterie("plan", "plan_path", *nodes, *settings, trainer).stdout
+    assert f"generation: {generation}" in shown and "they share GPUs 0 and 1" in shown
+    assert ("leave the GPU for the host's memory, 0.384 GB" in shown) == (leaves == "auto")

@@ -81,6 +81,14 @@ class DsPack(Plugin):
         files = {name: str(folder / f"{name}.jsonl") for name in SPLITS}
         existing = {name: file for name, file in files.items() if Path(file).is_file()}
         if existing:
+            shares = {"val_share", "test_share", "split_ignore"} & config.model_fields_set
+            if shares:
+                raise ConfigError(
+                    f"{folder} has its own splits: {', '.join(existing)}",
+                    path=f"{path}.{min(shares)}",
+                    why="shares divide a single file, or DSBench's folder",
+                    fix="remove it, or name one of its files as path",
+                )
             if split not in existing:
                 why = f"it has {', '.join(existing)}"
                 raise ConfigError(f"{folder} has no split '{split}'", path=f"{path}.path", why=why)

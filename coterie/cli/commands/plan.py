@@ -123,6 +123,8 @@ def command(
         counts = count(run)
         if not yes:
             check_size(counts)
+        if placement is not None and placement.shared:
+            gpus = getattr(run.trainer.config, "ranks", 1)  # type: ignore[attr-defined]
         planned = "cuda" if gpus is not None or given else None
         memory = footprint(run, counts, device=planned, gpu=gpu_memory * GB, gpus=gpus)
     capacity = Capacity(gpus or memory.layout.needed, gpu_memory * GB)

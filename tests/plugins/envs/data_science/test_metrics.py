@@ -165,6 +165,7 @@ BEST_AND_WORST = [
     ("mae", [1, 2], [1, 2], 0.0, [4, 5], 3.0),
     ("median_ae", [1, 2, 3], [1, 2, 3], 0.0, [2, 3, 99], 1.0),
     ("mape", [1, -2], [1, -2], 0.0, [2, -4], 1.0),
+    ("mape", [1e-20, 2], [1e-20, 2], 0.0, [2e-20, 2], 0.5),
     ("smape", [1, 0], [1, 0], 0.0, [-1, 2], 200.0),
     ("r2", [1, 2, 3], [1, 2, 3], 1.0, [3, 2, 1], -3.0),
     ("pearson", [1, 2, 4], [2, 4, 8], 1.0, [-1, -2, -4], -1.0),
@@ -315,6 +316,8 @@ def test_several_targets_count_by_their_mean(metric, definition, tmp_path):
 def test_names_may_be_written_otherwise():
     for name in ("ROC-AUC", " roc auc ", "AUC"):
         assert metric_named(name).name == "auc"
+    assert {metric_named(name).name for name in ("MAP @ 3", "map-@3", "map@3")} == {"map@3"}
+    assert {metric_named(name).name for name in ("S-MAPE", "smape", " s_mape ")} == {"smape"}
     assert metric_named("MAP@3").name == "map@3" and metric_named("map@12").form.k == 12
     assert [metric_named(name) for name in ("map@k", "map@0", "map@", "rmsee", "")] == [None] * 5
     assert set(ALIASES.values()) <= set(METRICS) and not set(ALIASES) & set(METRICS)

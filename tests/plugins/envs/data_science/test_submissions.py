@@ -300,11 +300,36 @@ def test_one_of_several_labels_is_right(tmp_path):
 def test_the_files_decide_how_the_id_column_is_called(tmp_path):
     """The prompt of playground-series-s3e3 joins on EmployeeNumber; files may have `id`."""
     columns = {"id": [1, 2], "Attrition": [0, 1]}
-    answers = answers_of(tmp_path, columns, "auc", id_column="EmployeeNumber", targets="Attrition")
+    answers = answers_of(tmp_path, columns, "auc", task_id="playground-series-s3e3")
     for name in ("id", "EmployeeNumber"):
         assert score(csv_of({name: [1, 2], "Attrition": [0.1, 0.2]}), answers).value == 1.0
     both = csv_of({"id": [1, 2], "EmployeeNumber": [1, 2], "Attrition": [0.1, 0.2]})
     assert "is there twice" in score(both, answers).why
+
+
+def test_an_id_column_that_the_record_names_is_there(tmp_path):
+    with pytest.raises(DataError, match="field 'PassengerID': there is no such column; did you mean"):
+        answers_of(
+            tmp_path, {"row": [1, 2], "PassengerId": [1, 2], "y": [3, 4]}, "mae", id_column="PassengerID"
+        )
+
+
+@pytest.mark.parametrize(
+    ("metric", "values", "more", "why"),
+    [
+        ("accuracy", ["a", "b", "c"], {"labels": ["a", "b"]}, "'c' is no label"),
+        ("qwk", [1, 2, 3], {"labels": ["low", "high"]}, "'low' is no grade"),
+        ("mae", [1, 2, 3], {"targets": ["y", "y"]}, "names one twice"),
+        ("accuracy", ["a", "b", "c"], {"labels": ["a", "a"]}, "names one twice"),
+    ],
+)
+def test_what_a_record_says_fits_its_answers(tmp_path, metric, values, more, why):
+    with pytest.raises(DataError, match=why):
+        answers_of(tmp_path, {"id": [1, 2, 3], "y": values}, metric, **more)
+
+
+def test_a_path_that_no_file_can_have_is_no_file(prices):
+    assert "is no plain file" in score(Path("a\0b.csv"), prices).why
 
 
 def test_a_target_may_have_the_name_of_the_prompt_s_example(tmp_path):
@@ -354,7 +379,7 @@ def test_a_gigabyte_is_not_read(prices, tmp_path):
         out.truncate(1_000_000_000)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     result = score(file, prices)
-    assert "has 1,000 MB, and at most 1 MB are read" in result.why
+    assert "has 1,000,000,000 bytes, and at most 1," in result.why
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # KiB
 
 

@@ -82,6 +82,10 @@ def _complete(competition: Competition, metric: Metric, names: list[str]) -> Com
     A prompt may name another id column than the files have. The files decide, and a submission may use
     either name.
     """
+    if competition.id_stated and competition.id not in names:
+        raise Invalid(
+            f"there is no such column; {did_you_mean(competition.id, names)}", column=competition.id
+        )
     id_column = competition.id if competition.id in names else names[0]
     filtered = competition.rows[0] if competition.rows else ""
     special = {id_column, competition.answer, filtered}

@@ -17,6 +17,9 @@ class Competition:
     """A name that `metric_named` knows, e.g. `rmsle` or `map@3`."""
     id: str = ""
     """Column that joins submission and answers; empty: the first column of the answers."""
+    id_stated: bool = field(default=False, compare=False)
+    """Whether the record itself names it: the answers have it then. DSBench's files may have another one than
+    its prompts say."""
     targets: tuple[str, ...] = ()
     """Columns that are predicted; empty: all columns of the answers but the id and the row filter's."""
     labels: tuple[str, ...] = ()

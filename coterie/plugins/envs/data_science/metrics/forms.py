@@ -14,6 +14,8 @@ from coterie.plugins.envs.data_science.metrics.competition import Competition
 
 _SUM = 0.05
 """How far from 1 the probabilities of a row may sum. The sample submission of LMSYS has three times 0.33."""
+_ROUNDING = 1e-9
+"""Of sums of floats."""
 _LISTED = 12
 """Labels that a message lists."""
 _AS_IN_TRAIN = "write labels as the train set does"
@@ -109,7 +111,7 @@ class Labels:
     """
 
     def answers(self, column: Column, competition: Competition) -> NDArray[np.object_]:
-        return _known_labels(column)
+        return _labels(column, competition.labels) if competition.labels else _known_labels(column)
 
     def predictions(self, column: Column, answers: Any, competition: Competition) -> NDArray[np.object_]:
         if competition.labels:
@@ -142,6 +144,9 @@ class Grades:
     """Whole numbers with an order."""
 
     def answers(self, column: Column, competition: Competition) -> NDArray[np.float64]:
+        words = [label for label in competition.labels if not _is_number(label)]
+        if words:
+            raise Invalid(f"'{words[0]}' is no grade: the labels are numbers", column=column.name)
         values = self.predictions(column, None, competition)
         if np.ptp(values) == 0:
             raise _equal(column, competition)
@@ -226,7 +231,7 @@ def distributions(columns: list[Column], competition: Competition) -> NDArray[np
     """
     values = np.stack([Probabilities().predictions(column, None, competition) for column in columns], axis=1)
     sums = values.sum(axis=1)
-    wrong = np.abs(sums - 1.0) > _SUM
+    wrong = np.abs(sums - 1.0) > _SUM + _ROUNDING
     if wrong.any():
         row = int(np.argmax(wrong))
         columns[0].refuse(

@@ -124,12 +124,19 @@ ALIASES: Mapping[str, str] = {
 """Other names. The mean over columns is what several targets mean anyway."""
 
 
+def _squashed(name: str) -> str:
+    return re.sub(r"[\s_-]+", "", name.lower())
+
+
+_SQUASHED = {_squashed(name): name for name in (*METRICS, *ALIASES)}
+
+
 def metric_named(text: str) -> Metric | None:
     """The metric of a name such as `rmsle`, `ROC-AUC` or `MAP@3`; None: there is none.
 
-    Case counts nothing, and a space or hyphen is an underscore.
+    Case, spaces, hyphens and underscores count nothing.
     """
-    name = re.sub(r"[\s-]+", "_", text.strip().lower())
+    name = _SQUASHED.get(_squashed(text), _squashed(text))
     ranked = re.fullmatch(r"map@([1-9]\d{0,3})", name)
     if ranked is None:
         return METRICS.get(ALIASES.get(name, name)) if name != "map@k" else None

@@ -67,7 +67,11 @@ def competition_of(metadata: Mapping[str, Any], *, file: str, line: int) -> Comp
         field = ".".join(map(str, ("metadata", *first["loc"])))
         raise DataError(file, line, field, first["msg"], fix="see docs/data_science.md") from None
     given: dict[str, Any] = {_NAMES.get(key, key): value for key, value in read.items()}
+    given["id_stated"] = "id" in given
     given |= {key: tuple(value) for key, value in given.items() if isinstance(value, list)}
+    for key in ("targets", "labels"):
+        if len(set(given.get(key, ()))) < len(given.get(key, ())):
+            raise DataError(file, line, f"metadata.{key}", "names one twice", fix="name each once")
     if "rows" in given:
         [given["rows"]] = given["rows"].items()
     if known is None and "metric" not in given:
@@ -81,7 +85,7 @@ def competition_of(metadata: Mapping[str, Any], *, file: str, line: int) -> Comp
     competition = replace(known, **given) if known is not None else Competition(**given)
     metric = metric_named(competition.metric)
     if metric is None:
-        fix = did_you_mean(competition.metric.lower(), {*METRICS, *ALIASES})
+        fix = did_you_mean(competition.metric.lower(), {*METRICS, *ALIASES, "map@3"} - {"map@k"})
         raise DataError(file, line, "metadata.metric", f"there is no metric '{competition.metric}'", fix=fix)
     _check_scale(competition, metric.direction == "higher", file, line)
     return replace(competition, metric=metric.name)

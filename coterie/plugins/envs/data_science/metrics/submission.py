@@ -75,8 +75,9 @@ def _opened(source: Path | bytes, most_bytes: int | None, follow: bool) -> Binar
         descriptor = os.open(source, flags if follow else flags | os.O_NOFOLLOW)
     except FileNotFoundError:
         raise Invalid(f"there is no file {source.name}") from None
-    except OSError as error:
-        raise Invalid(f"{source.name} is no plain file that can be read ({error.strerror})") from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        reason = getattr(error, "strerror", None) or error
+        raise Invalid(f"{source.name} is no plain file that can be read ({reason})") from None
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
@@ -92,7 +93,10 @@ def _check_size(size: int, most_bytes: int | None) -> None:
     if not size:
         raise Invalid("the file is empty; write a header and a row for each id")
     if most_bytes is not None and size > most_bytes:
-        raise Invalid(f"the file has {size / 1e6:,.0f} MB, and at most {most_bytes / 1e6:,.0f} MB are read")
+        raise Invalid(
+            f"the file has {size:,} bytes, and at most {most_bytes:,} are read; write a row for each id of "
+            "the test set, and no other"
+        )
 
 
 def _header(file: BinaryIO) -> list[str]:
