@@ -87,7 +87,7 @@ def test_sets_of_weights_that_are_updated_in_turn_are_told_with_the_setting() ->
 @pytest.mark.torch
 @pytest.mark.parametrize(("leaves", "generation"), [("none", "9.98 GB"), ("auto", "9.6 GB")])
 def test_replicas_on_the_trainers_gpus_are_there_in_the_figures_too(leaves: str, generation: str) -> None:
-    """Of 24 GB vLLM reserves .4; weights, masters and moments of 27.4 M parameters stay, .384 GB, or leave."""
+    """Of 24 GB vLLM takes .4; weights, masters and moments of 27.4 M parameters, .384 GB, stay or leave."""
     size = "hidden_size: 512, layers: 8, heads: 8, head_dim: 64, mlp_size: 1536, context: 2048"
     policy = f"{{model: {{init: qwen3, {size}, tokenizer: bytes}}, train: full, lora: null, dtype: bfloat16}}"
     nodes = ["--with", "ray", "--nodes", "1", "--node-gpus", "2", "--node-cpus", "16", "--gpu-memory", "24"]

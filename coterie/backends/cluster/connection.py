@@ -266,7 +266,8 @@ class Connection:
                 f"the cluster has had no room for {name} for {seconds:g} s",
                 path="cluster",
                 why=f"{free.get('CPU', 0.0):g} CPUs and {free.get('GPU', 0.0):g} GPUs are free, on all nodes",
-                fix="add nodes, or resume the run and take less (cluster.workers)",
+                fix="add nodes, or resume the run and take less (cluster.workers); where enough is free, the "
+                "machine is too busy to start a process in that time: raise cluster.timeout",
             ) from error
 
     def remove(self, handle: Any) -> None:

@@ -42,7 +42,7 @@ def check_weights(settings: ClusterConfig) -> None:
             "nothing is written to this folder",
             path=FOLDER,
             why=f"cluster.weights is {settings.weights}",
-            fix="set cluster.weights=disk, or remove it",
+            fix="set cluster.weights=disk, or remove it (cluster.weights_folder=null)",
         )
 
 

@@ -40,6 +40,14 @@ ENVIRONMENT = {
 }
 """Variables of programs with packages: one thread each, since there is a program for each CPU. And joblib
 (`n_jobs` of scikit-learn) starts no processes, whose locks would need /dev/shm."""
+_SYSTEM = {"/"} | {
+    f"/{name}"
+    for name in (
+        "bin", "boot", "dev", "etc", "home", "lib", "lib64", "opt", "proc", "root", "run", "sbin", "sys",
+        "tmp", "usr", "var",
+    )
+}  # fmt: skip
+"""Folders that are no place for packages: programs would see what is none of theirs."""
 FOLDERS_OF_PYTHON = (sys.base_prefix, sys.base_exec_prefix, "/usr", "/usr/local")
 """Folders with a Python and what is installed for it, which programs see in part."""
 _WHOLE = (".dist-info", ".egg-info", ".libs", ".data")
@@ -83,8 +91,7 @@ def find(packages: Sequence[str | Path], path: str = "sandbox.packages") -> Pack
     """
     names, folders = split(packages)
     for folder in folders:
-        if not os.path.isdir(folder):
-            raise ConfigError(f"there is no folder {folder}", fix="name one that exists", path=path)
+        _check_folder(folder, path)
     named = [requirement_of(name, path) for name in names]
     distributions = _with_dependencies(named, path)
     shown: dict[str, None] = {}
@@ -106,10 +113,32 @@ def find(packages: Sequence[str | Path], path: str = "sandbox.packages") -> Pack
     )
 
 
+def _check_folder(folder: str, path: str) -> None:
+    """Raise ConfigError for a folder that is not there, or that has more than packages."""
+    if not os.path.isdir(folder):
+        fix = "name the folder that it is in" if os.path.isfile(folder) else "name one that exists"
+        raise ConfigError(f"there is no folder {folder}", fix=fix, path=path)
+    fix = "name a folder that holds packages for programs alone"
+    if folder in _SYSTEM or folder.startswith(("/dev/", "/proc/", "/sys/")):
+        raise ConfigError(f"{folder} is a folder of the system", path=path, fix=fix)
+    ours = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+    if f"{ours}/".startswith(f"{folder}/"):
+        why = f"{folder} has it, and programs never see it"
+        raise ConfigError("programs can't import Coterie", path=path, why=why, fix=fix)
+
+
 def requirement_of(text: str, path: str) -> Requirement:
     """A named distribution. Raises ConfigError for what is no name."""
     try:
-        return Requirement(text)
+        requirement = Requirement(text)
+        if requirement.marker is not None or requirement.url is not None:
+            what = "a condition" if requirement.marker is not None else "an address"
+            raise ConfigError(
+                f"'{text}' has {what}, and programs see what is installed",
+                path=path,
+                fix=f"write {requirement.name}{requirement.specifier}",
+            )
+        return requirement
     except InvalidRequirement as error:
         raise ConfigError(
             f"'{text}' names no distribution",

@@ -131,6 +131,13 @@ class LocalSandbox(Plugin):
             pool = Pool(count, alone=False, packages=packages, preload=_judge(), without=self._without)
             await self._start(pool)
         except (OSError, LostWorker) as error:
+            if packages.modules and isinstance(error, LostWorker):
+                raise ConfigError(
+                    "no worker of the sandbox has come through the imports that it makes ahead",
+                    path=f"{self._path}.packages",
+                    why=f"{error}, and it imports {', '.join(packages.modules)}",
+                    fix="name other modules in preload; with preload: [] each program imports for itself",
+                ) from error
             raise SystemFault(f"no worker of the sandbox can be started: {error}") from error
         missing = ", no ".join(protection.name for protection in self.report() if not protection.active)
         log.warning(

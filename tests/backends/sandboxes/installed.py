@@ -55,6 +55,8 @@ def environment(site: Path) -> Path:
     install(site, "threads", {"threads.py": "import threading, time\n" + _THREAD})
     install(site, "descriptors", {"descriptors.py": "import os\nheld = os.open('/', os.O_RDONLY)\n"})
     install(site, "temporary", {"temporary.py": "import tempfile\nPLACE = tempfile.gettempdir()\n"})
+    install(site, "children", {"children.py": "import subprocess\nsubprocess.Popen(['/bin/sleep', '60'])\n"})
+    install(site, "forks", {"forks.py": "import os\nos.fork()\n"})
     install(site, "sharing", {"sharing.py": "import mmap\nheld = mmap.mmap(-1, 4096)\n"})
     return site
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import coterie
 from coterie.backends.sandboxes import distributions, room
 from coterie.backends.sandboxes.local import LocalSandbox
 from coterie.core.errors import ConfigError
@@ -150,6 +151,13 @@ WRONG = {
     "needy": ("needy requires absent-thing, which is not installed", "pip install absent-thing"),
     "edited": ("edited is installed in editable mode", "without -e"),
     "unlisted": ("doesn't say which files are its own", "--force-reinstall unlisted"),
+    "alpha; python_version < '3'": ("has a condition", "write alpha"),
+    "alpha @ http:x": ("has an address", "write alpha"),
+    "/proc": ("/proc is a folder of the system", "holds packages for programs alone"),
+    "/": ("/ is a folder of the system", "holds packages for programs alone"),
+    str(Path(coterie.__file__).parents[1]): ("programs can't import Coterie", "holds packages"),
+    str(Path(coterie.__file__).parent / "cli" / ".."): ("programs can't import Coterie", "holds packages"),
+    __file__: ("there is no folder", "name the folder that it is in"),
     "/no/such/folder": ("there is no folder /no/such/folder", "name one that exists"),
 }
 
@@ -193,6 +201,8 @@ UNUSABLE = {
     "raises": "RuntimeError: no such engine",
     "threads": "its import leaves 1 threads",
     "descriptors": "its import leaves 1 open descriptors",
+    "children": "its import starts a process",
+    "forks": "its import starts a process",
     "sharing": "its import leaves 1 places of shared memory",
 }
 

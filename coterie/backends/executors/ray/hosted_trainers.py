@@ -23,9 +23,10 @@ from coterie.backends.executors.ray.trainer_host import Opening
 from coterie.backends.executors.ray.trainer_hosts import Host, TrainerHosts
 from coterie.backends.models import device_memory
 from coterie.core.config import PolicyConfig
-from coterie.core.errors import ConfigError
-from coterie.core.plugins.origin import origin_of, record_origin
+from coterie.core.errors import ConfigError, UserError
+from coterie.core.plugins.origin import origin_of, plugin_call, record_origin
 from coterie.core.protocols import ChatFormat, Demonstration, Loss, Trainer, TrainerContext
+from coterie.core.rollout.contracts import refuse
 from coterie.core.types import Key, Metrics, Sample, Weights
 
 TrainerParts = tuple[Trainer, Loss, ChatFormat]
@@ -122,6 +123,9 @@ class HostedTrainers:
             host.versions = versions
         device_memory.occupy(self, ())  # so that an engine asks them to leave the GPUs that both have
         starts = await hosts.all([hosts.trainer(hosts.hosts[0], "same_start", dict(ctx.policies))])
+        if not isinstance(starts[0], Mapping):
+            fix = "return a mapping: the policies with the same initial weights, by the first of them"
+            refuse(self._plain, "same_start", starts[0], fix)
         self._starts = {name: tuple(policies) for name, policies in starts[0].items()}
 
     def _opening(self, host: Host, ctx: TrainerContext, sources: SentSources | None) -> bytes:
@@ -274,8 +278,21 @@ class HostedTrainers:
         folders = parts(folder, [host.name for host in hosts.hosts])
         for host in hosts.hosts:
             self._written(host, "save", (), {}, folders[host.name])
-        self._plain.join_states([*folders.values()], folder, self._starts)
+        with plugin_call(self._plain, "join_states"):
+            self._plain.join_states([*folders.values()], folder, self._starts)
         remove_parts(folder)
+        self._check_joined(folder)
+
+    def _check_joined(self, folder: Path) -> None:
+        """Raise PluginError for a state that couldn't be loaded: all work would be lost with it."""
+        for host in self._hosts.hosts if self._hosts is not None else ():
+            try:
+                files = self._plain.part_of_state(folder, host.policies)
+            except UserError as error:
+                files = error
+            if isinstance(files, UserError) or not files:
+                fix = "write a state into the folder, which part_of_state divides for each trainer's policies"
+                refuse(self._plain, "join_states", files or None, fix)
 
     def export(self, policy: str, folder: Path, *, merge: bool = False) -> None:
         """Write a Hugging Face folder or a PEFT adapter."""

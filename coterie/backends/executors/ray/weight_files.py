@@ -108,6 +108,9 @@ def opened(connection: Connection, folder: Path | None) -> WeightFiles | None:
             what, path=FOLDER, fix="name a folder that all nodes see, or give the run one (--out)"
         )
     name = "sent_weights"
+    if settings.weights_folder and not place.is_dir():
+        what = f"there is no folder {place}"
+        raise ConfigError(what, path=FOLDER, fix="make it, on a disk that all nodes see, or correct the name")
     if settings.weights_folder:  # two runs may name one folder
         of = str(folder.resolve()) if folder is not None else uuid.uuid4().hex
         name = f"coterie-weights-{hashlib.sha256(of.encode()).hexdigest()[:12]}"

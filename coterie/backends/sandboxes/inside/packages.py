@@ -67,14 +67,20 @@ def load(
     os.environ.update(environment)
     sys.meta_path.insert(0, Shown(shown, folders))  # type: ignore[arg-type]
     sys.dont_write_bytecode = True
-    before = _kept(proc)
+    before, me, childless = _kept(proc), os.getpid(), not _has_children()
     sys.path.extend(folders)
     try:
         for name in modules:
             try:
                 importlib.import_module(name)
             except BaseException as error:
+                if os.getpid() != me:
+                    os._exit(0)
                 raise Unusable(name, f"{type(error).__name__}: {error}") from error
+            if os.getpid() != me:  # a fork that the import has made: there is one worker
+                os._exit(0)
+            if childless and _has_children():
+                raise Unusable(name, "its import starts a process")
             for what, count in _kept(proc).items():
                 if count > before[what]:
                     raise Unusable(name, f"its import leaves {count - before[what]} {what}")
@@ -83,6 +89,14 @@ def load(
     sys.path_importer_cache.clear()
     if "tempfile" in sys.modules:
         setattr(sys.modules["tempfile"], "tempdir", None)  # noqa: B010 - a program has its own
+
+
+def _has_children() -> bool:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def _kept(proc: int) -> dict[str, int]:

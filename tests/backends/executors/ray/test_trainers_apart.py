@@ -26,7 +26,7 @@ from coterie.backends.models.compute_threads import compute
 from coterie.backends.models.policy import WarmStart
 from coterie.backends.trainers.torch_trainer import TorchTrainer
 from coterie.compose.members import CountsOptimizerSteps, TakesWeights, WarmStarts
-from coterie.core.errors import ConfigError, UserError
+from coterie.core.errors import ConfigError, PluginError, UserError
 from coterie.core.protocols import TrainerContext
 from coterie.core.protocols.trainer import FollowsBudget, KeepsVersions
 from coterie.plugins.losses.ppo_clip import PPOClip
@@ -61,6 +61,20 @@ class Slow(TorchTrainer):
     def digest(self) -> dict[str, str]:
         time.sleep(1.6)
         return super().digest()
+
+
+class Lossy(TorchTrainer):
+    """A trainer that joins states to nothing."""
+
+    def join_states(self, *arguments: Any) -> None:
+        pass
+
+
+class Silent(TorchTrainer):
+    """A trainer that returns nothing."""
+
+    def same_start(self, policies: Any) -> Any:
+        return None
 
 
 class Leaving(TorchTrainer):
@@ -413,3 +427,17 @@ def test_all_trainers_leave_their_gpus_for_an_engine() -> None:
         assert trainers in device_memory._occupied
 
     failing(room, cls=Leaving)
+
+
+def test_a_state_that_could_not_be_loaded_is_refused_when_it_is_saved(tmp_path: Path) -> None:
+    async def save(trainers: HostedTrainers, connection: StandIn) -> None:
+        with pytest.raises(PluginError, match="join_states") as error:
+            trainers.save(tmp_path / "state")
+        assert "part_of_state divides" in str(error.value)
+
+    failing(save, cls=Lossy)
+
+
+def test_a_trainer_that_does_not_say_which_weights_are_alike_is_named() -> None:
+    with pytest.raises(PluginError, match="same_start"):
+        failing(lambda trainers, connection: None, cls=Silent)

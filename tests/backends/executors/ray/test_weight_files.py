@@ -323,6 +323,10 @@ def test_an_engine_host_in_place_of_another_gets_its_weights_from_the_files(
 
 def test_two_runs_share_a_folder_and_a_run_without_one_is_refused(tmp_path: Path) -> None:
     shared = OnFiles(ClusterConfig(weights="disk", weights_folder=str(tmp_path / "shared")))
+    with pytest.raises(ConfigError, match="there is no folder") as missing:
+        opened(shared, tmp_path / "first")  # type: ignore[arg-type]
+    assert missing.value.path == "cluster.weights_folder" and not (tmp_path / "shared").exists()
+    (tmp_path / "shared").mkdir()
     both = [opened(shared, tmp_path / name) for name in ("first", "second", "first")]  # type: ignore[arg-type]
     folders = [files.folder for files in both if files is not None]
     assert folders[0] == folders[2] != folders[1] and {f.parent for f in folders} == {tmp_path / "shared"}
