@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from coterie.backends.cluster.settings import ClusterConfig
     from coterie.backends.cluster.transfer import Transfer
     from coterie.core.config import Resolved, RunConfig
+    from coterie.core.training.run import Run
 
 
 class Placement(NamedTuple):
@@ -31,10 +32,11 @@ class Placement(NamedTuple):
     def gpus(self) -> int:
         return sum(node.gpus for node in self.nodes)
 
-    @property
-    def shared(self) -> bool:
-        """Whether replicas are on the trainer's GPUs, as they are on a machine with no others."""
-        return self.settings.layout == "colocate" and self.gpus > 0
+    def shared_by(self, run: Run) -> int | None:
+        """How many GPUs trainer and replicas have together, as on a machine with no others; None: not any."""
+        if self.settings.layout != "colocate" or not self.gpus:
+            return None
+        return int(getattr(getattr(run.trainer, "config", None), "ranks", 1))
 
     @property
     def transfer(self) -> Transfer:

@@ -123,9 +123,8 @@ def command(
         counts = count(run)
         if not yes:
             check_size(counts)
-        if placement is not None and placement.shared:
-            gpus = getattr(run.trainer.config, "ranks", 1)  # type: ignore[attr-defined]
-        planned = "cuda" if gpus is not None or given else None
+        gpus = gpus if placement is None else placement.shared_by(run)
+        planned = "cuda" if gpus or given else None
         memory = footprint(run, counts, device=planned, gpu=gpu_memory * GB, gpus=gpus)
     capacity = Capacity(gpus or memory.layout.needed, gpu_memory * GB)
     if as_json:
