@@ -182,7 +182,8 @@ def show(placement: Placement, config: RunConfig | None = None) -> None:
     """Print the table of processes by node, and what is left.
 
     Args:
-        config: the run's, whose sets of weights may be updated in turn; None: nothing is said of that.
+        config: the run's, whose sets of weights may be updated in turn, and whose figures on one machine
+            follow; None: neither is said.
     """
     from rich import box
     from rich.table import Table
@@ -210,6 +211,7 @@ def show(placement: Placement, config: RunConfig | None = None) -> None:
     click.echo(f"{placement.transfer.text}\n  why: {placement.transfer.why}")
     if config is not None:
         _show_updates(placement, config)
+        click.echo("\nthe same run on one machine:")
 
 
 def _show_updates(placement: Placement, config: RunConfig) -> None:

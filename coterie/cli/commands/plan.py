@@ -124,16 +124,15 @@ def command(
         if not yes:
             check_size(counts)
         gpus = gpus if placement is None else placement.shared_by(run)
-        planned = "cuda" if gpus or given else None
-        memory = footprint(run, counts, device=planned, gpu=gpu_memory * GB, gpus=gpus)
+        on = "cuda" if gpus or given else None
+        memory = footprint(run, counts, device=on, gpu=gpu_memory * GB, gpus=gpus)
     capacity = Capacity(gpus or memory.layout.needed, gpu_memory * GB)
     if as_json:
         print_json(report(run, counts, memory, capacity) | plan_nodes.report(placement))
-    else:
-        if placement is not None:
-            plan_nodes.show(placement, resolved.config)
-            click.echo("\nthe same run on one machine:")
-        show(run, counts, memory, capacity, given=gpus is not None)
+        return
+    if placement is not None:
+        plan_nodes.show(placement, resolved.config)
+    show(run, counts, memory, capacity, given=gpus is not None)
 
 
 # ----------------------------------------------------------------------------------------------- for machines
