@@ -35,7 +35,8 @@ def test_programs_that_do_not_fit_into_memory_with_the_limits_of_a_tool(
 
 
 def test_the_record_has_the_versions_of_what_programs_import(tmp_path: Path) -> None:
-    packages = "tools.python.sandbox.packages=['pluggy>=1', pydantic, ./]"
+    (tmp_path / "mine").mkdir()
+    packages = f"tools.python.sandbox.packages=['pluggy>=1', pydantic, {tmp_path}/mine]"
     few = ("schedule.steps=1", "tools.python.sandbox.workers=1")
     done = coterie("run", TABULAR, *TOOL, packages, *few, "--out", tmp_path / "run")
     assert done.exit_code == 0, done.output

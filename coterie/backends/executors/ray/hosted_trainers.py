@@ -121,12 +121,12 @@ class HostedTrainers:
         )
         for host, versions in zip(hosts.hosts, opened, strict=True):
             host.versions = versions
-        device_memory.occupy(self, ())  # so that an engine asks them to leave the GPUs that both have
         starts = await hosts.all([hosts.trainer(hosts.hosts[0], "same_start", dict(ctx.policies))])
         if not isinstance(starts[0], Mapping):
             fix = "return a mapping: the policies with the same initial weights, by the first of them"
             refuse(self._plain, "same_start", starts[0], fix)
         self._starts = {name: tuple(policies) for name, policies in starts[0].items()}
+        device_memory.occupy(self, ())  # so that an engine asks them to leave the GPUs that both have
 
     def _opening(self, host: Host, ctx: TrainerContext, sources: SentSources | None) -> bytes:
         planned, number, rooms = self._connection.rooms(), 1, {}
