@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import statistics
+from pathlib import Path
 from typing import Any
 
 import engines
+import gpu
 import mathchat
 import measuring
 import per_role
@@ -169,3 +171,17 @@ def test_the_page_has_what_packages_cost_a_program():
         cells = [f"{row['ms'][name]:,.0f}" if name in row["ms"] else "–" for name in names]
         cells += [f"{row['open_ms']:,.0f}", f"{row['idle_worker_mb']:.0f} MB"]
         assert f"| {' | '.join(cells)} |" in page, row["setting"]
+
+
+def test_the_page_has_what_ran_on_a_gpu():
+    results = json.loads(gpu.RESULTS.read_text())
+    page = (Path(__file__).parents[1] / "docs" / "gpu.md").read_text()
+    for case in ("plan: full", "plan: LoRA"):
+        row = results[case]
+        assert row["met"] and f"{row['generated_tokens_a_second']:,}" in page
+        assert f"{row['updated_tokens_a_second']:,}" in page
+        for phase in row["gigabytes"].values():
+            assert phase["measured"] <= phase["planned"] and f"{phase['measured']:.1f} GB" in page
+            assert f"{phase['planned']:.1f} GB" in page
+    assert results["repeat"]["twice"] and results["repeat"]["resumed"]
+    assert set(gpu.CASES) == {*results, *results["not_measured"]} - {"machine", "size", "not_measured"}

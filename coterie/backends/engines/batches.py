@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from coterie.backends.engines.rows import Drawn, Row
 from coterie.backends.models.memory import kv_bytes
-from coterie.backends.models.out_of_memory import is_out_of_memory, release
+from coterie.backends.models.out_of_memory import is_out_of_memory, reason, release
 from coterie.core.errors import UserError
 from coterie.core.types import Request
 
@@ -185,7 +185,7 @@ def generate(
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
-            failure = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            failure = reason(error)
         if not failure:
             continue
         release()  # after the `except` block: its traceback kept the caches alive

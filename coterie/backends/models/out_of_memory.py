@@ -20,6 +20,13 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or any(part in text for part in _TEXTS)
 
 
+def reason(error: BaseException) -> str:
+    """The first line of an out-of-memory error, up to the bytes that are free: PyTorch goes on at length."""
+    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    head, free, _ = line.partition(" is free.")
+    return head + free.rstrip(".") if free else line
+
+
 def release() -> None:
     """Give unused memory back; call it outside of the `except` block, whose traceback keeps tensors alive."""
     import torch

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from coterie.backends.models.out_of_memory import is_out_of_memory, release
+from coterie.backends.models.out_of_memory import is_out_of_memory, reason, release
 from coterie.backends.trainers.forward import Scorer
 from coterie.core.errors import UserError
 
@@ -34,8 +34,7 @@ def halving(scorer: Scorer, policy: str, attempt: Callable[[], T], undo: Callabl
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
-            lines = str(error).strip().splitlines()
-            why = lines[0] if lines else type(error).__name__
+            why = reason(error)
         # Outside of `except`, so that no traceback holds the tensors of the failed attempt.
         rows, tokens = scorer.latest
         if undo is None or rows <= 1:
@@ -80,7 +79,7 @@ def optimiser_memory(policy: str) -> Iterator[None]:
         raise UserError(
             f"policy '{policy}': the optimiser's step does not fit the memory",
             path=f"policies.{policy}",
-            why=str(error).strip().splitlines()[0],
+            why=reason(error),
             fix=f"train an adapter (policies.{policy}.train=lora), or divide or offload the optimiser's "
             "state with the trainer `deepspeed` (trainer.stage, trainer.offload.optimizer)",
         ) from error

@@ -33,7 +33,7 @@ from coterie.backends.engines.lean.decode import LeanDecoder  # noqa: E402
 from coterie.backends.engines.rows import Counts, Drawn, Row  # noqa: E402
 from coterie.backends.models.memory import batch_of  # noqa: E402
 from coterie.backends.models.merged_weights import MergedWeights  # noqa: E402
-from coterie.backends.models.out_of_memory import is_out_of_memory  # noqa: E402
+from coterie.backends.models.out_of_memory import is_out_of_memory, reason  # noqa: E402
 from coterie.core.errors import UserError  # noqa: E402
 from tests.backends.engines.support import request, rows, tiny  # noqa: E402
 
@@ -198,6 +198,17 @@ def test_moving_rows_holds_one_layer_twice_at_most(monkeypatch):
 
 
 # ------------------------------------------------------------------------------------------ out of memory
+
+
+def test_the_reason_of_a_memory_error_ends_with_the_bytes_that_are_free():
+    """An H100's message goes on for 700 characters."""
+    text = (
+        "CUDA out of memory. Tried to allocate 1.16 GiB. GPU 0 has a total capacity of 79.18 GiB of which "
+        "69.89 GiB is free. Process 455 has 4.39 GiB memory in use. 8.38 GiB allowed; Of the allocated memory"
+    )
+    assert reason(torch.OutOfMemoryError(text)).endswith("of which 69.89 GiB is free")
+    assert reason(torch.OutOfMemoryError("CUDA out of memory.\nMore.")) == "CUDA out of memory."
+    assert reason(MemoryError()) == "MemoryError"
 
 
 class Faulty:

@@ -74,11 +74,11 @@ def held(engine: Any, model: Any) -> float:
         names = [f"model.layers.{index}.mlp.{name}_proj.weight" for name in ("gate", "up")]
         change = torch.cat([merged.low_rank[name].product() for name in names]).detach()
         base = torch.cat([MergedWeights(model)[name] for name in names]).float()
-        effective = decoder.weights.layers[index].gate_up.float()
+        effective = decoder.weights.layers[index].gate_up.float().cpu()  # exported weights go to a GPU
         parts = decoder._adapters.get(adapter)
         if adapter is not None and parts is not None:
             part = parts.layers[index]["gate_up"]
-            effective = effective + (part.down.float() @ part.up.float()).T
+            effective = effective + (part.down.float() @ part.up.float()).T.cpu()
         kept += float(((effective - base) * change).sum())
         wanted += float((change * change).sum())
     return kept / wanted

@@ -710,8 +710,9 @@ def test_weights_that_a_trainer_gathers(faked):
     asyncio.run(go())
 
 
-def test_an_open_dtype_is_the_trainers(faked, tmp_path):
+def test_an_open_dtype_is_the_trainers(faked, tmp_path, monkeypatch):
     """vLLM's own `auto` is the model configuration's dtype, e.g. bfloat16 where the trainer has float32."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)  # whose `auto` is bfloat16
     stored = str(tmp_path / "model")
     tiny(tie_word_embeddings=True).bfloat16().save_pretrained(stored)
     modules = {"single": tiny(), "half": tiny(seed=1).bfloat16()}
