@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import shlex
 import shutil
 import signal
@@ -21,7 +22,7 @@ import coterie
 from coterie.backends.executors.ray.executor import RayExecutor
 from coterie.backends.trainers.tabular import TabularTrainer
 from coterie.core.errors import UserError
-from tests.backends.executors.ray.nodes import Display, Nodes, in_play, placed, wait_for
+from tests.backends.executors.ray.nodes import Display, Faults, Nodes, in_play, placed, wait_for
 from tests.test_resume import MATRIX, rollouts, rows, same, weights
 
 pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("ray")]
@@ -207,6 +208,56 @@ def test_a_node_whose_raylet_stands_still_is_lost_after_a_while(nodes, tmp_path,
     print(caplog.text, places, len(had), time.monotonic() - began[0])
     equal(tmp_path / "run", tmp_path / "local")
     assert lost(tmp_path / "run") == len(had)
+
+
+class NodeFaults(Faults):
+    """Faults of hosts, the engine and raylets. Another node comes for each whose raylet is frozen."""
+
+    def __init__(self, nodes: Nodes, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.nodes, self.stopped = nodes, list[Any]()
+
+    def pid_of(self, victim: str, host: Any) -> int:
+        if victim != "raylet":
+            return super().pid_of(victim, host)
+        assert self.executor is not None
+        places = [self.nodes.of(each.pid) for each in (host, *self.executor._hosts)]
+        node = next((each for each in places if each is not None and each not in self.stopped), None)
+        if node is None:
+            raise ProcessLookupError
+        self.stopped.append(node)
+        self.nodes.add()
+        return self.nodes.raylet(node)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_kills_and_freezes_of_hosts_the_engine_and_raylets_change_no_result(
+    nodes, tmp_path, monkeypatch, ahead
+):
+    """20 kills and 10 freezes in 50 steps on three nodes, two of the freezes of a raylet."""
+    rng, settings = random.Random(11), ["schedule.steps=50", f"schedule.max_staleness={ahead}"]
+    coterie.train(MATRIX, overrides=settings, out=tmp_path / "local")
+    kills = [(victim, signal.SIGKILL) for victim in ("host", "engine") for _ in range(10)]
+    freezes = [(victim, signal.SIGSTOP) for victim in ("host", "engine") for _ in range(4)]
+    planned = [*kills, *freezes]
+    rng.shuffle(planned)
+    for place in (4, 16):  # early enough that Ray counts the nodes as dead within the run
+        planned.insert(place, ("raylet", signal.SIGSTOP))
+    faults = NodeFaults(nodes, monkeypatch, dict(zip(range(8, 8 + 7 * 30, 7), planned, strict=True)))
+    more = ["cluster.timeout=12", "cluster.restarts=99", "cluster.workers=4", "env.pause=0.1"]
+    try:
+        coterie.train(MATRIX, overlays=["ray"], overrides=[*settings, *nodes.settings, *more],
+                      out=tmp_path / "ray", progress=faults.progress)  # fmt: skip
+    finally:
+        for node in faults.stopped:
+            os.kill(nodes.raylet(node), signal.SIGCONT)
+            nodes.remove(node)
+    print("\n".join(f"{victim}, {state}: signal {how}" for victim, state, how in faults.done))
+    assert len(faults.done) >= 24 and len(faults.stopped) == 2
+    assert {state for _, state, _ in faults.done} == {"idle", "serving", "syncing"}
+    assert weights(tmp_path / "ray") == weights(tmp_path / "local")
+    assert rollouts(tmp_path / "ray") == rollouts(tmp_path / "local")
 
 
 @pytest.mark.long
