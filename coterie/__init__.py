@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
+from coterie.public import PUBLIC as _PUBLIC
+
 if TYPE_CHECKING:
-    from coterie.api.compare import (
-        Comparison as Comparison,
-        TeamEvaluation as TeamEvaluation,
-    )
+    from coterie.api.compare import Comparison as Comparison, TeamEvaluation as TeamEvaluation
     from coterie.api.evaluate import evaluate as evaluate
     from coterie.api.export import export as export
     from coterie.api.rollouts import read_rollouts as read_rollouts
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
         ChecksComponents as ChecksComponents,
         ChecksHost as ChecksHost,
         CountsOptimizerSteps as CountsOptimizerSteps,
+        CountsTokens as CountsTokens,
         Demonstrates as Demonstrates,
         DrawsTasks as DrawsTasks,
         FingerprintsTasks as FingerprintsTasks,
@@ -177,6 +177,7 @@ if TYPE_CHECKING:
         KeepsVersions as KeepsVersions,
     )
     from coterie.core.protocols.transition import RepeatsTask as RepeatsTask
+    from coterie.core.protocols.work import Brief as Brief, ShowsWork as ShowsWork, Work as Work
     from coterie.core.rollout.rewards import (
         branch_rewards as branch_rewards,
         joint_reward as joint_reward,
@@ -301,88 +302,6 @@ __version__ = "0.1.0"
 
 hookimpl = pluggy.HookimplMarker("coterie")
 """Marks a function as an implementation of one of the hooks."""
-
-_PUBLIC = {
-    "coterie.api.train": "TrainResult train",
-    "coterie.api.evaluate": "evaluate",
-    "coterie.api.compare": "Comparison TeamEvaluation",
-    "coterie.api.export": "export",
-    "coterie.api.rollouts": "read_rollouts",
-    "coterie.recipes": "load",
-    "coterie.core.plugins": "Composed MayChange Plugin PluginConfig",
-    "coterie.discovery.hookspecs": "Register",
-    "coterie.core.plugins.origin": "plugin_call",
-    "coterie.core.config": "PolicyConfig",
-    "coterie.compose.policies": "RunConfig",
-    "coterie.core.errors": """
-        ConfigError CoterieError DataError MissingExtra PluginError PolicyFault RunFolderError
-        SystemFault TooManyMissing UserError did_you_mean
-    """,
-    "coterie.core.types": """
-        TEAM Action Annotations Call ComponentKind Credit Decision Fault Finding HistoryEntry JointAction Key
-        Message Metrics Node Prompt Request RewardWeights RoleInput Sample Sampling Score Scores Span Step
-        Task Tree Weights all_passed
-    """,
-    "coterie.core.types.digest": "digest",
-    "coterie.core.types.seeding": "generator seed64",
-    "coterie.core.types.splits": "Split split_of",
-    "coterie.core.protocols": """
-        ActionView AdvantageEstimator Batch ChatAnswer ChatFormat ChatModel ChatRequest Codec DataSource
-        Demonstration Engine EngineClient EngineContext Environment EpisodeView Executor ExecutorContext
-        JointView Judged Length Limits Loss Member NamedRewardSource Plan PlayedAction Program PromptRequest
-        Ran RewardSource Role Rollout RolloutContext RolloutJob RolloutSide Sampler Sandbox ScoredRollout
-        SiblingsView Status StepContext Surrogate TaskSource Team TestFailure TokenBatch Tool Tracker
-        Trainer TrainerContext TransitionMode Verdict View
-    """,
-    "coterie.core.protocols.chat_format": "DescribesTools HasTokenIds",
-    "coterie.core.protocols.chat_model": "UsesEngine",
-    "coterie.core.protocols.engine": "LeasesVersions",
-    "coterie.core.protocols.environment": """
-        Diagnoses DigestsStates GivesFindings HasFields HasNotSummable StepsConcurrently
-    """,
-    "coterie.core.protocols.estimator": "StopsEpisodes SumsOverTurns",
-    "coterie.core.protocols.loss": "HasLengthConstant NeedsFreshSamples",
-    "coterie.core.protocols.reward": "BoundsCalls CountsCalls RunsInBackground ScoresRoles ShowsFeedback",
-    "coterie.core.protocols.role": "Remembers",
-    "coterie.core.protocols.sandbox": "ReportsProtections",
-    "coterie.core.protocols.tool": "Closes CountsMetrics HasSchemas Opens",
-    "coterie.core.protocols.trainer": "FollowsBudget KeepsVersions",
-    "coterie.core.protocols.transition": "RepeatsTask",
-    "coterie.core.rollout.rewards": "branch_rewards joint_reward",
-    "coterie.core.rollout.turns": "History Stage first_stage next_stage",
-    "coterie.core.concurrency.active_rollouts": "ActiveRollouts",
-    "coterie.plugins.samplers.tree": "SamplingSettings TreeSampler",
-    "coterie.plugins.samplers.expansion": "NodeExpansion NodePosition SteppedJoint",
-    "coterie.plugins.algos.blocks.estimator": "GroupConfig GroupEstimator Pieces SumConfig check_pieces",
-    "coterie.plugins.algos.blocks.groups": """
-        BASELINES GROUPINGS Group Normalised Normaliser by_decision by_task credit_groups grouped
-        normalise_batch turn_weights
-    """,
-    "coterie.plugins.algos.blocks.returns": """
-        RETURNS Horizon Row episode_return gain lost_chains token_counts
-    """,
-    "coterie.plugins.algos.blocks.rows": "Advantage RowConfig RowEstimator Rows ScoredRow",
-    "coterie.plugins.losses.blocks.common": "Correction LossConfig TokenLoss",
-    "coterie.plugins.losses.blocks.ratios": """
-        clipped_term detached k2 k3 log_ratio sequence_means sequence_sums
-    """,
-    "coterie.backends.chat_models.openai": "OpenAIChat",
-    "coterie.backends.engines.request_batching": "RequestBatcher",
-    "coterie.backends.models.minibatches": "minibatches span_ids token_coefficients",
-    "coterie.backends.models.policy": """
-        LoraSettings ModelInit OptimizerSettings TensorPolicy TorchPolicy WarmStart
-    """,
-    "coterie.backends.models.uniforms": "uniforms",
-    "coterie.backends.remote.vendors": "Vendor",
-    "coterie.plugins.outputs": "judge_outputs",
-    "coterie.compose.members": """
-        Build ChecksComponents ChecksHost CountsOptimizerSteps Demonstrates DrawsTasks FingerprintsTasks
-        HasVocabulary LocatesTasks MayLackFeedback OmitsTask RecordsTasks SharesSlots TakesWeights TrainsApart
-        UsesRunFolder WarmStarts
-    """,
-    "coterie.studies": "Claim Method Study above at_most_half",
-}
-"""Module -> its public names. A test holds the imports above, for type checkers, against it."""
 
 _LAZY = {name: module for module, names in _PUBLIC.items() for name in names.split()}
 __all__ = ["__version__", "hookimpl", *_LAZY]

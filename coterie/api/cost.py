@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, cast, runtime_checkable
 
-from coterie.api.counts import Counts, PolicyCounts, RoleCalls, Shape, steps_of_update
+from coterie.api.counts import Counts, PolicyCounts, RoleCalls, Shape, outside_tokens, steps_of_update
 from coterie.core.config import RunConfig
 from coterie.core.errors import ConfigError, DataError
 from coterie.core.plugins.origin import plugin_call
@@ -173,6 +173,7 @@ def _count(run: Run, decides: bool) -> Counts:
             if calls[source.name]
         }
         | ({"transition": in_transitions} if in_transitions else {}),
+        outside_tokens=outside_tokens(run.reward_sources, calls, views),
         evaluation=_evaluation(run) if run.evaluate_every else 0,
         notes=(
             *_notes(run.config, team, plan, decides, often),

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from numbers import Integral
 from types import MappingProxyType
 from typing import Any
 
-from coterie.compose.members import CountsOptimizerSteps
+from coterie.compose.members import CountsOptimizerSteps, CountsTokens
 from coterie.core.plugins.origin import plugin_call
+from coterie.core.protocols import NamedRewardSource
 from coterie.core.rollout.contracts import refuse
 
 Wave = Mapping[str, int]
@@ -114,6 +115,29 @@ class PolicyCounts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OutsideTokens:
+    """Tokens of a reward source's calls in a step, at most, beside what the actions themselves have."""
+
+    overhead: int
+    """That they read beside the actions."""
+    written: int
+
+    def read(self, policies: Mapping[str, PolicyCounts], contexts: Mapping[str, int]) -> int | None:
+        """All that they read: each action is shown once, with a prompt and an answer that fill its context.
+
+        Args:
+            contexts: by policy, in tokens. Where one is unknown, so is the sum.
+        """
+        if any(name not in contexts for name, policy in policies.items() if policy.calls):
+            return None
+        return self.overhead + sum(
+            role.decisions * role.branches * contexts[name]
+            for name, policy in policies.items()
+            for role in policy.calls.values()
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
     """Upper bounds on the work of a step."""
 
@@ -126,6 +150,8 @@ class Counts:
     """Decisions that are generated together, stage by stage."""
     outside_calls: Mapping[str, int]
     """By reward source, and of the transition mode: calls of an outside service, such as a coach."""
+    outside_tokens: Mapping[str, OutsideTokens]
+    """By reward source that shows actions to an outside model."""
     evaluation: int
     """Generations of one evaluation on `val`; 0 where there is none."""
     notes: tuple[str, ...] = field(default_factory=tuple)
@@ -133,6 +159,24 @@ class Counts:
     @property
     def generations(self) -> int:
         return sum(policy.generations for policy in self.policies.values())
+
+
+def outside_tokens(
+    sources: Iterable[NamedRewardSource], calls: Mapping[str, int], views: Mapping[str, int]
+) -> dict[str, OutsideTokens]:
+    """The tokens of each source that says what its calls take.
+
+    Args:
+        calls: by source, of a view; `views`: by scope, how many there are.
+    """
+    return {
+        source.name: OutsideTokens(
+            overhead=calls[source.name] * views[source.scope] * source.plugin.call_tokens,
+            written=views["action"] * source.plugin.answer_tokens,
+        )
+        for source in sources
+        if calls[source.name] and isinstance(source.plugin, CountsTokens)
+    }
 
 
 def steps_of_update(trainer: Any, samples: int, siblings: int) -> int:

@@ -15,6 +15,7 @@ from coterie.compose.members import (
     ChecksComponents,
     ChecksHost,
     CountsOptimizerSteps,
+    CountsTokens,
     Demonstrates,
     DrawsTasks,
     FingerprintsTasks,
@@ -40,6 +41,7 @@ from coterie.core.protocols.reward import (
     ScoresRoles,
     ShowsFeedback,
 )
+from coterie.core.protocols.work import ShowsWork
 
 PROTOCOL: dict[str, type] = {
     "environment": protocols.Environment,
@@ -75,6 +77,7 @@ CAPABILITIES: dict[str, tuple[type, ...]] = {
         LocatesTasks,
         FingerprintsTasks,
         DrawsTasks,
+        ShowsWork,
         protocols.reward.ScoresRoles,
         protocols.tool.CountsMetrics,
         protocols.tool.Opens,
@@ -89,6 +92,7 @@ CAPABILITIES: dict[str, tuple[type, ...]] = {
     ),
     "reward": (
         protocols.reward.CountsCalls,
+        CountsTokens,
         protocols.reward.RunsInBackground,
         protocols.reward.BoundsCalls,
         protocols.reward.ShowsFeedback,

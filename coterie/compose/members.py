@@ -80,6 +80,16 @@ class CountsOptimizerSteps(Protocol):
 
 
 @runtime_checkable
+class CountsTokens(Protocol):
+    """For `coterie plan`: a reward source whose calls of an outside model (`CountsCalls`) show it actions."""
+
+    call_tokens: int
+    """Tokens of one call beside the actions that it shows."""
+    answer_tokens: int
+    """Most tokens of its answer, for each action."""
+
+
+@runtime_checkable
 class TakesWeights(Protocol):
     def begin_with(self, weights: Mapping[str, Weights]) -> None:
         """Take the weights of policies with a `from`, by policy, before `open`; copy what is kept of them."""

@@ -36,6 +36,7 @@ def test_counts_by_step_and_policy_without_torch():
         "joints": 8 * 2 * 2 * 4,
         "leaves": 8,
         "outside_calls": {},
+        "outside_tokens": {},
     }
     shared = plan["policies"]["shared"]
     assert shared["generated_tokens"] == 128 * 3 and shared["prompts"] == 8 * 2 * 2

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from coterie import TEAM, Plugin, Step, Task
+from coterie import TEAM, Brief, Plugin, Step, Task, Work
 from coterie.core.errors import ConfigError, PolicyFault, SystemFault, UserError
 from coterie.plugins.envs.plan_path import PlanPath
 from coterie.testing import build, check_environment
@@ -202,6 +202,10 @@ class Opaque:
     ({"diagnose": lambda self, state, role: str(state.update(left=1))}, "diagnose: changed the state"),
     ({"demonstrate": lambda self, state, role, noise, rng: str(random.random())}, "doesn't repeat"),
     ({"demonstrate": lambda self, state, role, noise, rng: 1}, "demonstrate: returned 1"),
+    ({"brief": lambda self, task: "win", "work": lambda self, role, info: Work()}, "brief: returned 'win'"),
+    ({"brief": lambda self, task: Brief(), "work": lambda self, role, info: {}}, "work: returned {}"),
+    ({"brief": lambda self, task: Brief(), "work": lambda self, role, info: Work(output=1)}, "output is 1"),
+    ({"brief": lambda self, task: Brief(), "work": lambda self, role, info: info["none"]}, "info.get"),
     ({"vocabulary": lambda self: ["two words"]}, "is no word"),
     ({"components": {"right": "gain"}}, "is of kind 'gain'"),
     ({"components": {"a.b": "potential"}}, "is no name of a component"),

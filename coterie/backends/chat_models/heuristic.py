@@ -15,7 +15,9 @@ from coterie.core.errors import ConfigError, did_you_mean
 from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.protocols import ChatAnswer, ChatRequest
 
-PARTS = ("role", "instruction", "seen", "wrote", "tool_output", "files", "answer")
+PARTS = (
+    "team", "role", "guidance", "instruction", "seen", "wrote", "tool_output", "files", "outcome", "answer",
+)  # fmt: skip
 """The parts of a coach's prompt, each between tags: `<wrote> ... </wrote>`."""
 _ACTION = re.compile(r'^<action n="(\d+)">\n(.*?)^</action>$', re.DOTALL | re.MULTILINE)
 """One action in the prompt of a whole trajectory."""

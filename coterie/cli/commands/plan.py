@@ -153,6 +153,10 @@ def report(run: Run, counts: Counts, memory: Footprint, capacity: Capacity) -> d
             "joints": json_number(counts.joints),
             "leaves": json_number(counts.leaves),
             "outside_calls": {name: json_number(calls) for name, calls in counts.outside_calls.items()},
+            "outside_tokens": {
+                name: {"read": tokens.read(counts.policies, memory.contexts), "written": tokens.written}
+                for name, tokens in counts.outside_tokens.items()
+            },
         },
         "evaluation": {"every": run.evaluate_every, "generations": json_number(counts.evaluation)},
         "policies": {name: _policy(name, run, counts, memory) for name in run.config.policies},
@@ -243,7 +247,8 @@ def show(run: Run, counts: Counts, memory: Footprint, capacity: Capacity, *, giv
         f"a step: {readable(counts.trees)} trees, {readable(counts.joints)} joint actions, "
         f"{readable(counts.leaves)} leaves"
         + "".join(
-            f", {readable(calls)} outside calls of {name}" for name, calls in counts.outside_calls.items()
+            f", {readable(calls)} outside calls of {name}{_tokens_text(name, counts, memory)}"
+            for name, calls in counts.outside_calls.items()
         )
     )
     if counts.evaluation:
@@ -255,6 +260,18 @@ def show(run: Run, counts: Counts, memory: Footprint, capacity: Capacity, *, giv
     show_disk(memory.disk)
     for note in notes(run, counts, memory):
         click.echo(f"note: {note}")
+
+
+def _tokens_text(name: str, counts: Counts, memory: Footprint) -> str:
+    """The tokens of a source's outside calls, where it says what they are."""
+    from coterie.api.cost import readable
+
+    tokens = counts.outside_tokens.get(name)
+    if tokens is None:
+        return ""
+    read = tokens.read(counts.policies, memory.contexts)
+    reads = "" if read is None else f"{readable(read)} tokens read and "
+    return f" (at most {reads}{readable(tokens.written)} tokens written)"
 
 
 def _length(schedule: ScheduleConfig) -> str:

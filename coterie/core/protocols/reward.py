@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from coterie.core.types import Action, ComponentKind, Decision, JointAction, Key, Message, Node, Score, Task
@@ -88,6 +88,8 @@ class ActionView:
     action: Action
     state: Any
     """The state before the action."""
+    info: Mapping[str, Any] = field(default_factory=dict)
+    """`Step.info` of the first joint action with it; empty where its step failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -277,6 +277,11 @@ class NodeExpansion:
 
     def _action_views(self) -> dict[tuple[str, int], ActionView]:
         """The view of every action, by (role, branch)."""
+        infos: dict[tuple[str, int], Mapping[str, Any]] = {}
+        for joint in self.stepped:
+            if isinstance(joint.step, Step):
+                for place in joint.branches.items():
+                    infos.setdefault(place, joint.step.info)
         return {
             (request.role, branch): ActionView(
                 task=self.position.task,
@@ -286,6 +291,7 @@ class NodeExpansion:
                 messages=request.messages,
                 action=action,
                 state=self.position.state,
+                info=infos.get((request.role, branch), {}),
             )
             for request in self.requests
             for branch, action in enumerate(self.decisions[request.role].branches)

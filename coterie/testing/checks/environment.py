@@ -44,6 +44,7 @@ from coterie.testing.support.failure import (
 )
 from coterie.testing.support.memory import check_memory
 from coterie.testing.support.opening import opened
+from coterie.testing.support.shown_work import check_work
 from coterie.testing.support.task_data import check_data_methods, check_task
 from coterie.testing.support.values import copied, fingerprint, pickled, spoil
 
@@ -214,6 +215,7 @@ class _EpisodeChecker:
             step = await self._step(pending, actions, alternatives, ctx)
             for role in pending.roles:
                 await self._diagnose(step.state, role)
+            check_work(self.env, self.name, task, pending.roles, step.info)
             after = following_stage(self.env, pending, step, self.turns, self.team)
             if after is None:
                 self._outcome(step.state)

@@ -193,7 +193,7 @@ def test_it_reads_the_parts_of_the_coachs_own_prompt():
     shown = ShownAction(
         "solver", 0, ({"role": "user", "content": "seen"},), Action(calls=(), text="2 + 2 = 5")
     )
-    parts = prompts.action_text(shown, "4", prompts.Characters())
+    parts = prompts.action_text(shown, prompts.ShownTask("order: solver", "4"), prompts.Characters())
     prompt = prompts.load_template("action", None, "").substitute(format="Answer.", parts=parts)
     assert ask(prompt) == {"score": 2.0, "reason": "An equality is wrong: 2 + 2 = 5."}
 
@@ -206,7 +206,7 @@ def test_it_reads_the_parts_of_the_coachs_own_prompt():
         ({"check": "empty", "pattern": "x", "score": 1}, "", "has a pattern if"),
         ({"check": "empty", "score": 11}, ".score", "less than or equal to 10"),
         ({"check": "empty", "part": "writ", "score": 1}, ".part", "did you mean 'wrote'?"),
-        ({"check": "empty", "part": "x", "score": 1}, ".part", "role, instruction, seen, wrote, tool_output"),
+        ({"check": "empty", "part": "x", "score": 1}, ".part", "instruction, seen, wrote, tool_output"),
     ],
 )
 def test_rules_that_mean_nothing_are_refused_by_their_number(rule, path, words):

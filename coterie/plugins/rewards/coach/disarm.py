@@ -13,7 +13,9 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-PARTS = ("role", "instruction", "seen", "wrote", "tool_output", "files", "answer")
+PARTS = (
+    "team", "role", "guidance", "instruction", "seen", "wrote", "tool_output", "files", "outcome", "answer",
+)  # fmt: skip
 """Marks of the parts, in their order. `action` wraps those of one action in a trajectory."""
 
 _UNSEEN = re.compile(

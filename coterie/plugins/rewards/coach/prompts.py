@@ -11,12 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import Field
 
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import PluginConfig
+from coterie.core.protocols.work import Brief
 from coterie.core.types import Action, Message
 from coterie.plugins.rewards.coach.disarm import between_boundaries, disarmed
 
@@ -25,14 +26,16 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 
 class Characters(PluginConfig):
-    """Most characters of each part, and of the reason."""
+    """Most characters of each part, and of the reason; null: all of it."""
 
-    instruction: int = Field(4_000, ge=1)
-    seen: int = Field(16_000, ge=1)
-    wrote: int = Field(16_000, ge=1)
-    tool_output: int = Field(4_000, ge=1, description="Its end is shown: tracebacks are there.")
-    files: int = Field(4_000, ge=1)
-    answer: int = Field(4_000, ge=1)
+    team: int | None = Field(None, ge=1)
+    instruction: int | None = Field(None, ge=1)
+    seen: int | None = Field(None, ge=1)
+    wrote: int | None = Field(None, ge=1)
+    tool_output: int | None = Field(None, ge=1, description="Its end is shown: tracebacks are there.")
+    files: int | None = Field(None, ge=1)
+    outcome: int | None = Field(None, ge=1)
+    answer: int | None = Field(None, ge=1)
     reason: int = Field(2_000, ge=1, description="Of the coach's reason, as it is stored and shown.")
 
 
@@ -45,18 +48,33 @@ class ShownAction:
     messages: Sequence[Message]
     """The prompt of the action."""
     action: Action
+    guidance: str = ""
+    """What the coach is to look at in this role's work."""
+    output: str = ""
+    """What came of the action's program, where the environment ran it."""
     files: str = ""
+    outcome: str = ""
 
 
-def shortened(text: str, most: int, *, end: bool = False) -> str:
-    """A text of at most `most` characters, and how many were left out.
+class ShownTask(NamedTuple):
+    """What is the same for all actions of a prompt."""
+
+    team: str
+    answer: str | None
+    """The reference answer; None: it is not shown."""
+    outcome: str = ""
+    """Of the episode, where one prompt has all its actions."""
+
+
+def shortened(text: str, most: int | None, *, end: bool = False) -> str:
+    """A text of at most `most` characters (None: any number), and how many were left out.
 
     Args:
         end: keep the end alone; otherwise both ends.
     """
-    cut = len(text) - most
-    if cut <= 0:
+    if most is None or len(text) <= most:
         return text
+    cut = len(text) - most
     note = f"[{cut} characters left out]"
     if end:
         return f"{note}\n{text[cut:]}"
@@ -69,12 +87,38 @@ def part(name: str, text: str) -> str:
     return f"<{name}>\n{disarmed(text)}\n</{name}>"
 
 
+def team_text(order: Sequence[Sequence[str]], brief: Brief | None, guidance: Mapping[str, str]) -> str:
+    """The team and its task: who acts when, each role's duty, limits and required files, the given files.
+
+    Args:
+        order: the roles of each stage.
+        guidance: by role, what the coach is to look at; shown here where one call scores several roles.
+    """
+    brief = brief or Brief()
+    lines = ["order: " + ", then ".join(" and ".join(stage) for stage in order)]
+    for role in (role for stage in order for role in stage):
+        known = {
+            "duty": brief.duties.get(role, ""),
+            "limits": brief.limits.get(role, ""),
+            "required files": ", ".join(brief.required.get(role, ())),
+            "guidance": guidance.get(role, ""),
+        }
+        lines += [f"{role}, {name}: {text}" for name, text in known.items() if text]
+    if brief.available:
+        lines += ["available files:", *brief.available]
+    if brief.problem:
+        lines += ["problem:", brief.problem]
+    return "\n".join(lines)
+
+
 def action_parts(shown: ShownAction, most: Characters) -> list[str]:
-    """The parts of one action, without the answer."""
+    """The parts of one action, without those of the task."""
     instruction = _contents([message for message in shown.messages if message["role"] == "system"])
     seen = _contents([message for message in shown.messages if message["role"] != "system"])
-    tools = "\n".join(shown.action.tool_results)
+    tools = "\n".join([*shown.action.tool_results, *([shown.output] if shown.output else [])])
     parts = [part("role", f"{shown.role}, turn {shown.turn + 1}")]
+    if shown.guidance:
+        parts.append(part("guidance", shown.guidance))
     if instruction:
         parts.append(part("instruction", shortened(instruction, most.instruction)))
     parts.append(part("seen", shortened(seen, most.seen)))  # where it is empty too: nothing was handed over
@@ -83,26 +127,34 @@ def action_parts(shown: ShownAction, most: Characters) -> list[str]:
         parts.append(part("tool_output", shortened(tools, most.tool_output, end=True)))
     if shown.files:
         parts.append(part("files", shortened(shown.files, most.files)))
+    if shown.outcome:
+        parts.append(part("outcome", shortened(shown.outcome, most.outcome)))
     return parts
 
 
-def action_text(shown: ShownAction, answer: str | None, most: Characters) -> str:
-    """The parts of one action, and the reference answer where it is shown."""
-    return between_boundaries(action_parts(shown, most) + _answer(answer, most))
+def action_text(shown: ShownAction, task: ShownTask, most: Characters) -> str:
+    """The parts of the task and of one action, and the reference answer where it is shown."""
+    return between_boundaries([_team(task, most), *action_parts(shown, most), *_answer(task, most)])
 
 
-def trajectory_text(actions: Sequence[ShownAction], answer: str | None, most: Characters) -> str:
-    """The parts of every action, numbered from 1, and the reference answer where it is shown."""
-    parts: list[str] = []
+def trajectory_text(actions: Sequence[ShownAction], task: ShownTask, most: Characters) -> str:
+    """The parts of the task and of every action, numbered from 1; outcome and answer where they are shown."""
+    parts = [_team(task, most)]
     for number, shown in enumerate(actions, 1):
         first, *others = action_parts(shown, most)
         *others, last = [f'<action n="{number}">\n{first}', *others]
         parts += [*others, f"{last}\n</action>"]
-    return between_boundaries(parts + _answer(answer, most))
+    if task.outcome:
+        parts.append(part("outcome", shortened(task.outcome, most.outcome)))
+    return between_boundaries(parts + _answer(task, most))
 
 
-def _answer(answer: str | None, most: Characters) -> list[str]:
-    return [] if answer is None else [part("answer", shortened(answer, most.answer))]
+def _team(task: ShownTask, most: Characters) -> str:
+    return part("team", shortened(task.team, most.team))
+
+
+def _answer(task: ShownTask, most: Characters) -> list[str]:
+    return [] if task.answer is None else [part("answer", shortened(task.answer, most.answer))]
 
 
 def _contents(messages: Sequence[Message]) -> str:

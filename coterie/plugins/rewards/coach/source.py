@@ -14,19 +14,19 @@ from pydantic import Field, field_validator
 from coterie.core.errors import ConfigError, SystemFault, did_you_mean
 from coterie.core.plugins import Composed, MayChange, Plugin, PluginConfig
 from coterie.core.protocols import ActionView, ChatAnswer, ChatModel, ChatRequest, EpisodeView
-from coterie.core.types import ComponentKind, Message, Score, as_tuple
+from coterie.core.types import ComponentKind, Key, Message, Score
 from coterie.plugins.rewards.coach import answers
 from coterie.plugins.rewards.coach.answers import Judgement, MalformedAnswer
 from coterie.plugins.rewards.coach.prompts import (
     Characters,
     ShownAction,
+    ShownTask,
     action_text,
-    files_text,
     load_template,
-    reference,
     shortened,
     trajectory_text,
 )
+from coterie.plugins.rewards.coach.shown import Shown
 
 log = logging.getLogger("coterie")
 T = TypeVar("T")
@@ -38,8 +38,9 @@ _NAME = re.compile(r"[^\W\d][\w-]*")
 class Coach(Plugin):
     """A chat model scores every action from 0 to 10, with a reason; score / 10 * `scale` is a gain.
 
-    It is shown the role, its instruction, what it saw, what it wrote, the end of its tools' output and the
-    file trail; never a thought, unless the role has `show_thoughts`. With `per: trajectory` one call scores
+    It is shown the team and its task, the role, its instruction, what it saw, what it wrote, what came of its
+    tools and programs, and the file trail; nothing of it is cut unless `characters` says so, and never a
+    thought, unless the role has `show_thoughts`. With `per: trajectory` one call scores
     all actions of an episode (arXiv 2609.04094): about as many calls less as an episode has actions, and the
     coach sees how it went on.
 
@@ -60,6 +61,15 @@ class Coach(Plugin):
             "none",
             description="Whether the reference answer is shown: never, with the actions of the last role of "
             "team.order, or always. Where it is, the outcome leaks into process scores.",
+        )
+        outcome: Literal["none", "last", "all"] = Field(
+            "none",
+            description="Whether the outcome that the environment computed is shown (a metric, why a "
+            "submission is invalid): never, with the last role's action that ended the episode, or always. "
+            "With `all` and `per: action` an episode is scored when it has ended. Recorded, never paid.",
+        )
+        guidance: Annotated[Mapping[str, str], MayChange(asked=True)] = Field(
+            {}, description="By role: what the coach is to look at in its work."
         )
         prompt: str | None = Field(
             None,
@@ -94,41 +104,52 @@ class Coach(Plugin):
             return component
 
     config: Config
-    calls_per_view = 1
     weights: Mapping[str, float] = {}
     policy_fault = 0.0
 
     def __init__(self, config: Config, build: Any) -> None:
         super().__init__(config, build)
-        self.scope: Literal["action", "trajectory"] = config.per
+        self.scope: Literal["action", "trajectory"] = "trajectory" if self._waits(config) else "action"
         self.components: Mapping[str, ComponentKind] = {config.component: "increment"}
         self.background = not config.show_feedback  # whoever reads the reason waits for it
         if config.show_feedback:
             self.feedback = self._feedback  # a source with the member shows feedback
         self._model: ChatModel = config.model
         self._template: Template = load_template(config.per, config.prompt, f"{build.path}.prompt")
-        self._last = as_tuple(build.run.team.order)[-1]
         self._versions: list[str] = []
-        self._lacks_reference = False
-        """Whether a task without a reference answer was warned of."""
         self._check()
+        self._shown = Shown(config, build)
+        in_turn = config.per == "action" and self.scope == "trajectory"
+        self.calls_per_view = self._shown.most_actions if in_turn else 1
+        self.call_tokens = len(self._template.template) // 4  # about four characters a token, in English
+        self.answer_tokens = config.max_tokens
+
+    @staticmethod
+    def _waits(config: Config) -> bool:
+        """Whether an action is scored once its episode has ended."""
+        return config.per == "trajectory" or config.outcome == "all"
 
     def _check(self) -> None:
         """Refuse settings that can't be followed together."""
         config, path = self.config, self.build.path
-        if config.per == "trajectory" and config.ground_truth == "last":
-            raise ConfigError(
-                "one call for a trajectory shows the answer for every action or for none",
-                path=f"{path}.ground_truth",
-                why="the same coach scores the last role and all others",
-                fix="set ground_truth to all or none, or per: action",
-            )
-        if config.per == "trajectory" and config.show_feedback:
+        for name in ("ground_truth", "outcome"):
+            if config.per == "trajectory" and getattr(config, name) == "last":
+                what = "the answer" if name == "ground_truth" else "the outcome"
+                raise ConfigError(
+                    f"one call for a trajectory shows {what} for every action or for none",
+                    path=f"{path}.{name}",
+                    why="the same coach scores the last role and all others",
+                    fix=f"set {name} to all or none, or per: action",
+                )
+        if config.show_feedback and self._waits(config):
+            whole = config.per == "trajectory"
             raise ConfigError(
                 "the coach's reasons can't be shown to later roles here",
                 path=f"{path}.show_feedback",
-                why="a trajectory is scored after its last role has acted",
-                fix="set per: action, or show_feedback: false",
+                why="a trajectory is scored after its last role has acted"
+                if whole
+                else "with outcome: all an action is scored when its episode has ended",
+                fix=f"set {'per: action' if whole else 'outcome: last'}, or show_feedback: false",
             )
 
     def check_components(self, components: Mapping[str, str]) -> None:
@@ -165,50 +186,47 @@ class Coach(Plugin):
             SystemFault: the coach gave no answer, or two malformed ones.
             UserError: no call can succeed.
         """
-        return await (self._action(view) if isinstance(view, ActionView) else self._trajectory(view))
+        if isinstance(view, ActionView):
+            return self._table(view.role, *await self._judged(*self._shown.of_action(view)))
+        return await (self._trajectory(view) if self.config.per == "trajectory" else self._in_turn(view))
 
-    async def _action(self, view: ActionView) -> Table:
-        shown = ShownAction(
-            view.role, view.turn, view.messages, view.action, files_text(view.observation, view.state)
-        )
-        showing = self.config.ground_truth == "all" or (
-            self.config.ground_truth == "last" and view.role in self._last
-        )
-        answer = self._reference(view) if showing else None
-        judgement, version, asked = await self._ask(
-            self._prompt(action_text(shown, answer, self.config.characters), 1),
+    async def _judged(self, shown: ShownAction, task: ShownTask) -> tuple[Judgement, str, int]:
+        """The judgement of one action, as `_ask` gives it."""
+        return await self._ask(
+            self._prompt(action_text(shown, task, self.config.characters), 1),
             partial(answers.read_action, structured=self._model.structured),
             answers.SCHEMA,
             self.config.max_tokens,
         )
-        return self._table(view.role, judgement, version, asked)
+
+    async def _in_turn(self, view: EpisodeView) -> Sequence[Table]:
+        """The score of each action of an ended episode, a question each; a failure is its action's own.
+
+        One after the other: `concurrency` bounds calls of `score`.
+        """
+        actions, task = self._shown.of_episode(view)
+        tables: dict[Key, Table] = {}
+        for at, shown in actions:
+            try:
+                tables[at.key] = self._table(shown.role, *await self._judged(shown, task))
+            except SystemFault as fault:
+                tables[at.key] = {(shown.role, self.config.component): Score(None, str(fault))}
+        return [tables.get(at.key, {}) for at in view.actions]
 
     async def _trajectory(self, view: EpisodeView) -> Sequence[Table]:
         """An empty table for an action that the engine aborted: it is missing anyway."""
-        played = list(view.actions)
-        scored = [at.action.trainable for at in played]
-        shown = [
-            ShownAction(
-                at.decision.role,
-                at.node.turn,
-                at.decision.messages,
-                at.action,
-                files_text(at.decision.observation),
-            )
-            for at, kept in zip(played, scored, strict=True)
-            if kept
-        ]
-        answer = self._reference(view) if self.config.ground_truth == "all" else None
+        actions, task = self._shown.of_episode(view)
+        shown = [action for _, action in actions]
         judgements, version, asked = await self._ask(
-            self._prompt(trajectory_text(shown, answer, self.config.characters), len(shown)),
+            self._prompt(trajectory_text(shown, task, self.config.characters), len(shown)),
             partial(answers.read_trajectory, structured=self._model.structured, count=len(shown)),
             answers.SCHEMA_EACH,
             self.config.max_tokens * len(shown),
         )
-        left = iter(judgements)
+        scored = {at.key: judged for (at, _), judged in zip(actions, judgements, strict=True)}
         return [
-            self._table(at.decision.role, next(left), version, asked) if kept else {}
-            for at, kept in zip(played, scored, strict=True)
+            self._table(at.decision.role, scored[at.key], version, asked) if at.key in scored else {}
+            for at in view.actions
         ]
 
     def _prompt(self, parts: str, count: int) -> list[Message]:
@@ -218,17 +236,6 @@ class Coach(Plugin):
         else:
             form = answers.JSON if structured else answers.LINES
         return [{"role": "user", "content": self._template.substitute(format=form, parts=parts)}]
-
-    def _reference(self, view: ActionView | EpisodeView) -> str | None:
-        """The task's reference answer; the first task without one is warned of."""
-        if view.task.answer is None and not self._lacks_reference:
-            self._lacks_reference = True
-            log.warning(
-                "%s.ground_truth=%s: task '%s' has no reference answer (Task.answer), so the coach scores it "
-                "without one; later ones are not listed",
-                self.build.path, self.config.ground_truth, view.task.id,
-            )  # fmt: skip
-        return reference(view.task.answer)
 
     async def _ask(
         self, messages: list[Message], read: Callable[[str], T], schema: Any, max_tokens: int

@@ -16,10 +16,10 @@ PROMPT = (
 )
 
 
-def coach(model=None, order=("engineer", "analyst"), **settings):
-    """A coach on a scripted chat model; `model` holds its settings."""
+def coach(model=None, order=("engineer", "analyst"), env=None, **settings):
+    """A coach on a scripted chat model; `model` holds its settings, and `env` is the environment's table."""
     table = {"type": "coach", "model": {"type": SCRIPTED, **(model or {})}, **settings}
-    return build("reward", table, name="coach", order=list(order))
+    return build("reward", table, name="coach", order=list(order), env=env)
 
 
 def action_of(text="print(len(df))", tools=(), thought="", fault=None):

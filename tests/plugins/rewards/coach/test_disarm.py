@@ -121,8 +121,9 @@ def test_no_text_knows_the_line_between_the_parts():
     (other,) = set(BOUNDARY.findall(prompt)) - {line}
     assert f"between two lines {other};" in prompt
     parts = prompt.split(f"\n{other}\n")[1:-1]
-    assert [part.partition("\n")[0] for part in parts] == ["<role>", "<instruction>", "<seen>", "<wrote>"]
-    assert line in parts[3]
+    names = [part.partition("\n")[0] for part in parts]
+    assert names == ["<team>", "<role>", "<instruction>", "<seen>", "<wrote>"]
+    assert line in parts[4]
 
 
 def test_equal_requests_are_equal_so_that_none_is_paid_twice():

@@ -14,6 +14,10 @@ from tests.plugins.rewards.coach.support import coach, episode_of, parts_text, p
 
 GOLDEN = """\
 ===
+<team>
+order: engineer, then analyst
+</team>
+===
 <role>
 engineer, turn 1
 </role>
@@ -44,6 +48,10 @@ X_train.pkl: engineer, 10 kB
 ==="""
 
 TRAJECTORY = """\
+===
+<team>
+order: engineer, then analyst
+</team>
 ===
 <action n="1">
 <role>
@@ -108,7 +116,7 @@ def test_a_part_that_does_not_exist_is_left_out():
     source = coach()
     scored(source, view_of())
     assert [name for name in PARTS if f"\n<{name}>\n" in prompt_of(source)] == [
-        "role", "instruction", "seen", "wrote",
+        "team", "role", "instruction", "seen", "wrote",
     ]  # fmt: skip
 
 
