@@ -27,6 +27,7 @@ class Placement(NamedTuple):
     settings: ClusterConfig
     nodes: tuple[Node, ...]
     placed: tuple[Placed, ...]
+    run: RunConfig
 
     @property
     def gpus(self) -> int:
@@ -43,7 +44,7 @@ class Placement(NamedTuple):
         """How weights go to the engine."""
         from coterie.backends.cluster.transfer import transfer_of
 
-        return transfer_of(self.settings, [each.process for each in self.placed])
+        return transfer_of(self.settings, [each.process for each in self.placed], self.run)
 
     def on(self, node: Node) -> list[Placed]:
         """What is on a node."""
@@ -103,7 +104,7 @@ def placement_of(config: RunConfig, count: int, cpus: float | None, gpus: int | 
             taken = processes_of(config, settings, (Node("node 1", cpus, gpus),))
             cpus = max(cpus, float(math.ceil(sum(process.cpus for process in taken))))
     nodes = tuple(Node(f"node {number}", cpus, gpus) for number in range(1, count + 1))
-    return Placement(settings, nodes, place(nodes, processes_of(config, settings, nodes)))
+    return Placement(settings, nodes, place(nodes, processes_of(config, settings, nodes)), config)
 
 
 def on_one_machine(resolved: Resolved) -> Resolved:

@@ -22,6 +22,7 @@ from coterie.backends.cluster.placement import RUN, Node, Process
 from coterie.backends.cluster.processes import processes_of
 from coterie.backends.cluster.reservation import OwnGpus, Reservation, Room
 from coterie.backends.cluster.settings import ClusterConfig
+from coterie.backends.cluster.transfer import Transfer, transfer_of
 from coterie.backends.cluster.variables import secret_variables, without
 from coterie.core.config import RunConfig
 from coterie.core.errors import MissingExtra, UserError
@@ -190,6 +191,14 @@ class Connection:
     def processes(self) -> tuple[Process, ...]:
         """The planned processes, as they are placed."""
         return () if self._reservation is None else self._reservation.processes()
+
+    def transfer(self) -> Transfer:
+        """How weights go from the trainer to the engine.
+
+        Raises:
+            ConfigError: `cluster.weights` names a way that the planned processes don't have.
+        """
+        return transfer_of(self.settings, self.processes(), self._run)
 
     def gpus_of(self, name: str) -> tuple[str, ...]:
         """Ray's ids of a planned process's GPUs; those of `run` are for rank 0 of the trainer."""

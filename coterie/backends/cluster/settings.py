@@ -57,11 +57,12 @@ class ClusterConfig(PluginConfig):
     restarts: Annotated[int, SAME] = Field(
         20, ge=0, description="Rollout hosts and engine hosts that may be replaced in a run."
     )
-    weights: Annotated[Literal["auto", "store", "disk"], SAME] = Field(
+    weights: Annotated[Literal["auto", "nccl", "ipc", "store", "disk"], SAME] = Field(
         "auto",
-        description="How weights reach the engine's process: `store`: through Ray's object store; `disk`: by "
-        "safetensors files in a folder that all nodes see; `auto`: the object store. The log and "
-        "`coterie plan --nodes` say which, and why.",
+        description="How weights reach the engine: `store`: through Ray's object store; `disk`: by "
+        "safetensors files in a folder that all nodes see; `nccl`, `ipc`: those of policies that are trained "
+        "whole, from the trainer's GPU to vLLM's, to another one or the same; `auto`: nccl or ipc where they "
+        "are possible, else store. The log and `coterie plan --nodes` say which, and why.",
     )
     weights_folder: Annotated[str | None, SAME] = Field(
         None, description="Where these files are, at the same path on all nodes. Default: the run's folder."

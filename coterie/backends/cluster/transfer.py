@@ -2,32 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from coterie.backends.cluster.placement import RUN, TRAINER, Process, kind_of
 from coterie.backends.cluster.settings import ClusterConfig
+from coterie.core.config import RunConfig
+from coterie.core.errors import ConfigError
+
+NCCL, IPC = "nccl", "ipc"
+WORDS = {NCCL: "NCCL", IPC: "CUDA IPC"}
+PATH = "cluster.weights"
 
 
 class Transfer(NamedTuple):
     """How weights travel, in words."""
 
     name: str
-    """`store` or `disk`."""
+    """`nccl`, `ipc`, `store` or `disk`."""
     text: str
     """What is said of it."""
     why: str
+    ways: Mapping[str, str] = MappingProxyType({})
+    """By replica that gets its base weights from the trainer's GPU: `nccl` or `ipc`."""
 
     @property
     def sentence(self) -> str:
         return f"{self.text}: {self.why}"
 
+    def of(self, policy: str) -> dict[str, str]:
+        """`ways` of the replicas of a policy's own weights."""
+        return {name: way for name, way in self.ways.items() if base_of(name) == policy}
 
-def transfer_of(settings: ClusterConfig, processes: Sequence[Process]) -> Transfer:
-    """How weights go from the trainer to the engine's process, and from there to replicas.
+
+def transfer_of(
+    settings: ClusterConfig, processes: Sequence[Process], run: RunConfig | None = None
+) -> Transfer:
+    """How weights go from the trainer to the engine's process, and to replicas.
 
     Args:
         processes: of the run, as they are placed.
+        run: says which policies are trained whole; None: all are.
+
+    Raises:
+        ConfigError: `cluster.weights` names a way that these processes don't have.
     """
     replicas = [each for each in processes if "/" in each.name and kind_of(each) != TRAINER]
     onward = ", and from there through the object store to the replicas" if replicas else ""
@@ -39,24 +58,119 @@ def transfer_of(settings: ClusterConfig, processes: Sequence[Process]) -> Transf
     text = f"weights go to {end} through Ray's object store"
     if settings.weights == "store":
         return Transfer("store", text, "cluster.weights is store")
-    return Transfer(
-        "store", text, f"{_reason(processes, replicas)}; files (cluster.weights=disk) are used on request"
-    )
+    whole = [each for each in replicas if _whole(each, run)]
+    senders = {each.name: _sender(each, processes) for each in whole}
+    if settings.weights in WORDS:
+        _check(settings.weights, replicas, whole, senders)
+        return _direct(dict.fromkeys(senders, settings.weights), replicas, "cluster.weights says so")
+    ahead = 0 if run is None else run.schedule.max_staleness
+    ways = {each.name: way for each in whole if (way := _way(each, senders[each.name]))}
+    if ways and not ahead:
+        return _direct(ways, replicas, _gain(set(ways.values())))
+    reason = _reason(replicas, whole, senders, ahead=bool(ways))
+    return Transfer("store", text, f"{reason}; files (cluster.weights=disk) are used on request")
 
 
-def _reason(processes: Sequence[Process], replicas: Sequence[Process]) -> str:
-    """Why nothing is faster between these GPUs."""
-    trainer = any(process.gpus for process in processes if kind_of(process) in (RUN, TRAINER))
-    if any(replica.shares for replica in replicas):
+def base_of(replica: str) -> str:
+    """The base of a replica, by its name: the first policy that plays on it."""
+    return replica.partition(" ")[2].rpartition("/")[0]
+
+
+def _whole(replica: Process, run: RunConfig | None) -> bool:
+    """Whether a replica's base weights are trained."""
+    base = base_of(replica.name)
+    return run is None or (base in run.policies and run.policies[base].train == "full")
+
+
+def _sender(replica: Process, processes: Sequence[Process]) -> Process | None:
+    """The process with rank 0 of the trainer of a replica's weights; None: it has no GPU."""
+    names = (f"{TRAINER} {base_of(replica.name)}/0", RUN)
+    there = {each.name: each for each in processes if each.name in names}
+    sender = next((there[name] for name in names if name in there), None)
+    return sender if sender is not None and sender.gpus else None
+
+
+def _way(replica: Process, sender: Process | None) -> str:
+    """How a replica can get weights from the sender's GPU; empty: it can't.
+
+    NCCL takes each GPU once, and vLLM's workers open memory of their own GPU alone.
+    """
+    if sender is None:
+        return ""
+    if sender.name in replica.shares:
+        return IPC if len(replica.shares) == 1 else ""
+    return NCCL if replica.gpus or replica.shares else ""
+
+
+def _direct(ways: Mapping[str, str], replicas: Sequence[Process], why: str) -> Transfer:
+    """The transfer of those that go from GPU to GPU."""
+    kinds = set(ways.values())
+    by = " or ".join(WORDS[kind] for kind in (NCCL, IPC) if kind in kinds)
+    bases = ", ".join(dict.fromkeys(map(base_of, ways)))
+    text = f"weights of {bases} go from the trainer's GPU to the replicas by {by}"
+    others = any(each.name not in ways for each in replicas)
+    text += ", all others through Ray's object store" if others else ""
+    return Transfer(NCCL if NCCL in kinds else IPC, text, why, MappingProxyType(dict(ways)))
+
+
+def _gain(kinds: Collection[str]) -> str:
+    apart, same = "trainer and replicas have different GPUs", "replicas are on the trainer's GPU"
+    if len(kinds) > 1:
+        return "NCCL between different GPUs, CUDA IPC where a replica is on the GPU of rank 0"
+    return apart if NCCL in kinds else f"{same}, where NCCL connects no two processes"
+
+
+def _reason(
+    replicas: Sequence[Process],
+    whole: Sequence[Process],
+    senders: Mapping[str, Process | None],
+    ahead: bool,
+) -> str:
+    """Why weights don't go from GPU to GPU."""
+    if not replicas:
+        return "the engine has a process of its own, without a group of GPUs in common with the trainer"
+    if ahead:
         return (
-            "replicas are on GPUs of the trainer, where NCCL connects no two processes, and executor 'ray' "
-            "shares no memory of a GPU (CUDA IPC) yet"
+            "steps are played ahead (schedule.max_staleness), and a replica that dies would need weights "
+            "that the trainer has changed since"
         )
-    if trainer and any(replica.gpus for replica in replicas):
+    if not whole:
+        return "no policy is trained whole, and adapters are small"
+    if any(senders[each.name] is not None and len(each.shares) > 1 for each in whole):
         return (
-            "the GPUs of trainer and replicas could exchange them by NCCL, and executor 'ray' makes no such "
-            "group yet"
+            "a replica has the GPUs of several ranks, where NCCL connects no two processes, and vLLM shares "
+            "memory (CUDA IPC) with one rank alone"
         )
-    if replicas:
-        return "NCCL needs GPUs on both sides, and trainer or replicas compute on CPUs"
-    return "the engine has a process of its own, without a group of GPUs in common with the trainer"
+    return "NCCL needs GPUs on both sides, and trainer or replicas compute on CPUs"
+
+
+def _check(
+    way: str,
+    replicas: Sequence[Process],
+    whole: Sequence[Process],
+    senders: Mapping[str, Process | None],
+) -> None:
+    """Refuse a way that the processes don't have.
+
+    Raises:
+        ConfigError: with the first replica that lacks it.
+    """
+    what, fix = f"weights can't go to the replicas by {WORDS[way]}", "set cluster.weights=auto"
+    if not replicas:
+        why = "the engine has no replicas on a cluster"
+        raise ConfigError(what, path=PATH, why=why, fix=f"{fix}, or engine.type=vllm")
+    if not whole:
+        why = "no policy is trained whole: adapters and frozen weights go through Ray's object store"
+        raise ConfigError(what, path=PATH, why=why, fix=f"{fix}, or train all weights of a policy")
+    for replica in whole:
+        possible = _way(replica, senders[replica.name])
+        if possible == way:
+            continue
+        if possible:
+            where = "on a GPU of its own" if possible == NCCL else "on the trainer's GPU"
+            why = f"{replica.name} is {where}, which takes {WORDS[possible]}"
+        elif len(replica.shares) > 1:
+            why = f"{replica.name} has the GPUs of several ranks"
+        else:
+            why = "trainer or replicas have no GPU"
+        raise ConfigError(what, path=PATH, why=why, fix=fix)

@@ -14,10 +14,13 @@ from typing import Any
 
 from coterie.backends.cluster.actors import Actors
 from coterie.backends.cluster.code import own_code
-from coterie.backends.engines.vllm.arguments import APART, BESIDE
+from coterie.backends.cluster.direct import NoGroup, NotAtHand
+from coterie.backends.engines.vllm import direct
+from coterie.backends.engines.vllm.actor_spec import spec_of_actor
 from coterie.backends.engines.vllm.published import Publisher, packed
 from coterie.backends.engines.vllm.replica_actor import Beat, Began, ReplicaActor, unwrapped, vllm_version
 from coterie.backends.engines.vllm.server import Adapter, Output, Params, Server, ServerLost, ServerSpec
+from coterie.backends.models.distant import Distant
 from coterie.backends.models.patience import NoAnswer, Patience
 from coterie.core.errors import UserError
 
@@ -37,23 +40,6 @@ def actor_servers(spec: ServerSpec, actors: Actors) -> list[Server]:
     ]
 
 
-def spec_of_actor(spec: ServerSpec, *, on_gpus: bool, shared: bool) -> ServerSpec:
-    """The spec of a replica's vLLM where it runs: alone in a process, on devices that are its own.
-
-    Args:
-        shared: whether the trainer computes on these devices too.
-    """
-    settings = spec.settings
-    alone: dict[str, Any] = {"replicas": 1}
-    if settings.kv_gib is not None:
-        alone["kv_gib"] = settings.kv_gib * spec.share / settings.replicas
-    if settings.memory_share is None:
-        alone["memory_share"] = BESIDE if shared else APART
-    if settings.sleep == "auto":
-        alone["sleep"] = on_gpus and shared and not spec.beside_updates
-    return replace(spec, replica=0, share=1.0, settings=settings.model_copy(update=alone))
-
-
 class ActorServer:
     """One vLLM in an actor, on any node of the cluster.
 
@@ -69,6 +55,8 @@ class ActorServer:
         self.who = f"the vLLM of '{spec.name}', replica {spec.replica}"
         self.name = f"vllm {spec.name}/{spec.replica}"
         """In the placement of the run."""
+        self._way = (spec.ways or {}).get(self.name, "")
+        """How base weights come that the trainer's process sends itself; "": through the object store."""
         self.version = -1
         self.began: Began | None = None
         """Where it runs, or ran last."""
@@ -126,7 +114,10 @@ class ActorServer:
 
     async def sync(self, named_tensors: Iterable[tuple[str, Any]], version: int) -> None:
         self._syncing += 1
+        distant = getattr(named_tensors, "distant", None)
         work = self._sync(named_tensors, version)
+        if distant is not None:
+            work = self._sync_from(distant, named_tensors, version)
         try:
             self.version = await self._bounded(work, self.spec.settings.start_seconds)
         except asyncio.CancelledError as cancelled:
@@ -174,7 +165,8 @@ class ActorServer:
         try:
             await self._placed()
             files = None if self.spec.stored else await asyncio.to_thread(_files, self.spec.model)
-            spec = spec_of_actor(self.spec, on_gpus=on_gpus, shared=self._actors.shared(self.name))
+            shared = self._actors.shared(self.name)
+            spec = spec_of_actor(self.spec, on_gpus=on_gpus, shared=shared, way=self._way)
             opening = self._ask("open", own_code(), vllm_version(), spec, files)
             self.began = await self._bounded(opening, settings.start_seconds)
         except BaseException as error:
@@ -320,10 +312,58 @@ class ActorServer:
                 raise
             except Exception as error:  # of the tensors
                 failed = error
+        return await self._end_sync(version, failed)
+
+    async def _sync_from(self, distant: Distant, named_tensors: Any, version: int) -> int:
+        """Let the process that has the tensors send them."""
+        way, failed = self._way, None
+        await self._ask("begin_outside" if way else "begin_sync", version)
+        receiver = direct.Receiver(
+            self.who, self.name, self._handle, way, self.spec.settings.tensor_parallel,
+            self._actors.settings.timeout,
+        )  # fmt: skip
+        send = partial(direct.send, receiver=receiver, layout=named_tensors.layout)
+        try:
+            await self._unless_lost(distant.send_by(send))
+        except NoGroup as none:
+            self._lose(none)
+            if self._actors.settings.weights != "auto":
+                raise direct.refused(receiver, none) from none
+            self._way = ""
+            log.warning("%s gets its weights through Ray's object store from now on: %s", self.who, none)
+            raise ServerLost(str(none)) from None
+        except (ServerLost, NotAtHand) as gone:
+            self._lose(gone)
+            raise
+        except Exception as error:
+            failed = error
+        return await self._end_sync(version, failed)
+
+    async def _end_sync(self, version: int, failed: Exception | None) -> int:
+        """End a sync; returns the version that vLLM has."""
         reached: int = await self._ask("end_sync", b"" if failed is None else _sent(failed))
         if reached != version:
             raise ServerLost(f"{self.who} has version {reached} after the sync to {version}")
         return reached
+
+    async def _unless_lost(self, work: Awaitable[None]) -> None:
+        """Await what another process does with the actor.
+
+        Raises:
+            ServerLost: the actor is gone meanwhile.
+        """
+        task: asyncio.Future[Any] = asyncio.ensure_future(work)
+        lost: asyncio.Future[Any] | None = self._lost
+        try:
+            if lost is not None:
+                await asyncio.wait({task, lost}, return_when=asyncio.FIRST_COMPLETED)
+                if lost.done():
+                    raise self._loss(lost.result())
+            await task
+        finally:
+            task.cancel()
+            if task.done() and not task.cancelled():
+                task.exception()
 
 
 def _sent(error: Exception) -> bytes:

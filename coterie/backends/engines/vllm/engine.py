@@ -75,7 +75,7 @@ class VLLMEngine(Plugin):
 
     def use_actors(self, actors: Actors) -> None:
         """Have every server in an actor, where the engine runs in a process of a cluster."""
-        check_actors(self.config)
+        check_actors(self.config, actors.settings.weights)
         self._actors = actors if self.config.process != "inside" else None
 
     def check_ahead(self, policies: Mapping[str, Any], ahead: int, pinned: bool) -> None:
@@ -336,6 +336,7 @@ class VLLMEngine(Plugin):
             adapter_rank=rank,
             beside_updates=self._opened.ahead > 0,
             share=share(self._configs),
+            ways=getattr(weights.tensors, "ways", None),
             settings=self.config,
         )
 

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from coterie import logs
 from coterie.backends.engines import beside
 from coterie.backends.engines.vllm import launch
+from coterie.backends.engines.vllm.calls import weight_call
 from coterie.backends.engines.vllm.conversions import (
     lora_request,
     output,
@@ -21,7 +22,7 @@ from coterie.backends.engines.vllm.conversions import (
     version_number,
 )
 from coterie.backends.engines.vllm.placement import place
-from coterie.backends.engines.vllm.server import Adapter, Output, Params, ServerLost, ServerSpec
+from coterie.backends.engines.vllm.server import Adapter, Output, Outside, Params, ServerLost, ServerSpec
 from coterie.backends.engines.vllm.transfer import TensorFiles, made_ahead
 from coterie.backends.models.device_memory import trainer_gpus
 from coterie.backends.models.patience import NoAnswer, Patience
@@ -91,7 +92,11 @@ class OwnProcessServer:
 
         first = self.placement is None
         self.placement = place(
-            self.spec.settings, self.spec.replica, torch.cuda.device_count(), trainer_gpus()
+            self.spec.settings,
+            self.spec.replica,
+            torch.cuda.device_count(),
+            trainer_gpus(),
+            self.spec.outside,
         )
         if first and self.placement.shared and self.spec.beside_updates:
             log.warning("engine vllm: %s", beside.on_gpus(self.placement.gpus))
@@ -166,6 +171,11 @@ class OwnProcessServer:
         finally:
             self._open.set()
 
+    async def weight_call(self, call: str, argument: Any) -> None:
+        """Make one of vLLM's calls (`calls.weight_call`) for a process that sends weights, in a `sync`."""
+        self._check_alive()
+        await self._call(weight_call(self._llm, call, argument))
+
     async def sleep(self) -> None:
         """Free the GPU's memory: weights go to the host's, the KV cache is forgotten."""
         self._check_alive()
@@ -227,6 +237,9 @@ class OwnProcessServer:
     # -------------------------------------------------------------------------------------------- weights
 
     async def _sync(self, named_tensors: Iterable[tuple[str, Any]], version: int) -> None:
+        if isinstance(named_tensors, Outside):
+            await self._replace(named_tensors.sent, version)
+            return
         if self.placement.transfer != "file":
             await self._replace(partial(self._send, named_tensors), version)
             return
@@ -262,10 +275,10 @@ class OwnProcessServer:
 
     async def _send(self, named_tensors: Iterable[tuple[str, Any]]) -> None:
         if self._sender is None:
-            from coterie.backends.engines.vllm.sender import Sender
+            from coterie.backends.engines.vllm.sender import Client, Sender, info_of
 
-            width = self.spec.settings.tensor_parallel
-            self._sender = Sender(self.placement.transfer, self._llm, self._call, width)
+            info = info_of(self.placement.transfer, "127.0.0.1", self.spec.settings.tensor_parallel)
+            self._sender = Sender(info, Client(self._llm, self._call, asyncio.get_running_loop()))
         await self._sender.send(named_tensors)
 
     async def _send_files(self, paths: AsyncIterator[Path]) -> None:

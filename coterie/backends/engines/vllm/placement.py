@@ -68,16 +68,22 @@ def gpus_of(settings: VLLMConfig, gpus: int, trainer: Sequence[int] = (0,)) -> l
     return devices
 
 
-def place(settings: VLLMConfig, replica: int, gpus: int, trainer: Sequence[int] = (0,)) -> Placement:
+def place(
+    settings: VLLMConfig, replica: int, gpus: int, trainer: Sequence[int] = (0,), outside: str = ""
+) -> Placement:
     """The placement of a replica.
 
     Args:
         gpus: how many the run sees; 0: it runs on a CPU.
         trainer: the GPUs on which its ranks compute, rank 0's first, which sends the weights; (): none does.
+        outside: how a process elsewhere sends the weights; "": none does.
 
     Raises:
         ConfigError: there are too few GPUs, or the transfer is impossible there.
     """
+    if outside:
+        devices = gpus_of(settings, gpus, ()) if gpus else ()
+        return Placement(tuple(devices[: settings.tensor_parallel]), outside, outside == "ipc")
     if gpus == 0 or not trainer:
         if settings.transfer in ("nccl", "ipc"):
             raise ConfigError(

@@ -22,7 +22,15 @@ from typing import Any, NamedTuple
 from coterie.backends.cluster.code import SAME, Code, use_code
 from coterie.backends.cluster.wire import received_error, sent_error
 from coterie.backends.engines.vllm.published import Packed, unpacked
-from coterie.backends.engines.vllm.server import Adapter, Output, Params, Server, ServerLost, ServerSpec
+from coterie.backends.engines.vllm.server import (
+    Adapter,
+    Output,
+    Outside,
+    Params,
+    Server,
+    ServerLost,
+    ServerSpec,
+)
 from coterie.backends.engines.vllm.transfer import Folders, remove
 from coterie.core.errors import ConfigError, SystemFault, UserError
 
@@ -94,7 +102,7 @@ class ReplicaActor:
         self._folders = Folders()
         self._requests: dict[int, asyncio.Task[Output]] = {}
         self._adapters: dict[int, Path] = {}
-        self._incoming: _Incoming | None = None
+        self._incoming: _Incoming | Outside | None = None
         self._syncing: asyncio.Task[None] | None = None
 
     @answered
@@ -168,14 +176,31 @@ class ReplicaActor:
     @answered
     async def begin_sync(self, version: int) -> None:
         """Replace all weights by those that `take` brings until `end_sync`."""
-        self._incoming = _Incoming()
-        self._syncing = asyncio.ensure_future(self._server.sync(self._incoming.tensors(), version))
-        self._syncing.add_done_callback(self._incoming.close)
+        self._incoming = incoming = _Incoming()
+        self._syncing = asyncio.ensure_future(self._server.sync(incoming.tensors(), version))
+        self._syncing.add_done_callback(incoming.close)
+
+    @answered
+    async def begin_outside(self, version: int) -> None:
+        """Replace all weights by those that another process sends by `weight_call` until `end_sync`."""
+        self._incoming = incoming = Outside()
+        self._syncing = syncing = asyncio.ensure_future(self._server.sync(incoming, version))  # type: ignore[arg-type]
+        begun = asyncio.ensure_future(incoming.begun.wait())
+        await asyncio.wait({begun, syncing}, return_when=asyncio.FIRST_COMPLETED)
+        begun.cancel()
+
+    @answered
+    async def weight_call(self, call: str, argument: Any) -> None:
+        """One of vLLM's calls, from the process that sends weights."""
+        server: Any = self._server
+        if self._syncing is None or self._syncing.done():
+            raise ServerLost("no sync waits for weights")
+        await server.weight_call(call, argument)
 
     @answered
     async def take(self, part: list[Packed]) -> bool:
         """Take tensors of the sync, once there is room; returns whether vLLM wants further ones."""
-        if self._syncing is None or self._incoming is None or self._syncing.done():
+        if self._syncing is None or not isinstance(self._incoming, _Incoming) or self._syncing.done():
             return False
         await self._incoming.put(part)
         return not self._syncing.done()
@@ -266,7 +291,8 @@ def make(owner: Any, spec: ServerSpec) -> Server:
     # No trainer computes here, which an engine would otherwise assume.
     device_memory.occupy(owner, [device_memory.RankDevice(socket.gethostname(), None)])
     settings, on_cpu = spec.settings, not torch.cuda.is_available()
-    if settings.process == "auto" and settings.tensor_parallel == 1 and on_cpu:
+    alone = settings.process == "auto" and settings.tensor_parallel == 1 and not spec.outside
+    if alone and on_cpu:
         from coterie.backends.engines.vllm.in_process import InProcessServer
 
         return InProcessServer(spec)

@@ -17,12 +17,11 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 from vllm.distributed.weight_transfer import ParamMeta, WeightSource, WeightTransferTrainerFactory
-from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, WeightTransferUpdateRequest
-from vllm.distributed.weight_transfer.clients import _json_safe_update_payload
 from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
 from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 from vllm.utils.network_utils import get_open_port
 
+from coterie.backends.engines.vllm.calls import weight_call
 from coterie.backends.models.device_memory import trainer_gpus
 
 T = TypeVar("T")
@@ -58,49 +57,66 @@ class Client:
         self._llm, self._call, self._loop = llm, call, loop
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
-        self._wait(self._llm.init_weight_transfer_engine(WeightTransferInitRequest(init_info=init_info)))
+        self._wait("init", init_info)
 
     def start_weight_update(self) -> None:
-        self._wait(self._llm.start_weight_update())
+        self._wait("start", None)
 
     def update_weights(self, update_info: Any) -> None:
-        # Handles of shared memory are Python objects, which only pass as pickled bytes.
-        request = WeightTransferUpdateRequest(update_info=_json_safe_update_payload(update_info))
-        self._wait(self._llm.update_weights(request))
+        self._wait("update", update_info)
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
-        self._wait(self._llm.finish_weight_update(weight_version))
+        self._wait("finish", weight_version)
 
-    def _wait(self, work: Awaitable[Any]) -> None:
+    def _wait(self, call: str, argument: Any) -> None:
         async def run() -> None:
-            await self._call(work)
+            await self._call(weight_call(self._llm, call, argument))
 
         asyncio.run_coroutine_threadsafe(run(), self._loop).result()
 
 
-class Sender:
-    """Sends all weights to one server, over `nccl` or `ipc`."""
+def info_of(backend: str, address: str, width: int) -> Any:
+    """What vLLM's side with the weights is made of, for `nccl` or `ipc`.
 
-    def __init__(self, backend: str, llm: Any, call: Call, width: int) -> None:
+    Args:
+        address: of this node, where the server reaches it.
+        width: GPUs of the server.
+    """
+    if backend == "ipc":
+        return IPCTrainerInitInfo(packed=True, rank=0)
+    return NCCLTrainerInitInfo(
+        master_address=address, master_port=get_open_port(), world_size=1 + width, rank=0
+    )
+
+
+class Sender:
+    """Sends all weights to one server, over `nccl` or `ipc`.
+
+    Args:
+        info: of `info_of`.
+        client: makes vLLM's four calls to the server.
+    """
+
+    def __init__(self, info: Any, client: Any) -> None:
         self._source = Source()
-        client = Client(llm, call, asyncio.get_running_loop())
-        info: Any = IPCTrainerInitInfo(packed=True, rank=0)
-        if backend == "nccl":
-            info = NCCLTrainerInitInfo(
-                master_address="127.0.0.1", master_port=get_open_port(), world_size=1 + width, rank=0
-            )
         self._connect = lambda: WeightTransferTrainerFactory.trainer_init(
             info, client=client, source=self._source
         )
         self._engine: Any = None
 
+    async def connect(self) -> None:
+        """Let the two sides meet, in a thread of its own."""
+        if self._engine is None:
+            self._engine = await in_daemon_thread(self._connect)
+
     async def send(self, named_tensors: Iterable[tuple[str, Tensor]]) -> None:
         """Run the transfer in a thread of its own; the first time, the two sides meet before."""
         # vLLM reads names and shapes before the tensors, and an iterator can't be read twice. A trainer's own
         # tensors aren't copied by this; ones that it gathers are all kept until the transfer ends.
-        self._source.tensors = list(named_tensors)
+        self._source.tensors = await asyncio.to_thread(list, named_tensors)
         try:
-            await in_daemon_thread(self._send)
+            await self.connect()
+            await in_daemon_thread(self._engine.send_weights)
         finally:
             self._source.tensors = ()
 
@@ -108,11 +124,6 @@ class Sender:
         if self._engine is not None:
             self._engine.shutdown()
             self._engine = None
-
-    def _send(self) -> None:
-        if self._engine is None:
-            self._engine = self._connect()
-        self._engine.send_weights()
 
 
 async def in_daemon_thread(work: Callable[[], T]) -> T:

@@ -6,7 +6,8 @@ own. The engine chooses the class by its settings (`servers.make`) and treats al
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -91,6 +92,11 @@ class ServerSpec:
     share: float = 1.0
     """Share of the settings' memory that this server may take: one of N servers on a device has 1/N."""
     replica: int = 0
+    ways: Mapping[str, str] | None = None
+    """Where a process elsewhere sends the base weights itself: how, by replica; others get them through Ray's
+    object store. None: they are given to `sync`."""
+    outside: str = ""
+    """How a process elsewhere sends the weights to this server: `nccl` or `ipc`; "": none does."""
     settings: Any = field(default=None)
     """The engine's `VLLMConfig`."""
 
@@ -98,6 +104,33 @@ class ServerSpec:
     def log(self) -> str:
         """Whose log has the output of its processes."""
         return f"vllm-{self.name}-{self.replica}"
+
+
+class Outside:
+    """Stands for tensors that another process sends to vLLM itself, as `named_tensors` of `Server.sync`."""
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+        """Set once vLLM can take them."""
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def sent(self) -> None:
+        """Wait until vLLM has all of them.
+
+        Raises:
+            Exception: what `end` was given.
+        """
+        self.begun.set()
+        await self._ended
+
+    def end(self, error: BaseException | None) -> None:
+        """They were sent, or that failed."""
+        if self._ended.done():
+            return
+        if error is None:
+            self._ended.set_result(None)
+        else:
+            self._ended.set_exception(error)
 
 
 class Server(Protocol):

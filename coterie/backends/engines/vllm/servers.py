@@ -42,11 +42,10 @@ def make(spec: ServerSpec, actors: Actors | None = None) -> list[Server]:
     """
     settings: VLLMConfig = spec.settings
     if actors is not None:
-        log.info(
-            "engine vllm: weights go to the replicas of '%s' through Ray's object store: they are processes "
-            "of any node, and share no GPU group with the trainer",
-            spec.name,
-        )
+        if not spec.ways:
+            log.info(
+                "engine vllm: base weights go to the replicas of '%s' through Ray's object store", spec.name
+            )
         from coterie.backends.engines.vllm.actor_server import actor_servers
 
         return actor_servers(spec, actors)

@@ -76,8 +76,8 @@ class VLLMConfig(PluginConfig):
         "auto",
         description="How weights reach vLLM. `memory`: the trainer's tensors, inside one process; `file`: a "
         "safetensors file in shared memory; `nccl`, `ipc`: vLLM's own, for GPUs; `auto`: memory inside; "
-        "for processes of its own ipc on the trainer's GPU, nccl on others, and file on a CPU. To an actor "
-        "of a cluster weights go through Ray's object store.",
+        "for processes of its own ipc on the trainer's GPU, nccl on others, and file on a CPU. On a cluster "
+        "`cluster.weights` decides.",
     )
     sleep: Annotated[Literal["auto"] | bool, MayChange()] = Field(
         "auto",
@@ -119,7 +119,7 @@ class VLLMPolicy(TensorPolicy):
             settings = validate(VLLMConfig, table, "engine", also=("type",))
             check_settings(settings)
             if run.executor["type"] == "ray":
-                check_actors(settings)
+                check_actors(settings, (run.cluster or {}).get("weights", "auto"))
 
 
 def check_settings(settings: VLLMConfig) -> None:
@@ -140,20 +140,27 @@ def check_settings(settings: VLLMConfig) -> None:
         )
 
 
-def check_actors(settings: VLLMConfig) -> None:
+def check_actors(settings: VLLMConfig, weights: str = "auto") -> None:
     """Refuse what replicas in actors can't have: Ray chooses their nodes and GPUs.
+
+    Args:
+        weights: `cluster.weights`, which says how weights travel.
 
     Raises:
         ConfigError: which setting.
     """
     if settings.process == "inside":
         return
-    if settings.transfer in ("nccl", "ipc"):
+    direct = {"nccl", "ipc"}
+    if settings.transfer not in ("auto", weights) and {settings.transfer, weights} & direct:
+        fix = "set engine.transfer=auto"
+        if settings.transfer in direct:
+            fix += f" and cluster.weights={settings.transfer}"
         raise ConfigError(
-            f"`transfer: {settings.transfer}` can't reach a vLLM of executor 'ray' yet",
+            f"engine.transfer is {settings.transfer}, and cluster.weights is {weights}",
             path="engine.transfer",
-            why="trainer and replicas are processes of their own, on any node, and share no GPU group",
-            fix="set engine.transfer: auto (weights go through Ray's object store), or executor=local",
+            why="both say how weights travel, and on a cluster cluster.weights decides",
+            fix=fix,
         )
     if settings.devices is not None:
         raise ConfigError(

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from coterie.backends.models.distant import Distant
 from coterie.backends.models.gathered import Gathered
 from coterie.backends.models.merged_weights import MergedWeights
 from coterie.core.errors import UserError
@@ -105,6 +106,11 @@ class BaseWeights:
             UserError: while it is read, at the first tensor that does not fit the model.
         """
         yield from self.layout.checked(self._read(), self.policy)
+
+    @property
+    def distant(self) -> Distant | None:
+        """Set where another process has the tensors, and sends them itself."""
+        return self._provided if isinstance(self._provided, Distant) else None
 
     def check(self) -> None:
         """Compare names and shapes before anything is sent.

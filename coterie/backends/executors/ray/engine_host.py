@@ -27,8 +27,9 @@ from typing import Any, Protocol, runtime_checkable
 
 from coterie.backends.cluster.actors import UsesActors
 from coterie.backends.cluster.code import Code, use_code
+from coterie.backends.cluster.direct import Order, Orders, Send
 from coterie.backends.cluster.records import Record, Records
-from coterie.backends.cluster.wire import answered, sent_error
+from coterie.backends.cluster.wire import answered, received_error, sent_error
 from coterie.backends.executors.ray.exchange import (
     Answer,
     Answers,
@@ -89,6 +90,7 @@ class EngineHost:
         self._records = Records(logging.INFO)
         self._codecs: dict[str, Codec] = {}
         """Those that hosts have."""
+        self._orders = Orders()
         self._engine: Engine
         self._client: LocalEngineClient
 
@@ -139,10 +141,28 @@ class EngineHost:
     @answered
     async def load_weights(self, sent: SentWeights | OnDisk) -> None:
         weights = await received(self._receiver, sent)
+        if isinstance(sent, SentWeights) and sent.ways is not None:
+            from coterie.backends.models.distant import Distant
+
+            policy, version = weights.policy, weights.version
+
+            async def ask(send: Send) -> None:
+                await self._orders.fulfilled(policy, version, send)
+
+            weights = replace(weights, tensors=Distant(version, sent.ways, ask))
         with plugin_call(self._engine, "load_weights"):
             await self._engine.load_weights(weights)
-        policy = sent.weights.policy
-        self._codecs[policy] = self._client.codec(policy)
+        self._codecs[weights.policy] = self._client.codec(weights.policy)
+
+    @answered
+    async def orders(self, patience: float) -> tuple[list[Order], list[int]]:
+        """Orders for the process that has weights, and dropped ones, as `Orders.take`."""
+        return await self._orders.take(patience)
+
+    @answered
+    async def settle(self, number: int, error: bytes) -> None:
+        """Take the end of an order; b"": the weights were sent."""
+        self._orders.settle(number, received_error(error) if error else None)
 
     @answered
     async def call(self, method: str, policy: str, version: int) -> None:

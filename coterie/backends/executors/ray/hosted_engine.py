@@ -13,9 +13,11 @@ from typing import Any
 from coterie.backends.cluster.actors import Actors
 from coterie.backends.cluster.code import own_code
 from coterie.backends.cluster.connection import Connection
+from coterie.backends.cluster.direct import NotAtHand
 from coterie.backends.cluster.records import log_again
 from coterie.backends.cluster.wire import unwrapped
 from coterie.backends.executors.ray.account_client import CLOSE_SECONDS
+from coterie.backends.executors.ray.direct_weights import DirectWeights
 from coterie.backends.executors.ray.engine_host import EngineHost
 from coterie.backends.executors.ray.shipping import Elsewhere, KeptWeights, Sender, SentWeights
 from coterie.backends.executors.ray.weight_files import OnDisk, WeightFiles, opened
@@ -58,6 +60,7 @@ class HostedEngine:
         self._kept: KeptWeights
         self._files: WeightFiles | None = None
         """None: weights go through Ray's object store."""
+        self._direct: DirectWeights
         self._codecs: dict[str, Codec] = {}
         self._payload = b""
         self._watching: asyncio.Task[None] | None = None
@@ -85,6 +88,9 @@ class HostedEngine:
         """
         self._connection.open()
         ray = self._connection.ray
+        transfer = self._connection.transfer()
+        log.info("%s", transfer.sentence)
+        self._direct = DirectWeights(transfer, self._connection)
         self._files = files = await asyncio.to_thread(opened, self._connection, self.folder)
         self._kept = KeptWeights(self._stored, files.drop if files is not None else lambda stored: None)
         self.policies = tuple(ctx.policies)
@@ -115,16 +121,23 @@ class HostedEngine:
         raise RuntimeError("the run's process asks for no tokens with executor 'ray'")
 
     async def load_weights(self, weights: Weights) -> None:
+        ways = await self._direct.ways(weights)
         if isinstance(weights.module, Elsewhere):  # they don't pass through this process
-            stored, introduces = await weights.module.send()
+            stored, introduces = await weights.module.send(ways)
+            self._direct.keep(weights, ways)
             await device_memory.make_room()
             await self._up()
             self._kept.keep(weights.policy, weights.version, stored, introduces=introduces)
         else:
-            sent: SentWeights | OnDisk = await asyncio.to_thread(self._sender.send, weights)
+            sent: SentWeights | OnDisk
+            if ways is None:
+                sent = await asyncio.to_thread(self._sender.send, weights)
+            else:
+                sent = self._sender.outline(weights, ways)
             await device_memory.make_room()  # it is sent: replicas may start or wake on the trainer's GPUs
             if self._files is not None and isinstance(sent, SentWeights):
                 sent = await asyncio.to_thread(self._files.store, sent)
+            self._direct.keep(weights, ways)
             await self._up()
             stored = self._kept.load(sent)
         await self.notify("load_weights", stored)
@@ -170,6 +183,7 @@ class HostedEngine:
         except (TimeoutError, self._connection.ray.exceptions.RayError):
             pass  # its process is gone or hangs, and is killed
         finally:
+            await self._direct.close()
             if self._files is not None:
                 self._files.close()
             self._connection.close()
@@ -229,7 +243,9 @@ class HostedEngine:
         await self._connection.placed(actor, "the engine's process")
         unwrapped(await actor.begin.remote())
         secrets = self._connection.secrets(self._variables)
-        return int(unwrapped(await actor.open.remote(own_code(), self._payload, self.folder, secrets)))
+        pid = int(unwrapped(await actor.open.remote(own_code(), self._payload, self.folder, secrets)))
+        self._direct.serve(actor)
+        return pid
 
     async def _watch(self) -> None:
         """Log what is logged there, and replace an engine host as soon as it is gone."""
@@ -291,7 +307,11 @@ class HostedEngine:
         for stored in self._kept.introductions:
             unwrapped(await actor.introduce.remote(stored))
         for policy, version, stored, leases in [*self._kept.versions()]:
-            unwrapped(await actor.load_weights.remote(stored))
+            try:
+                unwrapped(await actor.load_weights.remote(stored))
+            except NotAtHand as fault:  # the next version is about to come
+                log.warning("the new process of the engine has no weights of '%s' yet: %s", policy, fault)
+                continue
             for _ in range(leases):
                 unwrapped(await actor.call.remote("lease", policy, version))
         return pid

@@ -16,6 +16,7 @@ from coterie.backends.cluster.actors import OwnActors
 from coterie.backends.cluster.code import own_code
 from coterie.backends.cluster.compact import compact
 from coterie.backends.cluster.connection import Connection
+from coterie.backends.cluster.direct import Order
 from coterie.backends.cluster.processes import sets_of, trainer_name
 from coterie.backends.executors.ray.shipping import Elsewhere, SentSources, sent_sources
 from coterie.backends.executors.ray.trainer_files import bring, fetch, marked, parts, remove_parts
@@ -225,14 +226,36 @@ class HostedTrainers:
         return self._elsewhere(policy, self._hosts.of(policy).versions[policy])
 
     def _elsewhere(self, policy: str, version: int, kept: int | None = None) -> Weights:
-        return Weights(policy=policy, version=version, module=Elsewhere(partial(self._send, policy, kept)))
+        there = Elsewhere(
+            partial(self._send, policy, kept), partial(self._fulfil, policy), partial(self._can_send, policy)
+        )
+        return Weights(policy=policy, version=version, module=there)
 
-    async def _send(self, policy: str, version: int | None) -> tuple[Any, bool]:
+    async def _can_send(self, policy: str) -> bool:
+        """Whether a policy's trainer can send weights from a GPU."""
+        hosts = self._hosts
+        assert hosts is not None, "they are sent while the trainers are open"
+        return bool(await hosts.raw(hosts.of(policy), "can_send"))
+
+    async def _fulfil(self, policy: str, order: Order) -> None:
+        """Let a policy's trainer send weights to a replica."""
+        hosts = self._hosts
+        assert hosts is not None, "they are sent while the trainers are open"
+        host = hosts.of(policy)
+        try:
+            await hosts.all([hosts.raw(host, "fulfil", order)])
+        except asyncio.CancelledError:
+            host.handle.drop.remote(order.number)
+            raise
+
+    async def _send(
+        self, policy: str, version: int | None, ways: Mapping[str, str] | None
+    ) -> tuple[Any, bool]:
         """A reference to weights in Ray's object store, and whether they introduce something."""
         hosts = self._hosts
         assert hosts is not None, "they are sent while the trainers are open"
         host = hosts.of(policy)
-        answer, stored = host.handle.send.options(num_returns=2).remote(policy, version)
+        answer, stored = host.handle.send.options(num_returns=2).remote(policy, version, ways)
         introduces = (await hosts.all([hosts.awaited(host, answer)]))[0]
         return stored, bool(introduces)
 

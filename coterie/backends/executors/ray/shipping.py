@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from coterie.backends.cluster.direct import Order
 from coterie.core.types import Weights
 
 
@@ -32,6 +33,9 @@ class SentWeights:
     tokenizer: bytes = b""
     """The pickled tokenizer, the first time that the policy is sent."""
     tensors: list[tuple[str, Any]] | None = None
+    ways: Mapping[str, str] | None = None
+    """By replica: how it gets the tensors, which the process that has them sends itself (`Holder`), and the
+    module is without memory. None: they are in this object."""
 
     @property
     def introduces(self) -> bool:
@@ -43,9 +47,13 @@ class SentWeights:
 class Elsewhere:
     """Stands for the module of weights that another process has."""
 
-    send: Callable[[], Awaitable[tuple[Any, bool]]]
-    """Lets that process make a `SentWeights`; returns what is stored of it, such as a reference to Ray's
-    object store, and whether it introduces something."""
+    send: Callable[[Mapping[str, str] | None], Awaitable[tuple[Any, bool]]]
+    """Lets that process make a `SentWeights` with these `ways`; returns what is stored of it, such as a
+    reference to Ray's object store, and whether it introduces something."""
+    fulfil: Callable[[Order], Awaitable[None]]
+    """Lets that process send the tensors itself. Cancelled, it drops the order there."""
+    can_send: Callable[[], Awaitable[bool]]
+    """Whether that process has a GPU to send from."""
 
 
 class Sender:
@@ -63,11 +71,8 @@ class Sender:
 
     def send(self, weights: Weights) -> SentWeights:
         """What the receiver needs of these weights, which may change as soon as this method returns."""
-        bare = replace(weights, module=None, tokenizer=None, tensors=None)
         tensors = None if weights.tensors is None else [(n, _copied(t)) for n, t in weights.tensors()]
-        new = weights.policy not in self._introduced and weights.tokenizer is not None
-        self._introduced.add(weights.policy)
-        sent = SentWeights(bare, tokenizer=pickle.dumps(weights.tokenizer) if new else b"", tensors=tensors)
+        sent = replace(self._bare(weights), tensors=tensors)
         if weights.module is None or tensors is not None:
             return sent
         number = next((n for n, known in enumerate(self._modules) if known is weights.module), -1)
@@ -79,6 +84,42 @@ class Sender:
             name = f"{self._name}/{len(self._modules)}"
             self._modules.append(weights.module)
         return replace(sent, module=name, pickled=_whole(weights.module))
+
+    def outline(self, weights: Weights, ways: Mapping[str, str]) -> SentWeights:
+        """The weights without a tensor: what the receiver must know of weights that are sent to others.
+
+        Args:
+            weights: of a policy whose module nobody shares.
+        """
+        sent = replace(self._bare(weights), ways=dict(ways))
+        if weights.module is None:
+            return sent
+        number = next((n for n, known in enumerate(self._modules) if known is weights.module), -1)
+        if number >= 0:
+            return replace(sent, module=f"{self._name}/{number}")
+        self._modules.append(weights.module)
+        name = f"{self._name}/{len(self._modules) - 1}"
+        return replace(sent, module=name, pickled=pickle.dumps(_hollow(weights.module)))
+
+    def _bare(self, weights: Weights) -> SentWeights:
+        """The weights without module and tensors, and with a tokenizer that the receiver doesn't have."""
+        bare = replace(weights, module=None, tokenizer=None, tensors=None)
+        new = weights.policy not in self._introduced and weights.tokenizer is not None
+        self._introduced.add(weights.policy)
+        return SentWeights(bare, tokenizer=pickle.dumps(weights.tokenizer) if new else b"")
+
+
+def _hollow(module: Any) -> Any:
+    """A copy of a module whose parameters have no memory."""
+    import torch
+
+    known: dict[int, Any] = {}
+    for parameter in module.parameters():
+        empty = torch.empty_like(parameter, device="meta")
+        known[id(parameter)] = torch.nn.Parameter(empty, requires_grad=parameter.requires_grad)
+    for buffer in module.buffers():
+        known[id(buffer)] = buffer.detach().to("cpu", copy=True)
+    return copy.deepcopy(module, known)
 
 
 def _whole(module: Any) -> bytes:
@@ -181,7 +222,7 @@ class Receiver:
         if sent.pickled and module is None:
             module = load(sent.pickled)
             if sent.module:
-                self._modules[sent.module] = module = _on_gpu(module)
+                self._modules[sent.module] = module = _on_gpu(module) if sent.ways is None else module
         if sent.state is not None:
             _write(module, sent.state)
         given = sent.tensors

@@ -22,9 +22,11 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 from coterie.backends.cluster.actors import OwnActors
 from coterie.backends.cluster.code import Code, use_code
 from coterie.backends.cluster.compact import compact
+from coterie.backends.cluster.direct import Order
 from coterie.backends.cluster.records import Record, Records
 from coterie.backends.cluster.wire import Answered, answered, sent_error
 from coterie.backends.executors.ray.demonstrations import Wanted
+from coterie.backends.executors.ray.holder import Holder, has_gpu
 from coterie.backends.executors.ray.shipping import Sender, SentSources, SentWeights
 from coterie.backends.executors.ray.trainer_files import HostFiles, Listed, Stated
 from coterie.core.plugins.origin import closed, plugin_call, plugin_open
@@ -71,6 +73,7 @@ class TrainerHost:
         self._trainer: Any = None
         self._policies: tuple[str, ...] = ()
         self._sender: Sender
+        self._holder = Holder()
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="trainer", daemon=True).start()
 
@@ -143,25 +146,50 @@ class TrainerHost:
 
         return await self._inside(work())
 
-    async def send(self, policy: str, version: int | None) -> tuple[Answered, SentWeights | None]:
+    async def send(
+        self, policy: str, version: int | None, ways: Mapping[str, str] | None = None
+    ) -> tuple[Answered, SentWeights | None]:
         """Weights for the engine: whether they introduce something, as `answered`; and the weights.
 
         Args:
             version: a kept one; None: the present one.
+            ways: this process sends their tensors itself (`fulfil`).
         """
         try:
-            sent = await self._inside(self._send(policy, version))
+            sent = await self._inside(self._send(policy, version, ways))
         except Exception as error:
             return (False, sent_error(error, f"in {self.process}")), None
         return (True, sent.introduces), sent
 
-    async def _send(self, policy: str, version: int | None) -> SentWeights:
+    async def _send(self, policy: str, version: int | None, ways: Mapping[str, str] | None) -> SentWeights:
         with ExitStack() as held:
             if version is None:
                 weights = await self._called("weights", policy)
             else:
                 weights = held.enter_context(await self._called("weights_at", policy, version))
-            return self._sender.send(weights)
+            if ways is None:
+                return self._sender.send(weights)
+            self._holder.keep(weights)
+            return self._sender.outline(weights, ways)
+
+    @answered
+    async def can_send(self) -> bool:
+        """Whether this process can send weights from a GPU."""
+        return await asyncio.to_thread(has_gpu)
+
+    @answered
+    async def fulfil(self, order: Order) -> None:
+        """Send weights to a replica, as `Holder.fulfil`."""
+        await self._inside(self._holder.fulfil(order))
+
+    @answered
+    async def drop(self, number: int) -> None:
+        """End the sending of an order."""
+
+        async def dropped() -> None:
+            self._holder.drop(number)
+
+        await self._inside(dropped())
 
     @answered
     async def records(self, patience: float) -> list[Record]:
@@ -176,6 +204,7 @@ class TrainerHost:
     async def close(self) -> list[Record]:
         """Close the trainer; returns what was logged."""
         self._records.end()
+        await self._inside(self._holder.close())
         if self._wanted is not None:
             self._wanted.end()
         if self._trainer is not None:

@@ -24,7 +24,6 @@ from typing import Any
 
 from coterie.backends.cluster.connection import Connection
 from coterie.backends.cluster.shared_folder import FIX, FOLDER, LAG, check_seen
-from coterie.backends.cluster.transfer import transfer_of
 from coterie.backends.executors.ray.shipping import Receiver, SentWeights
 from coterie.core.errors import ConfigError, UserError
 from coterie.core.storage.atomic import TEMPORARY, sync_file, sync_folder, written
@@ -84,7 +83,7 @@ async def received(receiver: Receiver, sent: SentWeights | OnDisk) -> Weights:
 
 
 def opened(connection: Connection, folder: Path | None) -> WeightFiles | None:
-    """Say how weights go to the engine's process, and prepare the files of `cluster.weights: disk`.
+    """Prepare the files of `cluster.weights: disk`.
 
     Args:
         folder: the run's.
@@ -97,9 +96,7 @@ def opened(connection: Connection, folder: Path | None) -> WeightFiles | None:
         UserError: a node doesn't see the folder, or this one can't write there.
     """
     settings = connection.settings
-    transfer = transfer_of(settings, connection.processes())
-    log.info("%s", transfer.sentence)
-    if transfer.name != "disk":
+    if settings.weights != "disk":
         return None
     place = Path(settings.weights_folder).expanduser().resolve() if settings.weights_folder else folder
     if place is None:

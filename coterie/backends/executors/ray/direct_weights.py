@@ -1,0 +1,105 @@
+"""Which weights go from the trainer's GPU to replicas, and what sends them: the part of the run's process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from coterie.backends.cluster.connection import Connection
+from coterie.backends.cluster.direct import NotAtHand, Order
+from coterie.backends.cluster.transfer import PATH, WORDS, Transfer
+from coterie.backends.executors.ray import holder
+from coterie.backends.executors.ray.holder import Holder, Service
+from coterie.backends.executors.ray.shipping import Elsewhere
+from coterie.core.errors import ConfigError
+from coterie.core.types import Weights
+
+log = logging.getLogger("coterie")
+Fulfil = Callable[[Order], Awaitable[None]]
+
+
+class DirectWeights:
+    """Has the weights that this process sends itself, and passes orders on to other trainers.
+
+    Args:
+        transfer: how weights travel.
+    """
+
+    def __init__(self, transfer: Transfer, connection: Connection) -> None:
+        self._transfer, self._connection = transfer, connection
+        self._holder = Holder()
+        self._fulfil: dict[str, Fulfil] = {}
+        """By policy: what lets the process with its weights send them."""
+        self._refused: dict[str, bool] = {}
+        """By policy: whether its process can't send from a GPU."""
+        self._serving: dict[Any, asyncio.Task[None]] = {}
+        """By engine host."""
+
+    async def ways(self, weights: Weights) -> Mapping[str, str] | None:
+        """How replicas get a policy's weights; None: the engine's process gets them, with the tensors.
+
+        Raises:
+            ConfigError: `cluster.weights` names a way, and the trainer has no GPU to send from.
+        """
+        policy, ways = weights.policy, self._transfer.of(weights.policy)
+        if not ways or weights.adapter is not None or weights.folder is not None:
+            return None
+        if policy not in self._refused:
+            self._refused[policy] = not await self._can_send(weights)
+            if self._refused[policy]:
+                self._refuse(policy, ways)
+        return None if self._refused[policy] else ways
+
+    async def _can_send(self, weights: Weights) -> bool:
+        if isinstance(weights.module, Elsewhere):
+            return await weights.module.can_send()
+        return await asyncio.to_thread(holder.has_gpu)
+
+    def _refuse(self, policy: str, ways: Mapping[str, str]) -> None:
+        stated = self._connection.settings.weights
+        why = "its trainer sees no GPU of CUDA, although the cluster has given it one"
+        if stated in WORDS:
+            what = f"the weights of '{policy}' can't go to the replicas by {WORDS[stated]}"
+            raise ConfigError(what, path=PATH, why=why, fix="set cluster.weights=auto, or repair CUDA there")
+        log.warning("weights of '%s' go through Ray's object store: %s", policy, why)
+
+    def keep(self, weights: Weights, ways: Mapping[str, str] | None) -> None:
+        """Take weights that were announced to the engine host."""
+        if ways is None:
+            return
+        if isinstance(weights.module, Elsewhere):
+            self._fulfil[weights.policy] = weights.module.fulfil
+        else:
+            self._holder.keep(weights)
+            self._fulfil[weights.policy] = self._holder.fulfil
+
+    def serve(self, actor: Any) -> None:
+        """Fulfil the orders of an engine host, until it is gone."""
+        if not self._transfer.ways:
+            return
+        patience = self._connection.settings.timeout / 4
+        service = Service(self._fulfilled, patience)
+        task = asyncio.ensure_future(service.run(actor, self._connection.ray.exceptions.RayError))
+        self._serving[actor] = task
+        task.add_done_callback(lambda _: self._serving.pop(actor, None))
+        task.add_done_callback(_report)
+
+    async def close(self) -> None:
+        """Serve nobody any more, and disconnect from all replicas."""
+        serving = [*self._serving.values()]
+        for task in serving:
+            task.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
+        await self._holder.close()
+
+    async def _fulfilled(self, order: Order) -> None:
+        if order.policy not in self._fulfil:
+            raise NotAtHand(f"no process has the weights of '{order.policy}'")
+        await self._fulfil[order.policy](order)
+
+
+def _report(task: asyncio.Future[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("nobody sends weights any more: %s: %s", type(error).__name__, error)
