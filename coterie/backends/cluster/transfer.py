@@ -14,6 +14,10 @@ from coterie.core.errors import ConfigError
 NCCL, IPC = "nccl", "ipc"
 WORDS = {NCCL: "NCCL", IPC: "CUDA IPC"}
 PATH = "cluster.weights"
+SEVERAL = (
+    "on the GPUs of rank 0 and of others, where NCCL connects no two processes, and CUDA IPC would have to "
+    "come from each rank"
+)
 
 
 class Transfer(NamedTuple):
@@ -66,7 +70,9 @@ def transfer_of(
     ahead = 0 if run is None else run.schedule.max_staleness
     ways = {each.name: way for each in whole if (way := _way(each, senders[each.name]))}
     if ways and not ahead:
-        return _direct(ways, replicas, _gain(set(ways.values())))
+        why, left = _gain(set(ways.values())), [each.name for each in whole if each.name not in ways]
+        why += f"; {', '.join(left)}: {SEVERAL}" if left else ""
+        return _direct(ways, replicas, why)
     reason = _reason(replicas, whole, senders, ahead=bool(ways))
     return Transfer("store", text, f"{reason}; files (cluster.weights=disk) are used on request")
 
@@ -137,10 +143,7 @@ def _reason(
     if not whole:
         return "no policy is trained whole, and adapters are small"
     if any(senders[each.name] is not None and len(each.shares) > 1 for each in whole):
-        return (
-            "a replica has the GPUs of several ranks, where NCCL connects no two processes, and vLLM shares "
-            "memory (CUDA IPC) with one rank alone"
-        )
+        return f"a replica is {SEVERAL}"
     return "NCCL needs GPUs on both sides, and trainer or replicas compute on CPUs"
 
 
@@ -170,7 +173,7 @@ def _check(
             where = "on a GPU of its own" if possible == NCCL else "on the trainer's GPU"
             why = f"{replica.name} is {where}, which takes {WORDS[possible]}"
         elif len(replica.shares) > 1:
-            why = f"{replica.name} has the GPUs of several ranks"
+            why = f"{replica.name} is {SEVERAL}"
         else:
             why = "trainer or replicas have no GPU"
         raise ConfigError(what, path=PATH, why=why, fix=fix)

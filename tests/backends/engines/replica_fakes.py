@@ -133,6 +133,8 @@ class CountingPut:
 class FakeActors(Actors):
     """Starts fake replicas."""
 
+    replica: type = FakeReplica
+
     def __init__(self, **settings: Any) -> None:
         super().__init__(ClusterConfig(**{"timeout": 60, "replica_cpus": 0.1, **settings}))
         self.counting: CountingPut | None = None
@@ -146,7 +148,7 @@ class FakeActors(Actors):
 
     def start(self, cls: type, *, name: str, cpus: float, gpus: float) -> Any:
         assert cls is ReplicaActor
-        handle = super().start(FakeReplica, name=name, cpus=cpus, gpus=gpus)
+        handle = super().start(self.replica, name=name, cpus=cpus, gpus=gpus)
         self.started.append((name, handle))
         return handle
 

@@ -115,8 +115,9 @@ class ActorServer:
     async def sync(self, named_tensors: Iterable[tuple[str, Any]], version: int) -> None:
         self._syncing += 1
         distant = getattr(named_tensors, "distant", None)
-        work = self._sync(named_tensors, version)
-        if distant is not None:
+        if distant is None:
+            work = self._sync(named_tensors, version)
+        else:
             work = self._sync_from(distant, named_tensors, version)
         try:
             self.version = await self._bounded(work, self.spec.settings.start_seconds)

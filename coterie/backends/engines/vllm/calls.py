@@ -1,12 +1,17 @@
-"""vLLM's four calls that replace its weights, by short names.
+"""vLLM's four calls that replace its weights, by short names, and a thread for what waits for them.
 
 Documented at docs.vllm.ai/en/latest/training/weight_transfer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from typing import Any
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 def weight_call(llm: Any, call: str, argument: Any) -> Awaitable[Any]:
@@ -30,3 +35,21 @@ def weight_call(llm: Any, call: str, argument: Any) -> Awaitable[Any]:
     else:
         work = llm.finish_weight_update(argument)
     return work
+
+
+async def in_daemon_thread(work: Callable[[], T]) -> T:
+    """Run a function that may never return if the other side dies; its thread does not hold up the exit."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            result = work()
+        except BaseException as error:
+            if not future.cancelled():
+                future.set_exception(error)
+        else:
+            if not future.cancelled():
+                future.set_result(result)
+
+    threading.Thread(target=run, daemon=True, name="coterie-transfer").start()
+    return await asyncio.wrap_future(future)

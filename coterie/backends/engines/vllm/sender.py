@@ -9,10 +9,8 @@ server has a group of its own, so that one that dies takes no other along.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,10 +19,9 @@ from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
 from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 from vllm.utils.network_utils import get_open_port
 
-from coterie.backends.engines.vllm.calls import weight_call
+from coterie.backends.engines.vllm.calls import in_daemon_thread, weight_call
 from coterie.backends.models.device_memory import trainer_gpus
 
-T = TypeVar("T")
 Call = Callable[[Awaitable[Any]], Awaitable[Any]]
 
 
@@ -124,21 +121,3 @@ class Sender:
         if self._engine is not None:
             self._engine.shutdown()
             self._engine = None
-
-
-async def in_daemon_thread(work: Callable[[], T]) -> T:
-    """Run a function that may never return if the other side dies; its thread does not hold up the exit."""
-    future: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            result = work()
-        except BaseException as error:
-            if not future.cancelled():
-                future.set_exception(error)
-        else:
-            if not future.cancelled():
-                future.set_result(result)
-
-    threading.Thread(target=run, daemon=True, name="coterie-transfer").start()
-    return await asyncio.wrap_future(future)

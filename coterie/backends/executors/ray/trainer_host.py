@@ -25,8 +25,9 @@ from coterie.backends.cluster.compact import compact
 from coterie.backends.cluster.direct import Order
 from coterie.backends.cluster.records import Record, Records
 from coterie.backends.cluster.wire import Answered, answered, sent_error
+from coterie.backends.executors.ray import holder
 from coterie.backends.executors.ray.demonstrations import Wanted
-from coterie.backends.executors.ray.holder import Holder, has_gpu
+from coterie.backends.executors.ray.holder import Holder
 from coterie.backends.executors.ray.shipping import Sender, SentSources, SentWeights
 from coterie.backends.executors.ray.trainer_files import HostFiles, Listed, Stated
 from coterie.core.plugins.origin import closed, plugin_call, plugin_open
@@ -175,7 +176,7 @@ class TrainerHost:
     @answered
     async def can_send(self) -> bool:
         """Whether this process can send weights from a GPU."""
-        return await asyncio.to_thread(has_gpu)
+        return await asyncio.to_thread(holder.has_gpu)
 
     @answered
     async def fulfil(self, order: Order) -> None:

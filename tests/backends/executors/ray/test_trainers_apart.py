@@ -226,7 +226,7 @@ def test_weights_are_read_from_what_a_trainer_sends_now_and_of_a_kept_version() 
                 assert isinstance(weights.module, Elsewhere) and weights.version == (
                     1 if version is None else 0
                 )
-                stored, introduces = await weights.module.send()
+                stored, introduces = await weights.module.send(None)
                 assert introduces is (version == 0 or name != "a")
                 got = receiver.receive(await stored)
             with one.weights_at(name, 0) if version == 0 else nullcontext() as held:
