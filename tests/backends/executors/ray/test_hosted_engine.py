@@ -13,7 +13,7 @@ import pytest
 
 from coterie.backends.cluster.reservation import Room
 from coterie.backends.cluster.settings import ClusterConfig
-from coterie.backends.cluster.transfer import Transfer
+from coterie.backends.cluster.transfer import Transfer, transfer_of
 from coterie.backends.executors.ray.engine_host import EngineHost
 from coterie.backends.executors.ray.hosted_engine import HostedEngine
 from coterie.backends.models import device_memory
@@ -72,7 +72,7 @@ class Cluster:
         return self._rooms
 
     def transfer(self) -> Transfer:
-        return Transfer("store", "weights go", "nothing is faster here")
+        return transfer_of(self.settings, ())
 
     def secrets(self, names: Any) -> dict[str, str]:
         return {}

@@ -238,12 +238,12 @@ def test_weights_are_read_from_what_a_trainer_sends_now_and_of_a_kept_version() 
                 assert names and all(torch.equal(theirs[n], ours[n]) for n in names)
         with pytest.raises(KeyError):
             with trainers.weights_at("a", 9) as missing:
-                await missing.module.send()
+                await missing.module.send(None)
         for each in (trainers, one):
             each.drop("a", 0)
         with pytest.raises(KeyError):
             with trainers.weights_at("a", 0) as missing:
-                await missing.module.send()
+                await missing.module.send(None)
         await trainers.close()
         await one.close()
 
