@@ -7,6 +7,8 @@ import json
 import logging
 import os
 import signal
+import subprocess
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +26,7 @@ from coterie.backends.cluster.settings import ClusterConfig  # noqa: E402
 from coterie.backends.engines.vllm.replica_actor import ReplicaActor  # noqa: E402
 from tests.backends.engines.replica_fakes import folders_of, gone, running  # noqa: E402
 from tests.ray_cluster import local_cluster  # noqa: E402
+from tests.scale.fake_plugin import ROOT, with_fake_transfer  # noqa: E402
 from tests.scale.vllm_models import LONG, LORA, TOLERANCE, Playing, adapted, mixed, module, request  # noqa: E402
 
 SILENT = 15
@@ -198,6 +201,24 @@ def test_a_killed_actor_takes_its_vllm_along_and_another_one_serves(runner, own)
     while memory & set(os.listdir("/dev/shm")) and time.monotonic() < end:
         time.sleep(0.1)
     assert memory and not memory & set(os.listdir("/dev/shm"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("way", ["nccl", "ipc"])
+def test_weights_by_vllms_own_classes_reach_a_replica_and_the_one_in_its_place(tmp_path, way):
+    """The trainer's process sends, the engine has names and shapes alone; a replica is killed between."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tests/scale/send_on_cluster.py"), way],
+        env=with_fake_transfer(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=800,
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    assert lines, done.stderr[-4000:]
+    result = json.loads(lines[0])
+    assert len(result["gaps"]) == 4 and max(result["gaps"]) < TOLERANCE
+    assert (result["way"], result["restarts"], result["orders"], result["new"]) == (way, 1, 5, True)
 
 
 RUN = [

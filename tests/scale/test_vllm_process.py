@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +20,7 @@ pytest.importorskip("vllm", reason="runs in the venv of `make test-scale`")
 from coterie.backends.engines.vllm import transfer  # noqa: E402
 from coterie.backends.engines.vllm.transfer import TensorFiles  # noqa: E402
 from coterie.core.errors import WriteError  # noqa: E402
+from tests.scale.fake_plugin import with_fake_transfer  # noqa: E402
 from tests.scale.kept_kv import check_kept_keys  # noqa: E402
 from tests.scale.vllm_models import LONG, LORA, TOLERANCE, Playing, adapted, mixed, module, request  # noqa: E402
 
@@ -338,15 +338,9 @@ def test_a_full_disk_ends_a_sync_with_the_reason_and_vllm_goes_on(
 @pytest.mark.parametrize("way", ["nccl", pytest.param("ipc", marks=pytest.mark.long)])
 def test_gpu_transfers_follow_the_interface_and_a_killed_run_leaves_no_process(tmp_path, way):
     """vLLM's trainer and worker classes exchange the four calls; then SIGKILL ends the run's process."""
-    shutil.copy(ROOT / "tests/scale/fake_transfer.py", tmp_path / "fake_transfer.py")
-    info = tmp_path / "fake_transfer-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fake-transfer\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[vllm.general_plugins]\nfake = fake_transfer:register\n")
-    path = os.pathsep.join([str(ROOT), str(tmp_path)])
     run = subprocess.Popen(
         [sys.executable, str(ROOT / "tests/scale/serve_and_die.py"), way],
-        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        env=with_fake_transfer(tmp_path),
         stdout=subprocess.PIPE,
         stderr=(tmp_path / "stderr").open("w"),
         text=True,

@@ -370,6 +370,22 @@ def test_settings_that_actors_cant_have_are_refused(setting, value, path):
     assert caught.value.path == path and caught.value.fix
 
 
+@pytest.mark.parametrize(
+    ("transfer", "weights", "fix"),
+    [("nccl", "store", "engine.transfer=auto and cluster.weights=nccl"), ("ipc", "nccl", "cluster.weights=ipc"),
+     ("nccl", "disk", "cluster.weights=nccl"), ("file", "nccl", "set engine.transfer=auto")],
+)  # fmt: skip
+def test_two_settings_of_one_thing_must_not_contradict(transfer, weights, fix):
+    engine = VLLMEngine(VLLMConfig(transfer=transfer))
+    with pytest.raises(
+        ConfigError, match=f"transfer is {transfer}, and cluster.weights is {weights}"
+    ) as caught:
+        engine.use_actors(FakeActors(weights=weights))
+    assert caught.value.path == "engine.transfer" and fix in caught.value.fix
+    VLLMEngine(VLLMConfig(transfer="nccl")).use_actors(FakeActors(weights="nccl"))
+    VLLMEngine(VLLMConfig(transfer="file")).use_actors(FakeActors(weights="store"))
+
+
 def test_weights_of_a_base_are_one_object_for_all_replicas(tmp_path):
     """What `Publisher` goes by."""
     from tests.backends.engines.support import tiny

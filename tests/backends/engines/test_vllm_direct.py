@@ -61,6 +61,9 @@ class Trainer:
             tmp_path,
         )
         self.layout, self.version, self.orders = Layout.of(self.model.config), -1, 0
+        import ray
+
+        self.ray = ray
         self.actors = DirectActors(**{"timeout": 60, **settings})
         self.record.joinpath("model").mkdir()
         self.record.joinpath("model", "config.json").write_bytes(b"{}")
@@ -101,6 +104,7 @@ class Trainer:
 
         async def ask(send: Any) -> None:
             self.orders += 1
+            send = self.ray.get(self.ray.put(send))  # as it travels, with another handle of the actor
             await self.holder.fulfil(Order(self.orders, "p", version, send))
 
         distant: Any = Distant(version, self.ways, ask)

@@ -9,6 +9,7 @@ trainer's GPU takes `ipc` while others take `nccl`.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -128,8 +129,9 @@ class Link:
         to, address = self._receiver, import_ray().util.get_node_ip_address()
         what = f"no connection by {WORDS[to.way]} from {address} to {to.who}"
         try:
+            # It may import vLLM, which can take longer than two processes need to meet.
+            self._sender = await asyncio.to_thread(make_sender, to.way, self._client, address, to.width)
             async with asyncio.timeout(to.seconds):
-                self._sender = await asyncio.to_thread(make_sender, to.way, self._client, address, to.width)
                 await self._unless_failed(self._sender.connect())
         except TimeoutError as error:
             raise NoGroup(f"{what} after {to.seconds:g} s") from error
@@ -161,6 +163,7 @@ def make_sender(way: str, client: ActorClient, address: str, width: int) -> Send
     Args:
         address: of this node.
     """
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # as where it is launched
     import torch
 
     from coterie.backends.engines.vllm.sender import Sender, info_of

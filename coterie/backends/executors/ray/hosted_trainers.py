@@ -226,22 +226,23 @@ class HostedTrainers:
         return self._elsewhere(policy, self._hosts.of(policy).versions[policy])
 
     def _elsewhere(self, policy: str, version: int, kept: int | None = None) -> Weights:
-        there = Elsewhere(
-            partial(self._send, policy, kept), partial(self._fulfil, policy), partial(self._can_send, policy)
+        send, fulfil = partial(self._send, policy, kept), partial(self._fulfil, policy)
+        return Weights(
+            policy=policy, version=version, module=Elsewhere(send, fulfil, partial(self._can_send, policy))
         )
-        return Weights(policy=policy, version=version, module=there)
 
     async def _can_send(self, policy: str) -> bool:
         """Whether a policy's trainer can send weights from a GPU."""
-        hosts = self._hosts
-        assert hosts is not None, "they are sent while the trainers are open"
-        return bool(await hosts.raw(hosts.of(policy), "can_send"))
+        hosts, host = self._host_of(policy)
+        return bool(await hosts.raw(host, "can_send"))
+
+    def _host_of(self, policy: str) -> tuple[TrainerHosts, Host]:
+        assert self._hosts is not None, "weights are sent while the trainers are open"
+        return self._hosts, self._hosts.of(policy)
 
     async def _fulfil(self, policy: str, order: Order) -> None:
         """Let a policy's trainer send weights to a replica."""
-        hosts = self._hosts
-        assert hosts is not None, "they are sent while the trainers are open"
-        host = hosts.of(policy)
+        hosts, host = self._host_of(policy)
         try:
             await hosts.all([hosts.raw(host, "fulfil", order)])
         except asyncio.CancelledError:
@@ -252,9 +253,7 @@ class HostedTrainers:
         self, policy: str, version: int | None, ways: Mapping[str, str] | None
     ) -> tuple[Any, bool]:
         """A reference to weights in Ray's object store, and whether they introduce something."""
-        hosts = self._hosts
-        assert hosts is not None, "they are sent while the trainers are open"
-        host = hosts.of(policy)
+        hosts, host = self._host_of(policy)
         answer, stored = host.handle.send.options(num_returns=2).remote(policy, version, ways)
         introduces = (await hosts.all([hosts.awaited(host, answer)]))[0]
         return stored, bool(introduces)
