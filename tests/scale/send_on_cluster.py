@@ -1,4 +1,4 @@
-"""A trainer's process that sends weights to a real vLLM in a Ray actor: two syncs, a killed replica, checks."""
+"""A trainer's process that sends weights to a real vLLM in a Ray actor: syncs, a killed replica, checks."""
 
 import asyncio
 import json

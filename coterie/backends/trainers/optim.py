@@ -9,6 +9,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from coterie.backends.models.policy import OptimizerSettings
 from coterie.core.errors import RunFolderError
@@ -141,6 +142,8 @@ class PolicyOptimizer:
         for group in self._adam.param_groups:
             group["lr"] = rate * group["scale"]
         self._adam.step()
+        # The fused kernel doesn't count its change, by which engines know weights that are no longer theirs.
+        increment_version(masters)
         self.count += 1
         self.write_weights()
         self.clear_gradients()

@@ -372,9 +372,13 @@ def test_settings_that_actors_cant_have_are_refused(setting, value, path):
 
 @pytest.mark.parametrize(
     ("transfer", "weights", "fix"),
-    [("nccl", "store", "engine.transfer=auto and cluster.weights=nccl"), ("ipc", "nccl", "cluster.weights=ipc"),
-     ("nccl", "disk", "cluster.weights=nccl"), ("file", "nccl", "set engine.transfer=auto")],
-)  # fmt: skip
+    [
+        ("nccl", "store", "engine.transfer=auto and cluster.weights=nccl"),
+        ("ipc", "nccl", "cluster.weights=ipc"),
+        ("nccl", "disk", "cluster.weights=nccl"),
+        ("file", "nccl", "set engine.transfer=auto"),
+    ],
+)
 def test_two_settings_of_one_thing_must_not_contradict(transfer, weights, fix):
     engine = VLLMEngine(VLLMConfig(transfer=transfer))
     with pytest.raises(

@@ -62,6 +62,16 @@ def test_the_schedule_moves_the_weights() -> None:
     assert (first.learning_rate, second.learning_rate) == (0.05, 0.1)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_step_counts_as_a_change_of_the_weights(dtype: torch.dtype) -> None:
+    """Engines compare the count; torch's fused kernel leaves it."""
+    weight = parameter(1.0, dtype=dtype)
+    optimizer = PolicyOptimizer({"w": weight}, settings())
+    before = weight._version
+    assert stepped(optimizer, weight, float("nan")).skipped and weight._version == before
+    assert not stepped(optimizer, weight, 1.0).skipped and weight._version > before
+
+
 def test_betas_and_eps_are_the_settings() -> None:
     weight = parameter(0.0)
     optimizer = PolicyOptimizer(

@@ -227,9 +227,8 @@ class HostedTrainers:
 
     def _elsewhere(self, policy: str, version: int, kept: int | None = None) -> Weights:
         send, fulfil = partial(self._send, policy, kept), partial(self._fulfil, policy)
-        return Weights(
-            policy=policy, version=version, module=Elsewhere(send, fulfil, partial(self._can_send, policy))
-        )
+        there = Elsewhere(send, fulfil, partial(self._can_send, policy))
+        return Weights(policy=policy, version=version, module=there)
 
     async def _can_send(self, policy: str) -> bool:
         """Whether a policy's trainer can send weights from a GPU."""
@@ -243,11 +242,7 @@ class HostedTrainers:
     async def _fulfil(self, policy: str, order: Order) -> None:
         """Let a policy's trainer send weights to a replica."""
         hosts, host = self._host_of(policy)
-        try:
-            await hosts.all([hosts.raw(host, "fulfil", order)])
-        except asyncio.CancelledError:
-            host.handle.drop.remote(order.number)
-            raise
+        await hosts.fulfil(host, order)
 
     async def _send(
         self, policy: str, version: int | None, ways: Mapping[str, str] | None

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from coterie.backends.cluster.compact import compact
 from coterie.backends.cluster.connection import Connection
+from coterie.backends.cluster.direct import Order
 from coterie.backends.cluster.processes import trainer_name
 from coterie.backends.cluster.records import log_again
 from coterie.backends.cluster.wire import unwrapped
@@ -148,6 +149,14 @@ class TrainerHosts:
     async def trainer(self, host: Host, method: str, *arguments: Any) -> Any:
         """What a method of a host's trainer returns."""
         return self.taken(host, await self.raw(host, "call", method, compact(arguments)))
+
+    async def fulfil(self, host: Host, order: Order) -> None:
+        """Let a host send weights to a replica; a caller that is cancelled drops the order there."""
+        try:
+            await self.all([self.raw(host, "fulfil", order)])
+        except asyncio.CancelledError:
+            host.handle.drop.remote(order.number)
+            raise
 
     def trainer_now(self, host: Host, method: str, *arguments: Any) -> Any:
         """`trainer`, for a caller that can't await; the event loop stands still meanwhile."""

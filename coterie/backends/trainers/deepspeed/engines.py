@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from coterie.backends.trainers.deepspeed.head import Head
 from coterie.backends.trainers.deepspeed.held import MASTERS, held
@@ -255,6 +256,8 @@ class DeepSpeedOptimizer:
         else:
             self.engine.step()
             norm, skipped = float(self.engine.get_global_grad_norm()), bool(self.engine.optimizer.overflow)
+        # DeepSpeed writes through other tensors, and engines know by the count that weights have changed.
+        increment_version(list(self.policy.weights().values()))
         self.count += not skipped
         self.head.steps += self.head.trained and not skipped
         return StepInfo(norm, rate, skipped)

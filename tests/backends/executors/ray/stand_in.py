@@ -81,7 +81,7 @@ class Actor:
         return answer
 
     def _answer(self, answer: concurrent.futures.Future[Any], done: concurrent.futures.Future[Any]) -> None:
-        if self._frozen or answer.done():
+        if self._frozen or answer.done() or done.cancelled():
             return
         error = done.exception()
         answer.set_result(pickle.loads(pickle.dumps(done.result()))) if error is None else (

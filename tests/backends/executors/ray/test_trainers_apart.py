@@ -18,6 +18,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("peft")
 
 from coterie.backends.chat_formats.formats import AutoChat
+from coterie.backends.cluster.direct import NotAtHand, Order
 from coterie.backends.executors.ray import trainer_files
 from coterie.backends.executors.ray.hosted_trainers import HostedTrainers, hosted_trainers
 from coterie.backends.executors.ray.shipping import Elsewhere, Receiver
@@ -248,6 +249,51 @@ def test_weights_are_read_from_what_a_trainer_sends_now_and_of_a_kept_version() 
         await one.close()
 
     asyncio.run(compare())
+
+
+SENT: list[dict[str, Any]] = []
+
+
+async def sends(weights: Any, links: Any) -> None:
+    SENT.append({name: each.detach().clone() for name, each in weights.module.named_parameters()})
+
+
+async def waits(weights: Any, links: Any) -> None:
+    try:
+        await asyncio.sleep(600)
+    except asyncio.CancelledError:
+        SENT.append({})
+        raise
+
+
+def test_a_trainer_of_its_own_sends_the_version_that_it_has_itself() -> None:
+    async def compare() -> None:
+        SENT.clear()
+        trainers, _ = await hosted()
+        one = await alone()
+        for each in (trainers, one):
+            await each.update(batch(), 0)
+        there = trainers.weights("full").module
+        assert not await there.can_send(), "this machine has no GPU"
+        stored, introduces = await there.send({"vllm full/0": "nccl"})
+        sent = await stored
+        assert introduces and sent.tensors is None and sent.state is None and len(sent.pickled) < 20_000
+        await there.fulfil(Order(1, "full", 1, sends))
+        (got,) = SENT
+        ours = dict(one.weights("full").module.named_parameters())
+        assert got.keys() == ours.keys() and all(torch.equal(got[name], ours[name]) for name in ours)
+        waiting = asyncio.ensure_future(there.fulfil(Order(2, "full", 1, waits)))
+        await asyncio.sleep(0.2)
+        waiting.cancel()
+        while len(SENT) < 2:
+            await asyncio.sleep(0.01)
+        await trainers.update(batch(1), 1)
+        with pytest.raises(NotAtHand, match="version 1 of the weights of 'full'"):
+            await there.fulfil(Order(3, "full", 1, sends))
+        await trainers.close()
+        await one.close()
+
+    asyncio.run(asyncio.wait_for(compare(), 60))
 
 
 def test_policies_begin_with_the_weights_of_others() -> None:
