@@ -27,6 +27,7 @@ from coterie.backends.engines.vllm.replica_actor import ReplicaActor  # noqa: E4
 from tests.backends.engines.replica_fakes import folders_of, gone, running  # noqa: E402
 from tests.ray_cluster import local_cluster  # noqa: E402
 from tests.scale.fake_plugin import ROOT, with_fake_transfer  # noqa: E402
+from tests.scale.train_on_cluster import plugin_of  # noqa: E402
 from tests.scale.vllm_models import LONG, LORA, TOLERANCE, Playing, adapted, mixed, module, request  # noqa: E402
 
 SILENT = 15
@@ -219,6 +220,28 @@ def test_weights_by_vllms_own_classes_reach_a_replica_and_the_one_in_its_place(t
     result = json.loads(lines[0])
     assert len(result["gaps"]) == 4 and max(result["gaps"]) < TOLERANCE
     assert (result["way"], result["restarts"], result["orders"], result["new"]) == (way, 1, 5, True)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("updates", ["in_turn", "at_once"])
+def test_a_whole_run_sends_its_weights_from_the_trainers_processes(tmp_path, updates):
+    """Two policies that are trained whole: the run's process sends both, or each trainer its own."""
+    done = subprocess.run(
+        [
+            *(sys.executable, str(ROOT / "tests/scale/train_on_cluster.py"), str(tmp_path / "run"), updates),
+            str(plugin_of(tmp_path)),
+        ],
+        env=with_fake_transfer(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=800,
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    assert lines, done.stderr[-4000:]
+    result = json.loads(lines[-1])
+    assert result["steps"] == 2 and result["gaps"] and max(result["gaps"]) < 1e-4
+    assert result["senders"] == (1 if updates == "in_turn" else 2)
+    assert {policy for policy, version in result["sent"] if version} == {"planner", "executor"}
 
 
 RUN = [
