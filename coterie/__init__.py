@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         DrawsTasks as DrawsTasks,
         FingerprintsTasks as FingerprintsTasks,
         HasVocabulary as HasVocabulary,
+        LeavesOut as LeavesOut,
         LocatesTasks as LocatesTasks,
         MayLackFeedback as MayLackFeedback,
         OmitsTask as OmitsTask,

@@ -18,6 +18,7 @@ from coterie.core.storage.atomic import write_atomic
 from coterie.core.storage.jsonl import to_json
 from coterie.core.training.evaluation import Evaluation, evaluate
 from coterie.core.training.run import Run
+from coterie.core.types import Task
 from coterie.stats import Difference, Interval, paired_difference
 
 log = logging.getLogger("coterie")
@@ -157,7 +158,7 @@ async def compare(
     run: Run,
     changes: Changes,
     split: Literal["train", "val", "test"],
-    tasks: int,
+    tasks: Sequence[Task],
     *,
     samples: int = 1,
     greedy: bool = False,

@@ -23,6 +23,7 @@ from coterie.core.protocols import Codec, EngineClient, Environment, Plan, Rollo
 from coterie.core.protocols.reward import CountsCalls, RewardSource
 from coterie.core.protocols.role import Remembers
 from coterie.core.protocols.transition import TransitionMode
+from coterie.core.rollout.side import LocalRolloutSide
 from coterie.core.training.curriculum import trained_on
 from coterie.core.training.run import Run
 from coterie.core.types import Key
@@ -230,7 +231,12 @@ def _evaluation(run: Run) -> int:
     plan = run.sampler.for_evaluation(False).plan
     shape = shape_of(_repeated(run.team.order, actions_per_turn(run)), run.team.max_turns, plan)
     calls = sum(calls_of(run.team, role) * decisions for role, decisions in shape.decisions.items())
-    return int(run.config.schedule.evaluate_tasks * plan.chains * plan.branches * calls)
+    return int(evaluated_trees(run.rollout_side) * plan.chains * plan.branches * calls)
+
+
+def evaluated_trees(side: LocalRolloutSide) -> int:
+    """The trees of one evaluation in training, over all of its sets. It asks for their tasks."""
+    return sum(len(each.tasks(side.seed)) * each.samples for each in side.sets.values())
 
 
 def _outside_notes(calls: Mapping[str, int], in_transitions: int) -> list[str]:

@@ -18,6 +18,7 @@ from coterie.api.external_policies import resolve_policies
 from coterie.api.open_run import open_run, to_its_end
 from coterie.api.run_record import RunRecord, compose_recorded, recall
 from coterie.api.train import Source
+from coterie.compose.evaluation_sets import first_tasks
 from coterie.core.config import Resolved
 from coterie.core.errors import ConfigError
 from coterie.core.storage.run_folder import RunFolder
@@ -80,11 +81,12 @@ def evaluate(
     async def go() -> TeamEvaluation:
         try:
             await open_run(run, restore, external, split)
-            count = tasks if tasks is not None else _default_tasks(run, split)
+            most = MOST_TASKS if tasks is None else tasks
+            chosen = first_tasks(run.environment, split, most, run.config.seed)
             settings: dict[str, Any] = {"samples": samples, "greedy": greedy, "keep": show}
             if changes:
-                return await compare(run, changes, split, count, **settings)
-            return TeamEvaluation.of(await evaluate_run(run, split, count, **settings))
+                return await compare(run, changes, split, chosen, **settings)
+            return TeamEvaluation.of(await evaluate_run(run, split, chosen, **settings))
         finally:
             await run.close()
 
@@ -182,10 +184,6 @@ def _resolved(
             fix="leave out what changes the policies, or train with it: coterie run RECIPE --with ...",
         )
     return resolved
-
-
-def _default_tasks(run: Run, split: Literal["train", "val", "test"]) -> int:
-    return min(MOST_TASKS, len(run.environment.tasks(split, run.config.seed)))
 
 
 def run_folder(source: Any) -> Path | None:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from coterie.api.cost import BOUND, Counts, count_in_order, readable, why_so_many
+from coterie.api.cost import BOUND, Counts, count_in_order, evaluated_trees, readable, why_so_many
 from coterie.core.config import PolicyConfig, RunConfig
 from coterie.core.errors import ConfigError
 from coterie.core.rollout.side import LocalRolloutSide
@@ -119,9 +119,9 @@ def check_trees(side: LocalRolloutSide, config: RunConfig, splits: Collection[Sp
     """
     parts = [least_step(side, config)]
     if "val" in splits:
-        tasks = min(config.schedule.evaluate_tasks, len(side.environment.tasks("val", config.seed)))
-        setting = "schedule.evaluate_tasks"
-        parts.append(Least("an evaluation", setting, setting, tasks, tasks, tasks))
+        trees = evaluated_trees(side)
+        setting, more = "schedule.evaluate_tasks", ", or what `evaluate` sets" if config.evaluate else ""
+        parts.append(Least("an evaluation", setting, f"{setting}{more}", trees, trees, trees))
     limit = machine_memory()
     for least in parts:
         if limit is not None and least.memory > limit:

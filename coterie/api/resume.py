@@ -59,9 +59,10 @@ FREE = {
 FIXED = (
     *("*.type", "policies", "policies.*", "team.order", "team.roles.*.policy", "seed", "deterministic"),
     *("schedule.max_staleness", "schedule.play", "schedule.tasks_per_step", "schedule.stratify"),
+    *("evaluate", "evaluate.*"),
 )
 """Patterns of paths that `--allow-change` doesn't reach: the checkpoint, the draws and the order of tasks are
-made for them."""
+made for them; so is the best success, and train leaves out what the sets of `evaluate` have."""
 PLACES = ("executor.*", "sandbox.*")
 """Patterns of FIXED paths that it does reach."""
 LENGTHS = ("steps", "epochs", "tokens", "stop_after")

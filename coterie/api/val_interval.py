@@ -6,8 +6,8 @@ import logging
 import math
 from dataclasses import replace
 
+from coterie.api.cost import evaluated_trees
 from coterie.core.errors import DataError
-from coterie.core.plugins.origin import plugin_call
 from coterie.core.training.run import Run
 
 log = logging.getLogger("coterie")
@@ -37,6 +37,7 @@ def val_interval(run: Run) -> int:
 
     Raises:
         DataError: a record of val is wrong.
+        UserError: a run with a table `evaluate` lacks tasks.
     """
     schedule = run.config.schedule
     if all(policy.train == "none" for policy in run.config.policies.values()):
@@ -44,19 +45,17 @@ def val_interval(run: Run) -> int:
     if schedule.steps is not None and schedule.steps < FEWEST:
         return 0  # no evaluation would come due: val isn't asked for
     try:
-        with plugin_call(run.environment, "tasks"):
-            tasks = len(run.environment.tasks("val", run.config.seed))
+        evaluated = evaluated_trees(run.rollout_side)
     except DataError:
         raise
     except Exception as error:  # an environment need not have the split, and says so as it likes
+        if run.config.evaluate is not None:  # somebody has asked for it
+            raise
         log.warning(_NONE, " ".join(str(error).split()) or type(error).__name__)
-        return 0
-    if not tasks:
-        log.warning(_NONE, "the split has no tasks")
         return 0
     training, evaluation = run.sampler.plan, run.sampler.for_evaluation(False).plan
     sampled = schedule.tasks_per_step * training.chains * training.branches
-    evaluated = min(tasks, schedule.evaluate_tasks) * evaluation.chains * evaluation.branches
+    evaluated *= evaluation.chains * evaluation.branches
     return max(FEWEST, math.ceil(evaluated / (SHARE * sampled)))
 
 

@@ -61,10 +61,7 @@ def make_curriculum(
             path=f"{PATH}.field",
             fix=did_you_mean(config.field, model.model_fields if model is not None else ()),
         )
-    # What the target is composed of (a sandbox, records) serves its levels too.
-    settings = getattr(target, "config", None)
-    shared = {name: getattr(settings, name, env[name]) for name in composed_fields(model) if name in env}
-    base = {**env, **shared}
+    base = with_shared(env, target)
     levels: list[Level] = []
     for index, value in enumerate(config.values):
         path = f"{PATH}.values.{index}"
@@ -75,15 +72,26 @@ def make_curriculum(
         level = Level(value, environment, f"@{config.field}={value}")
         if level.suffix in [other.suffix for other in levels]:
             raise ConfigError("the value is there twice", path=path, why=f"got {value!r} again")
-        _check_same(level, target, path)
+        check_same(level.environment, target, path)
         levels.append(level)
     return Curriculum(config.field, config.promote_at, config.window, levels)
 
 
-def _check_same(level: Level, target: Environment, path: str) -> None:
-    """Refuse a level with other roles, components or weights than the run's."""
+def with_shared(env: Table, target: Environment) -> Table:
+    """The table of an environment like the target, which shares what that is made of (a sandbox, records)."""
+    model, settings = getattr(type(target), "Config", None), getattr(target, "config", None)
+    composed = composed_fields(model) if model is not None else ()
+    return {**env, **{name: getattr(settings, name, env[name]) for name in composed if name in env}}
+
+
+def check_same(environment: Environment, target: Environment, path: str) -> None:
+    """Refuse an environment with other roles, components or weights than the run's.
+
+    Args:
+        path: of the settings that it has in place of the run's.
+    """
     for member in ("roles", "components", "weights"):
-        value, wanted = getattr(level.environment, member), getattr(target, member)
+        value, wanted = getattr(environment, member), getattr(target, member)
         if value != wanted:
             raise ConfigError(
                 f"the environment has other {member} with this value",

@@ -48,6 +48,13 @@ class FingerprintsTasks(Protocol):
 
 
 @runtime_checkable
+class LeavesOut(Protocol):
+    def leave_out(self, evaluated: Callable[[], Sequence[Task]]) -> None:
+        """Leave the problems of these tasks out of train, before any are drawn. They are those of the sets in
+        `evaluate.sets`; called once, before `tasks`, and reads records: ask when train is asked for."""
+
+
+@runtime_checkable
 class LocatesTasks(Protocol):
     """An environment whose tasks are records: their prompts are checked before a run."""
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from coterie.compose.builder import ComponentBuilder
 from coterie.compose.checks import check
 from coterie.compose.curriculum import KEY as CURRICULUM, make_curriculum, taken
+from coterie.compose.evaluation_sets import make_sets
 from coterie.compose.members import ChecksComponents, HasVocabulary, MayLackFeedback, OmitsTask
 from coterie.compose.tables import TEAM_KEYS, RewardConfig, RoleConfig
 from coterie.core.config import Resolved, RunConfig, validate
@@ -21,7 +22,7 @@ from coterie.core.protocols.estimator import StopsEpisodes
 from coterie.core.protocols.reward import CONCURRENCY, BoundsCalls, ScoresRoles, ShowsFeedback
 from coterie.core.protocols.transition import RepeatsTask
 from coterie.core.rollout.contracts import refuse
-from coterie.core.rollout.side import LocalRolloutSide
+from coterie.core.rollout.side import EvaluationSet, LocalRolloutSide
 from coterie.core.training.curriculum import Curriculum
 from coterie.core.types import TEAM, RewardWeights, as_tuple
 
@@ -87,6 +88,7 @@ def make_rollout_parts(resolved: Resolved, builder: ComponentBuilder | None = No
     with plugin_call(estimator, "check"):
         estimator.check(plan, team)
     reward_sources, reward_weights = _rewards(builder, config, estimator)
+    sets = make_sets(builder, environment, sampler)
     _check_components(reward_sources)
     _check_feedback(reward_sources, plan, team)
     _check_task_shown(team)
@@ -99,7 +101,8 @@ def make_rollout_parts(resolved: Resolved, builder: ComponentBuilder | None = No
         reward_weights=reward_weights,
         stop_above=estimator.stop_above if isinstance(estimator, StopsEpisodes) else None,
         seed=config.seed,
-        vocabulary=_vocabulary([environment, *levels, team.transition], team),
+        vocabulary=_vocabulary([environment, *levels, *_others(sets, environment), team.transition], team),
+        sets=sets,
         resources=tuple(builder.resources),
     )
     return RolloutParts(resolved, side, estimator, curriculum)
@@ -120,6 +123,11 @@ def _environment(builder: ComponentBuilder, config: RunConfig) -> tuple[Environm
             fix="set schedule.steps or schedule.tokens instead",
         )
     return builder.environment, curriculum
+
+
+def _others(sets: Mapping[str, EvaluationSet], target: Environment) -> list[Environment]:
+    """The environments of sets that have one of their own."""
+    return [each.environment for each in sets.values() if each.environment is not target]
 
 
 def _team(builder: ComponentBuilder, config: RunConfig, environment: Environment) -> Team:

@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol, get_args, get_origin, runtime_checkab
 
 from coterie.compose.builder import SHARED, ComponentBuilder
 from coterie.compose.checks import check, check_words
+from coterie.compose.evaluation_sets import check_apart, leave_out
 from coterie.compose.hosting import HostsEngine, engine_client, placed_trainer
 from coterie.compose.layer_errors import layer_named
 from coterie.compose.members import Demonstrates
@@ -123,7 +124,7 @@ def _prepare(resolved: Resolved, splits: Collection[Split]) -> Prepared:
         raise ConfigError("every component has weight 0", path="rewards", why="then all rewards are 0")
     _check_selection(side, parts.estimator)
     _warn_stopping(side)
-    for played in (side.environment, *side.levels):
+    for played in (side.environment, *side.levels, *(each.environment for each in side.sets.values())):
         _check_summable(parts.estimator, played, side.reward_weights)
     _warn_sampling(side, config)
     _warn_of_loss(resolved, parts.estimator, components["loss"])
@@ -179,18 +180,26 @@ def stated_interval(schedule: ScheduleConfig) -> int:
 
 
 def _check_tasks(parts: RolloutParts, splits: Collection[Split]) -> None:
-    """Ask for the tasks of these splits; those of `train` are of every level of a curriculum."""
-    environment, seed = parts.environment, parts.config.seed
+    """Ask for the tasks of these splits: those of `train` of every level of a curriculum, those of `val` of
+    the sets that the run names."""
+    environment, seed, sets = parts.environment, parts.config.seed, parts.side.sets
+    named = [each.environment for each in sets.values() if each.name]
+    leave_out([environment, *parts.side.levels], sets, environment, seed)
     for split in splits:
-        with plugin_call(environment, "tasks"):
-            if split != "train":
-                played = [(environment, environment.tasks(split, seed))]
-            else:
-                played = trained_on(environment, parts.curriculum, seed)
+        played: list[tuple[Environment, Any]]
+        if split == "train":
+            with plugin_call(environment, "tasks"):
+                played = [*trained_on(environment, parts.curriculum, seed)]
+        else:
+            played = []
+            for owner in named if split == "val" and named else [environment]:
+                with plugin_call(owner, "tasks"):
+                    played.append((owner, owner.tasks(split, seed)))
         for owner, tasks in played:
             _check_source(owner, tasks.source if isinstance(tasks, LevelTasks) else tasks, split)
             if split == "train":
                 check_strata(owner, tasks, parts.config.schedule.stratify)
+                check_apart(owner, tasks, sets, seed)
 
 
 def _check_source(environment: Environment, tasks: Any, split: Split) -> None:

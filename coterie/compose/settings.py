@@ -53,6 +53,7 @@ def settings_of(config: RunConfig) -> Settings:
         _fill(settings, component, kind, path)
         fields = {**RoleConfig.model_fields, **RewardConfig.model_fields}
         _fill_fields(settings, component, {key: fields[key] for key in keys}, path)
+    _note_sets(settings, config)
     if config.cluster is not None:
         executor = plugins().registry.find("executor", config.executor["type"], path="executor.type")
         declared: Any = getattr(executor.load("executor.type"), "Cluster", None)
@@ -73,6 +74,19 @@ def settings_of(config: RunConfig) -> Settings:
 
 def _note_files(settings: Settings, named: Iterable[NamedFile]) -> None:
     settings.files.update({file.path: file for file in named})
+
+
+def _note_sets(settings: Settings, config: RunConfig) -> None:
+    """Note the files that the sets of `evaluate` name, in place of the environment's."""
+    sets = (config.evaluate or {}).get("sets")
+    kind = config.env.get("type")
+    if not isinstance(sets, Mapping) or kind is None:
+        return
+    model = plugins().registry.config_of("environment", str(kind), path="env.type")
+    for name, given in sets.items():
+        env = given.get("env") if isinstance(given, Mapping) else None
+        if model is not None and isinstance(env, Mapping):
+            _note_files(settings, named_in(model.model_fields, env, ("evaluate", "sets", str(name), "env")))
 
 
 _OF_REWARDS = ("concurrency", "max_missing")  # their weights are the plugin's own business
@@ -130,7 +144,7 @@ def _fill_fields(settings: Settings, table: Table, fields: Mapping[str, FieldInf
             if info.is_required():
                 continue
             table[key] = _plain(info.get_default(call_default_factory=True))
-        elif isinstance(table[key], dict) and (model := _model_of(info.annotation)) is not None:
+        elif isinstance(table[key], dict) and (model := model_of(info.annotation)) is not None:
             _fill_fields(settings, table[key], model.model_fields, f"{path}.{key}")
 
 
@@ -139,7 +153,7 @@ def _plain(value: Any) -> Any:
     return to_jsonable_python(value, fallback=lambda thing: f"<{type(thing).__qualname__}>")
 
 
-def _model_of(annotation: Any) -> type[BaseModel] | None:
+def model_of(annotation: Any) -> type[BaseModel] | None:
     """The one table that a field may hold; None: it holds values, or one of several tables."""
     if get_origin(annotation) is Annotated:
         annotation = get_args(annotation)[0]

@@ -15,6 +15,7 @@ import numpy as np
 
 from coterie.api.open_run import open_run
 from coterie.compose import compose
+from coterie.compose.evaluation_sets import first_tasks
 from coterie.core.loop import train
 from coterie.core.plugins import Composed, Plugin, PluginConfig
 from coterie.core.protocols import AdvantageEstimator
@@ -78,10 +79,11 @@ def learn(run: Run) -> Learned:
 
     async def go() -> Learned:
         await open_run(run)
+        tasks = first_tasks(run.environment, "test", 400, run.config.seed)
         try:
-            before = (await evaluate(run, "test", 400)).success.mean
+            before = (await evaluate(run, "test", tasks)).success.mean
             await train(run)
-            after = (await evaluate(run, "test", 400)).success.mean
+            after = (await evaluate(run, "test", tasks)).success.mean
             return Learned(before, after, {policy: _moved(run, policy) for policy in run.config.policies})
         finally:
             await run.close()

@@ -22,6 +22,7 @@ NEUTRAL: Table = {
     "team.max_stages": MAX_STAGES,
     "trainer.attention": "auto",
     "chat_models": {},
+    "evaluate": None,
     "schedule.max_staleness": 0,
     "schedule.play": "auto",
     "team.overflow": "floor",  # a run that it changes was stopped by an error

@@ -176,6 +176,7 @@ class RunConfig(Strict):
     data: Component | None = None
     trackers: dict[str, Component] = Field(default_factory=lambda: {"jsonl": {"type": "jsonl"}})
     schedule: ScheduleConfig = ScheduleConfig()
+    evaluate: Table | None = Field(None, description="Of evaluations in training: sets, samples, sampling.")
     cluster: Table | None = Field(
         None, description="Of an executor that uses several machines; it declares the keys."
     )

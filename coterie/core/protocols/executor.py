@@ -35,6 +35,8 @@ class RolloutJob:
     """Whether the rollout is an evaluation: one chain, one branch per decision, nothing is trainable."""
     greedy: bool = False
     """With `evaluation`: whether the likeliest token is taken instead of a draw."""
+    set_name: str = ""
+    """With `evaluation`: the set that the task is of, whose environment and sampling play; "": the run's."""
     policies: Mapping[str, str | None] = field(default_factory=dict)
     """role -> policy where it differs from the team's; None: the role is silent."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,7 +26,19 @@ from coterie.core.protocols.tool import Closes, Opens
 from coterie.core.rollout.context import JobContext
 from coterie.core.rollout.contracts import check_async, check_given, refuse
 from coterie.core.rollout.rewards import score_episodes
-from coterie.core.types import RewardWeights, Tree
+from coterie.core.types import RewardWeights, Task, Tree
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationSet:
+    """What training is evaluated on: the tasks of a seed, each played `samples` times in the environment, as
+    the sampler's `for_evaluation` does. Metrics and files have the name; "": it is the only set."""
+
+    name: str
+    environment: Environment
+    sampler: Sampler
+    tasks: Callable[[int], Sequence[Task]]
+    samples: int
 
 
 @dataclass(slots=True)
@@ -46,11 +58,13 @@ class LocalRolloutSide:
     seed: int
     vocabulary: tuple[str, ...] = ()
     """Words that the environments and the roles write."""
+    sets: Mapping[str, EvaluationSet] = field(default_factory=dict)
+    """By `RolloutJob.set_name`. Success on the first one decides which checkpoint is the best."""
     resources: Sequence[Any] = ()
     """Environments, sandboxes, tools and chat models, inner ones before those that use them."""
     _engine: EngineClient | None = None
-    _samplers: dict[bool, Sampler] = field(default_factory=dict)
-    """Samplers of evaluations, by greedy."""
+    _samplers: dict[tuple[str, bool], Sampler] = field(default_factory=dict)
+    """Samplers of evaluations, by set and greedy."""
     _tool_codecs: dict[tuple[str, str], Codec] = field(default_factory=dict)
     _warned: set[tuple[str, str]] = field(default_factory=set)
     _scoring: set[asyncio.Task[ScoredRollout]] = field(default_factory=set)
@@ -88,8 +102,9 @@ class LocalRolloutSide:
         """The context in which a sampler rolls a job out."""
         engine = engine or self._engine
         assert engine is not None, "the rollout side is opened first"
+        target = self.sets[job.set_name].environment if job.set_name else self.environment
         return JobContext(
-            environment=self.environment if job.level is None else self.levels[job.level],
+            environment=target if job.level is None else self.levels[job.level],
             team=self.team,
             engine=engine,
             reward_sources=self.reward_sources,
@@ -108,7 +123,7 @@ class LocalRolloutSide:
 
     async def _play(self, job: RolloutJob) -> Rollout:
         context = self.context(job)
-        sampler = self.sampler if not job.evaluation else self._evaluation_sampler(job.greedy)
+        sampler = self.sampler if not job.evaluation else self._evaluation_sampler(job)
         try:
             with plugin_call(sampler, "play"):
                 played = sampler.play(job.task, job.epoch, job.chain, context)
@@ -126,13 +141,15 @@ class LocalRolloutSide:
         scoring.add_done_callback(self._scored_one)
         return Rollout(tree, scoring)
 
-    def _evaluation_sampler(self, greedy: bool) -> Sampler:
-        if greedy not in self._samplers:
-            with plugin_call(self.sampler, "for_evaluation"):
-                given = self.sampler.for_evaluation(greedy)
-                self._samplers[greedy] = check_given(self.sampler, "for_evaluation", given, "Sampler")
-            record_origin(self._samplers[greedy], origin_of(self.sampler))
-        return self._samplers[greedy]
+    def _evaluation_sampler(self, job: RolloutJob) -> Sampler:
+        played = job.set_name, job.greedy
+        if played not in self._samplers:
+            sampler = self.sets[job.set_name].sampler if job.set_name else self.sampler
+            with plugin_call(sampler, "for_evaluation"):
+                given = sampler.for_evaluation(job.greedy)
+                self._samplers[played] = check_given(sampler, "for_evaluation", given, "Sampler")
+            record_origin(self._samplers[played], origin_of(sampler))
+        return self._samplers[played]
 
     def _scored_one(self, scoring: asyncio.Task[ScoredRollout]) -> None:
         self._scoring.discard(scoring)

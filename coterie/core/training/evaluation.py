@@ -8,17 +8,17 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import starmap
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from coterie.core.errors import ConfigError
-from coterie.core.plugins.origin import plugin_call
+from coterie.core.concurrency.together import together
 from coterie.core.protocols import RolloutJob
 from coterie.core.rollout.rewards import joint_reward
 from coterie.core.storage.atomic import write_atomic
 from coterie.core.storage.jsonl import to_json
 from coterie.core.training.metrics import longest, step_metrics
 from coterie.core.training.run import Run
-from coterie.core.types import TEAM, Tree
+from coterie.core.types import TEAM, Task, Tree
+from coterie.core.types.splits import Split
 from coterie.stats import Interval, clustered_bootstrap
 
 
@@ -75,34 +75,32 @@ class Evaluation:
 
 async def evaluate(
     run: Run,
-    split: Literal["train", "val", "test"],
-    tasks: int,
+    split: Split,
+    tasks: Sequence[Task],
     *,
     samples: int = 1,
     greedy: bool = False,
     policies: Mapping[str, str | None] | None = None,
     keep: int = 0,
+    set_name: str = "",
 ) -> Evaluation:
-    """Play `tasks` tasks of a split, `samples` times each.
+    """Play each of the tasks of a split `samples` times.
 
     Args:
+        set_name: the set of the rollout side that they are of; "": its environment and sampler play.
         policies: role -> policy where it differs from the team's; None: the role is silent.
         keep: number of tasks whose first tree is in the result.
     """
-    with plugin_call(run.environment, "tasks"):
-        source = run.environment.tasks(split, run.config.seed)
-    if len(source) == 0:
-        raise ConfigError(f"the {split} split has no tasks", path="env")
     job = partial(
         RolloutJob,
         versions=run.versions,
-        cohort=run.cohort(run.state.step, " evaluation"),
+        cohort=run.cohort(run.state.step, f" evaluation {set_name}"),
         evaluation=True,
         greedy=greedy,
+        set_name=set_name,
         policies=dict(policies or {}),
     )
-    chosen = [source[index] for index in range(min(tasks, len(source)))]
-    jobs = [job(task=task, chain=sample) for task in chosen for sample in range(samples)]
+    jobs = [job(task=task, chain=sample) for task in tasks for sample in range(samples)]
     begin = time.perf_counter()
     rollouts = await run.play(jobs)
     scores, trees = await run.score(rollouts, evaluation=True), rollouts.trees
@@ -121,7 +119,7 @@ async def evaluate(
     metrics = step_metrics(trees, scores, None, run.reward_weights)
     return Evaluation(
         success=clustered_bootstrap(per_task, seed=run.config.seed),
-        metrics=_team_metrics(metrics),
+        metrics={name: value for name, value in metrics.items() if not _of_one_role(name)},
         roles=_role_metrics(metrics, run, policies),
         config_digest=run.resolved.digest(),
         split=split,
@@ -135,23 +133,31 @@ async def evaluate(
 
 
 async def evaluate_if_due(run: Run, step: int) -> dict[str, Any]:
-    """Evaluate on `val` where the schedule says so, and remember the best.
+    """Evaluate on the run's sets, all at once, where the schedule says so, and remember the best.
 
     Returns:
-        entries for the step's row of metrics.
+        entries for the step's row of metrics: `eval/<set>/*` of each set with a name, and `eval/*` of the
+        first: all of it where it has no name, else `success`, its interval and `tasks`.
     """
     # Not also at the last step: a run that is made longer afterwards must have the same rows.
     if not run.evaluate_every or step % run.evaluate_every:
         return {}
-    begin = time.perf_counter()
-    evaluation = await evaluate(run, "val", run.config.schedule.evaluate_tasks)
-    seconds = time.perf_counter() - begin
-    if evaluation.success.mean > run.state.best:
-        run.state.best, run.state.best_step = evaluation.success.mean, step
-    if run.folder is not None:
-        facts = {"checkpoint": step, **evaluation.facts}
-        replace(evaluation, facts=facts).write(run.folder.eval / f"step-{step:06d}.json")
-    return {f"eval/{name}": value for name, value in evaluation.flat().items()} | {"time/evaluate": seconds}
+    begin, sets = time.perf_counter(), run.rollout_side.sets
+    evaluations = await together(
+        evaluate(run, "val", each.tasks(run.config.seed), samples=each.samples, set_name=key)
+        for key, each in sets.items()
+    )
+    seconds, best = time.perf_counter() - begin, evaluations[0]
+    if best.success.mean > run.state.best:
+        run.state.best, run.state.best_step = best.success.mean, step
+    row = {f"eval/{name}": best.flat()[name] for name in ("success", "success_ci95", "tasks")}
+    for each, evaluation in zip(sets.values(), evaluations, strict=True):
+        row |= {"/".join(filter(None, ("eval", each.name, key))): v for key, v in evaluation.flat().items()}
+        if run.folder is not None:
+            facts = {"checkpoint": step, **({"set": each.name} if each.name else {}), **evaluation.facts}
+            file = "-".join(filter(None, (f"step-{step:06d}", each.name)))
+            replace(evaluation, facts=facts).write(run.folder.eval / f"{file}.json")
+    return row | {"time/evaluate": seconds}
 
 
 def _of_one_role(name: str) -> bool:
@@ -160,10 +166,6 @@ def _of_one_role(name: str) -> bool:
     if head in ("faults", "score"):  # `faults/policy` is of all roles, `score/team/<component>` of the team
         return "/" in rest and not rest.startswith(f"{TEAM}/")
     return head in ("reward", "length", "empty", "finish_length", "advantage", "groups")
-
-
-def _team_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
-    return {name: value for name, value in metrics.items() if not _of_one_role(name)}
 
 
 def _role_metrics(

@@ -9,6 +9,7 @@ import pytest
 
 from coterie import TEAM, PolicyFault, SystemFault
 from coterie.api.open_run import open_run
+from coterie.compose.evaluation_sets import first_tasks
 from coterie.core.errors import ConfigError, TooManyMissing
 from coterie.core.training.evaluation import evaluate
 from coterie.testing import coterie_run, play_episode
@@ -173,7 +174,7 @@ def test_an_evaluation_says_that_it_is_one():
     async def evaluated():
         try:
             await open_run(run)
-            await evaluate(run, "val", 2)
+            await evaluate(run, "val", first_tasks(run.environment, "val", 2, run.config.seed))
         finally:
             await run.close()
 

@@ -13,6 +13,7 @@ from coterie.api.open_run import open_run
 from coterie.api.rollouts import rollout_rows
 from coterie.api.train import train
 from coterie.api.warm_start import Oracle
+from coterie.compose.evaluation_sets import first_tasks
 from coterie.core.errors import ConfigError, TooManyMissing
 from coterie.core.protocols import Batch, SiblingsView
 from coterie.core.rollout.turns import without_oldest
@@ -270,7 +271,7 @@ def test_whole_oldest_turns_go(said, first, now, left):
 async def _evaluated(run):
     await open_run(run)
     try:
-        return await evaluate(run, "val", 3)
+        return await evaluate(run, "val", first_tasks(run.environment, "val", 3, run.config.seed))
     finally:
         await run.close()
 

@@ -15,6 +15,7 @@ from coterie.api.open_run import open_run
 from coterie.backends.executors.local import LocalExecutor
 from coterie.backends.models.policy import TrainingFields
 from coterie.backends.trainers.none import NoTrainer
+from coterie.compose.evaluation_sets import first_tasks
 from coterie.core.errors import PluginError, TooManyMissing
 from coterie.core.loop import train
 from coterie.core.protocols import RolloutJob
@@ -264,7 +265,7 @@ def test_an_evaluation_with_other_weights_has_no_scores(monkeypatch):
         await open_run(run)
         try:
             monkeypatch.setattr(run.trainer, "weights", lambda policy: Weights(policy=policy, version=1))
-            await evaluate(run, "val", 1)
+            await evaluate(run, "val", first_tasks(run.environment, "val", 1, run.config.seed))
         finally:
             await run.close()
 

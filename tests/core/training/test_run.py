@@ -126,8 +126,8 @@ def test_the_best_step_is_the_first_of_the_best(monkeypatch):
     successes = iter([0.5, 0.75, 0.75, 0.25])
     run = coterie_run(answers="1", trackers={}, schedule={"steps": 4, "evaluate_every": 1})
 
-    async def evaluated(run, split, tasks):
-        interval = Interval(next(successes), 0.0, 1.0, tasks)
+    async def evaluated(run, split, tasks, **settings):
+        interval = Interval(next(successes), 0.0, 1.0, len(tasks))
         return Evaluation(interval, {}, {}, "", split, {})
 
     monkeypatch.setattr(evaluation, "evaluate", evaluated)

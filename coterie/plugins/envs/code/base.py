@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Protocol
 
 from pydantic import Field
@@ -83,6 +83,11 @@ class CodeEnvironment(Plugin):
             ConfigError: the split is empty or isn't configured.
         """
         return self._tasks.tasks(split, seed)
+
+    def leave_out(self, evaluated: Callable[[], Sequence[Task]]) -> None:
+        """Leave problems out of train, where they are records. Generated ones are apart by a hash."""
+        if isinstance(self._tasks, RecordTasks):
+            self._tasks.elsewhere = evaluated
 
     def record(self, task: Task) -> dict[str, Any]:
         """The task as JSON, of the record type of code sources."""

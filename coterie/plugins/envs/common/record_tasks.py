@@ -49,6 +49,8 @@ class RecordTasks:
         self._path, self._page = path, page
         self._read: dict[Split, tuple[Task, ...]] = {}
         self._kept: dict[Split, tuple[Task, ...]] = {}
+        self.elsewhere: Callable[[], Sequence[Task]] = tuple
+        """The tasks that are evaluated besides val and test."""
         self.places: dict[str, str] = {}
         """By id of a task, the file and line of its record."""
 
@@ -141,7 +143,7 @@ class RecordTasks:
             for split in SPLITS
             if split != "train"
             for task in self._optional(split)
-        }
+        } | {self._content(task): task.id for task in self.elsewhere()}
         shared = [(task.id, evaluated[text]) for task in tasks if (text := self._content(task)) in evaluated]
         if shared:
             named = ", ".join(f"{ours} (= {theirs})" for ours, theirs in shared[:3])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -97,6 +97,11 @@ class Math(Plugin):
             level=self.config.level,
             path=self.build.path,
         )
+
+    def leave_out(self, evaluated: Callable[[], Sequence[Task]]) -> None:
+        """Leave problems out of train, before its `draw`. Generated ones are apart by a hash."""
+        if self._problems is not None:
+            self._problems.elsewhere = evaluated
 
     def record(self, task: Task) -> dict[str, Any]:
         """The task as JSON: problem and answer; `words`, `expression` and `level` where they are known."""

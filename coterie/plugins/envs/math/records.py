@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -22,7 +22,7 @@ from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import DataSource
 from coterie.core.types import Task
 from coterie.core.types.seeding import generator
-from coterie.core.types.splits import Split
+from coterie.core.types.splits import SPLITS, Split
 from coterie.plugins.envs.common.record_tasks import LocatesRecords, warn_of_repeats
 from coterie.plugins.envs.math.answers import accepted, boxed, number, same_number
 from coterie.plugins.envs.math.problem import Problem
@@ -148,6 +148,8 @@ class Problems:
         self._sources, self._path = sources, path
         self._read: dict[Split, tuple[Task, ...]] = {}
         self._clean: tuple[Task, ...] | None = None
+        self.elsewhere: Callable[[], Sequence[Task]] = tuple
+        """The problems that are evaluated besides val and test, which have none of them; nor has train."""
         self.places: dict[str, str] = {}
         """By id of a task, the file and line of its record."""
 
@@ -246,13 +248,14 @@ class Problems:
         return self._read[split]
 
     def _check_test(self) -> None:
-        home = {content(task.payload.text): task for task in self._optional("val")}
+        home = {content(task.payload.text): (task, "in val") for task in self._optional("val")}
+        home |= {content(task.payload.text): (task, "in evaluate.sets") for task in self.elsewhere()}
         for task in self._read["test"]:
-            other = home.get(content(task.payload.text))
+            other, where = home.get(content(task.payload.text), (None, ""))
             if other is not None:
                 differ = "" if _same_answer(other, task) else f"two answers: {_two_answers(other, task)}"
                 raise ConfigError(
-                    f"the problem '{task.id}' is also in val, as '{other.id}'",
+                    f"the problem '{task.id}' is also {where}, as '{other.id}'",
                     path=f"{self._path}.test",
                     why=differ,
                     fix="remove it from one of them; a set needs no second name",
@@ -261,12 +264,12 @@ class Problems:
     def _without_leaks(self) -> tuple[Task, ...]:
         if self._clean is None:
             home = dict[str, Task]()
-            evaluated: tuple[Split, ...] = ("val", "test")
-            for split in evaluated:
+            for split in SPLITS[1:]:
                 tasks = self._optional(split)
                 if tasks or (split in self._sources and self._sources[split][1].draw):
                     self._check_size(split, tasks)  # also where nothing is evaluated before a later command
                 home |= {content(task.payload.text): task for task in tasks}
+            home |= {content(task.payload.text): task for task in self.elsewhere()}
             tasks = self._all("train")
             shared = [(task, home[text]) for task in tasks if (text := content(task.payload.text)) in home]
             if shared:

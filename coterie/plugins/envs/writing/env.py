@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Annotated, Any
 
@@ -79,6 +79,10 @@ class Writing(Plugin):
             ConfigError: the split is empty or isn't configured.
         """
         return self._tasks.tasks(split)
+
+    def leave_out(self, evaluated: Callable[[], Sequence[Task]]) -> None:
+        """Leave records out of train."""
+        self._tasks.elsewhere = evaluated
 
     def place(self, task: Task) -> str:
         """The record's file and line."""

@@ -36,6 +36,8 @@ pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("ray")]
 PLAN = ["schedule.tasks_per_step=4", "schedule.steps=3", "schedule.checkpoint_every=1",
         "schedule.evaluate_every=2", "schedule.evaluate_tasks=2", "loss.entropy=0.3"]  # fmt: skip
 LADDER = ["schedule.steps=6", "env.curriculum={field: tasks, values: [3, 5, 7], promote_at: 0.1, window: 2}"]
+SETS = ["evaluate.sets.pays={env: {table: [[1.0, 1.0], [1.0, 1.0]], tasks: 3}, samples: 2}",
+        "evaluate.sets.plain={sampling: {temperature: 0.5}}", "evaluate.best=plain"]  # fmt: skip
 AHEAD = "schedule.max_staleness={}"
 ROOT = Path(__file__).parents[4]
 
@@ -53,6 +55,7 @@ GAMES: dict[str, tuple[str, dict[str, Any], list[str]]] = {
     "lora": ("plan_path", {"scale": "smoke", "overlays": ["l1", "per_role"]}, PLAN),
     "full": ("plan_path", {"scale": "smoke", "overlays": ["l2", "per_role"]}, PLAN),
     "curriculum": (MATRIX, {}, LADDER),
+    "sets": (MATRIX, {}, [*LADDER, *SETS]),
     "coach": ("mathchat_coach", {"scale": "smoke"}, [*PLAN, "trainer.minibatch_size=16"]),
 }
 PAIRWISE = [
@@ -62,9 +65,10 @@ PAIRWISE = [
     ("full", 1, 0), ("full", 2, 0), ("full", 5, 1),
     ("curriculum", 1, 0), ("curriculum", 2, 0), ("curriculum", 5, 1),
     ("coach", 1, 1), ("coach", 2, 0), ("coach", 5, 0),
+    ("sets", 1, 0), ("sets", 2, 1), ("sets", 5, 0),
 ]  # fmt: skip
 """(game, workers, steps ahead): each game with each number of workers, with and without steps ahead."""
-SHORT = [("tabular", 1, 0), ("tabular", 5, 1), ("lora", 2, 1)]
+SHORT = [("tabular", 1, 0), ("tabular", 5, 1), ("lora", 2, 1), ("sets", 2, 1)]
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +110,8 @@ def test_a_run_on_a_cluster_is_the_run_in_one_process(cluster, local, tmp_path, 
     same(local(game, ahead), tmp_path / "ray")
     if game == "coach":
         assert any("score/problem_solver/process" in row for row in rows(tmp_path / "ray"))
+    if game == "sets":
+        assert {"eval/pays/success", "eval/plain/success"} < {*rows(tmp_path / "ray")[-1]}
     if game == "curriculum":
         assert rows(tmp_path / "ray")[-1]["curriculum/level"] > 0
 
