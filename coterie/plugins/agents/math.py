@@ -14,7 +14,7 @@ from coterie.plugins.agents.games import compact_rendering
 from coterie.plugins.agents.names import check_name
 from coterie.plugins.envs.common.code import output_lines, read_program
 from coterie.plugins.envs.math import answers, compact
-from coterie.plugins.envs.math.state import Observation, Utterance
+from coterie.plugins.envs.math.state import Observation, Utterance, unfinished
 
 _BOXED = r"Write the final answer into \boxed{}."
 _PROGRAM = (
@@ -64,6 +64,7 @@ class MathRole(Plugin):
         parts = ["Problem:", seen.problem]
         for utterance in seen.transcript:
             parts += ["", *_lines(utterance, self.role)]
+        parts += ["", *remarks] if (remarks := self.remarks(seen)) else []
         parts += ["", *role_input.feedback] if role_input.feedback else []
         parts += ["", self.asked(seen) if self.config.ask is None else self.config.ask]
         user: Message = {"role": "user", "content": "\n".join(parts)}
@@ -87,6 +88,10 @@ class MathRole(Plugin):
     def vocabulary(self) -> Iterable[str]:
         """No words beyond the environment's."""
         return ()
+
+    def remarks(self, seen: Observation) -> list[str]:
+        """What is to be known of the messages before, after the last of them."""
+        return []
 
     def asked(self, seen: Observation) -> str:
         """The built-in last lines of the prompt."""
@@ -139,7 +144,7 @@ class MathProblemSolver(MathRole):
 
 
 class MathCodeExecutor(MathRole):
-    """Second of three: writes a program, and goes on from its output."""
+    """Second of three: writes a program, and goes on from its output, or repairs one that did not finish."""
 
     role = "code_executor"
     task = (
@@ -148,8 +153,11 @@ class MathCodeExecutor(MathRole):
     )
 
     def asked(self, seen: Observation) -> str:
+        repair = "Your program did not finish: repair it, or write another one. " if seen.repairs else ""
         if not seen.last:
-            return f"{_PROGRAM} You see what it prints, and act once more."
+            return f"{repair}{_PROGRAM} You see what it prints, and act once more."
+        if repair:
+            return f"{repair}{_PROGRAM} It is your last one: the verifier goes on from its output."
         return f"Say what the program's output means for the problem. {_BOXED}"
 
 
@@ -162,6 +170,12 @@ class MathVerifier(MathRole):
         "work of the problem solver and of the code executor, correct what is wrong, and give the team's "
         "answer."
     )
+
+    def remarks(self, seen: Observation) -> list[str]:
+        """That the last try of the code executor failed too."""
+        run = unfinished(seen.transcript)
+        return [f"The code executor's last program did not finish ({run.problem}), so no program has "
+                "confirmed its work."] if run is not None else []  # fmt: skip
 
 
 class MathSolver(MathRole):

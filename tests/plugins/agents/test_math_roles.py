@@ -85,6 +85,22 @@ def test_a_program_that_did_not_finish_is_shown_with_its_end():
         assert "before" in shown and "It did not finish: exit code 1: ZeroDivisionError" in shown
 
 
+def test_a_repair_is_asked_for_and_a_last_try_that_failed_is_named_to_the_verifier():
+    env = env_of(CHAIN)
+    steps = chained(env, box(8), program("1 / 0"), program("print('half'); 2 / 0"))
+    shown = text_of("code_executor", env.observe(steps[1].state, "code_executor"))
+    last = shown.splitlines()[-1]
+    assert last.startswith("Your program did not finish: repair it") and "```python" in last
+    assert "\\boxed" not in last and "ZeroDivisionError" in shown
+    shown = text_of("verifier", env.observe(steps[2].state, "verifier"))
+    named = (
+        "The code executor's last program did not finish (exit code 1: ZeroDivisionError: division by zero)"
+    )
+    assert shown.index("half") < shown.index(named) < shown.index("Write the final answer")
+    assert "confirmed" not in text_of("verifier", env.observe(chained(
+        env, box(8), program("1 / 0"), program("print(9)"))[-1].state, "verifier"))  # fmt: skip
+
+
 def test_output_cannot_close_its_own_fence():
     env = env_of(PAIR)
     step = act(env, env.reset(TASK, 0), reasoner=box(8), tool=program("print('``' + '`' + 'python')"))

@@ -21,7 +21,7 @@ from coterie.plugins.envs.math import answers, compact, feedback, generated, tea
 from coterie.plugins.envs.math.config import MathConfig
 from coterie.plugins.envs.math.problem import Problem
 from coterie.plugins.envs.math.records import Problems, SetConfig, content
-from coterie.plugins.envs.math.state import Observation, State, Utterance, Writes
+from coterie.plugins.envs.math.state import Observation, State, Utterance, Writes, unfinished
 from coterie.plugins.envs.math.verifier import Verifier
 
 _UNBUILT = re.compile(r"\b(?:SyntaxError|IndentationError|TabError)\b")
@@ -147,6 +147,9 @@ class Math(Plugin):
     def observe(self, state: State, role: str) -> Observation:
         mine = sum(entry.role == role for entry in state.transcript)
         last = role != "code_executor" or mine + 1 >= self._turns
+        # Only words give an answer: an executor that answers for the team says at last what it makes of it.
+        failed = role == "code_executor" and unfinished(state.transcript) is not None
+        repairs = failed and not (last and role == self._answering)
         text, shown = state.problem.text, ""
         if self._compact:
             text, shown = compact.seen(state, role)
@@ -155,9 +158,10 @@ class Math(Plugin):
             problem=text,
             transcript=state.transcript,
             shown=shown,
-            writes=self._writes(role, last),
+            writes=self._writes(role, last and not repairs),
             last=last,
             rendering=self.config.rendering,
+            repairs=repairs,
         )
 
     async def step(self, state: State, actions: Mapping[str, Action], ctx: StepContext) -> Step:
@@ -223,7 +227,7 @@ class Math(Plugin):
         answer = state.reference
         if rng.random() < noise:
             answer = str(int(rng.integers(1000)))
-        if self._writes(role, self.observe(state, role).last) == "program":
+        if self.observe(state, role).writes == "program":
             return printing_program(answer)
         return rf"\boxed{{{answer}}}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -58,3 +59,12 @@ class Observation:
     last: bool
     """Whether it is the role's last action of the turn."""
     rendering: Rendering
+    repairs: bool = False
+    """Whether it is to repair its last program, which did not finish."""
+
+
+def unfinished(transcript: Sequence[Utterance]) -> ToolRun | None:
+    """The run of the code executor's last program, where that ended with an error, by a limit, or by killing
+    its sandbox; None where it finished, or where there was none."""
+    runs = [entry.run for entry in transcript if entry.role == "code_executor" and entry.run is not None]
+    return runs[-1] if runs and runs[-1].problem else None

@@ -3,8 +3,8 @@
 - `reasoner` and `tool` (AT-GRPO, arXiv 2510.11062): both act at once, see both histories in later turns, and
   end when their answers agree. The reasoner's answer is the team's.
 - `problem_solver`, `code_executor`, `verifier` (MathChat of MAPPA, arXiv 2601.23228): one after another, each
-  sees all before it. The executor acts twice: it writes a program, and goes on from its output. The last
-  role's answer is the team's.
+  sees all before it. The executor acts twice: it writes a program, and goes on from its output, or repairs a
+  program that did not finish. The last role's answer is the team's.
 - `solver`: alone, with the same turns; it ends when it gives the same answer twice in a row.
 """
 

@@ -151,6 +151,58 @@ def test_an_executor_without_a_program_has_handed_over():
     ) == ()
 
 
+@pytest.mark.parametrize(
+    ("first", "problem"),
+    [
+        (program("1 / 0"), "exit code 1: ZeroDivisionError: division by zero"),
+        (program("print(9)  # slow"), "more than 5 s of CPU time"),
+        (program("print(9)  # killer"), "a program ended its worker twice"),
+        (program("print("), "exit code 1: SyntaxError"),
+    ],
+    ids=["error", "limit", "killed sandbox", "syntax"],
+)
+def test_after_a_program_that_failed_the_last_turn_asks_for_a_repair(first, problem):
+    env = env_of(CHAIN)
+    steps = chained(env, box(8), first)
+    seen = env.observe(steps[-1].state, "code_executor")
+    assert (seen.writes, seen.last, seen.repairs) == ("program", True, True)
+    assert problem in seen.transcript[-1].run.problem
+    repaired = act(env, steps[-1].state, code_executor=program("print(9)"))
+    assert repaired.scores["code_executor", "format"] == repaired.scores["code_executor", "runs"] == 1
+    assert (
+        env.acting_roles(repaired.state) == ("verifier",)
+        and repaired.state.transcript[-1].run.output == "9\n"
+    )
+    with pytest.raises(PolicyFault, match="no closed block of Python"):
+        role_of("code_executor").parse(box(9), seen)
+
+
+@pytest.mark.parametrize("first", [program("print(9)"), program("print()"), "no program", ""])
+def test_what_did_not_fail_is_not_repaired(first):
+    """Not a program that printed nothing either, and not a message without one: that hands over."""
+    env = env_of(CHAIN)
+    state = chained(env, box(8), first)[-1].state
+    seen = env.observe(state, env.acting_roles(state)[0])
+    assert (seen.writes, seen.repairs) == ("answer", False)
+    assert seen.role == ("code_executor" if "```" in first else "verifier")
+
+
+def test_repairs_go_on_as_long_as_there_are_turns_and_only_of_the_last_program():
+    env = env_of(CHAIN, executor_turns=4)
+    steps = chained(env, box(8), *map(program, ("1 / 0", "2 / 0", "print(9)")))
+    seen = [env.observe(step.state, "code_executor") for step in steps]
+    assert [one.repairs for one in seen] == [False, True, True, False]
+    assert [one.writes for one in seen] == ["program", "program", "program", "answer"]
+
+
+def test_an_executor_that_answers_for_the_team_has_its_last_words_after_a_failure_too():
+    env = env_of(CHAIN[:2])
+    steps = chained(env, box(8), program("1 / 0"))
+    seen = env.observe(steps[-1].state, "code_executor")
+    assert (seen.writes, seen.last, seen.repairs) == ("answer", True, False)
+    assert act(env, steps[-1].state, code_executor=box(9)).scores[TEAM, "correct"] == 1
+
+
 @pytest.mark.parametrize("turns", [1, 3])
 def test_the_number_of_the_executor_s_turns_is_set(turns):
     env = env_of(CHAIN, executor_turns=turns)
