@@ -34,7 +34,7 @@ ONLY = "val"
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 
-class Played(Strict):
+class PlaySettings(Strict):
     """How tasks are played, in the table `evaluate` and in a set's."""
 
     samples: int | None = Field(None, ge=1, description="Episodes of each task.")
@@ -43,7 +43,7 @@ class Played(Strict):
     )
 
 
-class SetConfig(Played):
+class SetConfig(PlaySettings):
     """A set in `evaluate.sets`, by its name. What it leaves out is as in `evaluate`."""
 
     env: Table = Field(
@@ -52,7 +52,7 @@ class SetConfig(Played):
     tasks: int | None = Field(None, ge=1, description="Default: schedule.evaluate_tasks.")
 
 
-class EvaluateConfig(Played):
+class EvaluateConfig(PlaySettings):
     """The table `evaluate`."""
 
     sets: dict[str, SetConfig | None] = Field(
@@ -127,11 +127,11 @@ def make_sets(builder: ComponentBuilder, target: Environment, sampler: Sampler) 
     for name, given in config.named.items():
         environment = _environment(builder, target, given.env, f"{path}.{name}.env") if given.env else target
         sampling = f"{path}.{name}.sampling"
-        own = _with_sampling(builder, sampler, given.sampling, config.sampling, sampling)
+        changed = _with_sampling(builder, sampler, given.sampling, config.sampling, sampling)
         sets[name] = EvaluationSet(
             name=name,
             environment=environment,
-            sampler=own if given.sampling else common,
+            sampler=changed if given.sampling else common,
             tasks=partial(first_tasks, environment, "val", given.tasks or most, name=name),
             samples=given.samples or samples,
         )
@@ -259,6 +259,6 @@ def _with_sampling(
     over = {**base, **given}
     changed: dict[str, Any] = {"sampling": {**(table.get("sampling") or {}), **over}}
     if table.get("roles"):
-        changed["roles"] = {role: {**(own or {}), **over} for role, own in table["roles"].items()}
+        changed["roles"] = {role: {**(of_role or {}), **over} for role, of_role in table["roles"].items()}
     made: Sampler = builder.make("sampler", {**table, **changed}, "sampler")
     return made

@@ -131,11 +131,11 @@ def test_the_best_checkpoint_is_that_of_the_named_set(monkeypatch: pytest.Monkey
         return Evaluation(interval, {}, {}, "", split, {})
 
     monkeypatch.setattr(evaluation, "evaluate", evaluated)
-    found = []
+    seen_rows = []
     for step in (1, 2, 3):
         row = asyncio.run(evaluate_if_due(run, step))
-        found.append((row["eval/success"], run.state.best, run.state.best_step))
-    assert found == [(0.2, 0.2, 1), (0.4, 0.4, 2), (0.4, 0.4, 2)]
+        seen_rows.append((row["eval/success"], run.state.best, run.state.best_step))
+    assert seen_rows == [(0.2, 0.2, 1), (0.4, 0.4, 2), (0.4, 0.4, 2)]
 
 
 # ---- what is wrong
@@ -329,8 +329,8 @@ def test_steps_ahead_leave_the_evaluations_what_they_are(tmp_path: Path, ahead: 
     for name in ("one", "other"):
         coterie.train(MATRIX, overrides=settings, out=tmp_path / name)
     same(tmp_path / "one", tmp_path / "other")
-    found = [row["eval/pays/success"] for row in rows(tmp_path / "one")]
-    assert len(found) == 6 and all(0.0 < float(str(value)) <= 1.0 for value in found)
+    seen_rows = [row["eval/pays/success"] for row in rows(tmp_path / "one")]
+    assert len(seen_rows) == 6 and all(0.0 < float(str(value)) <= 1.0 for value in seen_rows)
 
 
 def test_plans_and_intervals_count_all_episodes() -> None:

@@ -12,6 +12,8 @@ import pytest
 from coterie import TEAM, Plugin, PolicyFault, Step, SystemFault, TreeSampler
 from coterie.core.errors import PluginError, TooManyMissing
 from coterie.core.plugins.origin import origin_of
+from coterie.core.protocols import RolloutJob
+from coterie.core.types import Task
 from coterie.testing import coterie_run, play_episode
 from coterie.testing.support.toys import EchoRole, NumberGame
 
@@ -227,7 +229,7 @@ def test_a_sampler_that_breaks_its_contract_is_named(sampler, texts):
 
 def test_an_evaluations_sampler_has_the_name_of_the_runs():
     run = coterie_run(sampler={"type": f"{HERE}:Nothing", "branches": 2}, order=["one"])
-    made = run.rollout_side._evaluation_sampler(greedy=True)
+    made = run.rollout_side._evaluation_sampler(RolloutJob(task=Task(id="t"), greedy=True))
     assert origin_of(made) == origin_of(run.sampler) and made is not run.sampler
 
 
