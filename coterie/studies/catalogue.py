@@ -79,6 +79,7 @@ def read_column(path: Path, name: str) -> Column:
         scales=config.scales,
         paper=config.paper,
         notes=config.notes,
+        test=tuple(config.test),
     )
 
 

@@ -7,6 +7,7 @@ forms:                        # variant -> a recipe, or {recipe, with, overrides
   single: plan_path_single
   alone: {planner: plan_path_alone_planner, executor: plan_path_alone_executor}      # by role
   beside: {planner: plan_path_beside_planner, executor: plan_path_beside_executor}
+test: [env.test=aime25]       # what the test alone reads: columns that differ by it share their trainings
 scales:
   cpu: {tokens: 250000, tasks: 1000, overrides: []}
 paper:                        # success in %, by study and method
@@ -81,6 +82,10 @@ class ColumnConfig(Strict):
     forms: dict[str, Variant]
     alone: dict[str, Variant] = Field(default_factory=dict)
     beside: dict[str, Variant] = Field(default_factory=dict)
+    test: list[str] = Field(
+        default_factory=list,
+        description="As `key=value`, what the test alone reads: evaluations have it, and trainings do not.",
+    )
     scales: dict[str, Scale] = Field(min_length=1)
     paper: dict[str, dict[str, float]] = Field(default_factory=dict)
     notes: dict[str, str] = Field(default_factory=dict)
@@ -101,6 +106,8 @@ class Column:
     paper: Mapping[str, Mapping[str, float]]
     notes: Mapping[str, str] = field(default_factory=dict)
     """How the paper's figures compare with ours, by study."""
+    test: tuple[str, ...] = ()
+    """Overrides of evaluations alone."""
 
     def variant(self, name: str) -> Variant:
         """The variant of this name.

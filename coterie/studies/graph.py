@@ -14,9 +14,9 @@ from typing import Any, Literal
 
 from coterie.core.config import Resolved
 from coterie.core.errors import ConfigError, did_you_mean
-from coterie.recipes import load
-from coterie.studies.columns import BASE, BY_ROLE, SOLO, Column
+from coterie.studies.columns import BASE, SOLO, Column
 from coterie.studies.study import Method, Study
+from coterie.studies.variants import check_roles, check_test, resolve, what_is_trained
 
 CHECKPOINT_EVERY = 10
 """Steps between checkpoints if the recipe sets none: a killed run resumes from the latest checkpoint."""
@@ -40,6 +40,7 @@ class Job:
     overlays: tuple[str, ...] = ()
     scale: str | None = None
     overrides: tuple[str, ...] = ()
+    """Of the recipe; of an evaluation with a `run`, of that."""
     base: str | None = None
     """The job whose exported weights replace `base-<id>` in the overrides."""
     policy: str = ""
@@ -205,11 +206,16 @@ class _JobBuilder:
         evaluated: Any = run
         if run is None:
             # No step spends this budget: learning rates that decay over the budget need one to be valid.
-            start, resolved = self._resolve(method.variant, ["schedule.tokens=1"])
+            start, resolved = self._resolve(method.variant, ["schedule.tokens=1"], tested=True)
             evaluated = resolved.digest()
-        _check_roles(self.column, method.variant, self._table(method.variant), (*(swap or ()), *parts))
+        else:
+            check_test(self.column, method.variant, self.scale)
+            start = {"overrides": self.column.test}
+        check_roles(self.column, method.variant, self._table(method.variant), (*(swap or ()), *parts))
+        # What an untrained team plays is in the digest of its configuration.
+        test = {"test": self.column.test} if run is not None and self.column.test else {}
         job = self._add(
-            {"of": evaluated, "swap": swap, "policies": dict(parts), "tasks": self.tasks},
+            {"of": evaluated, "swap": swap, "policies": dict(parts), "tasks": self.tasks, **test},
             kind="evaluate",
             subject=method.id,
             run=run,
@@ -270,8 +276,14 @@ class _JobBuilder:
             merge=policies[policy].train == "lora",
         )
 
-    def _resolve(self, variant: str, settings: Sequence[str]) -> tuple[dict[str, Any], Resolved]:
-        """(the fields of a job that starts from this variant, the resolved configuration)."""
+    def _resolve(
+        self, variant: str, settings: Sequence[str], tested: bool = False
+    ) -> tuple[dict[str, Any], Resolved]:
+        """(the fields of a job that starts from this variant, the resolved configuration).
+
+        Args:
+            tested: with what the column's test alone reads.
+        """
         base, initial = None, []
         model = self.study.model
         if model is None and self._has_base():
@@ -281,7 +293,7 @@ class _JobBuilder:
             for policy in self._table(variant)["policies"]:
                 initial += [f"policies.{policy}.model={model}", f"policies.{policy}.warm_start=null"]
         recipe, scale, overrides, resolved = resolve(
-            self.column, variant, self.scale, [*initial, *settings, f"seed={self.seed}"]
+            self.column, variant, self.scale, [*initial, *settings, f"seed={self.seed}"], tested=tested
         )
         overlays = tuple(self.column.variant(variant).overlays)
         start = {"recipe": recipe, "overlays": overlays, "scale": scale, "overrides": overrides, "base": base}
@@ -317,71 +329,6 @@ class _JobBuilder:
         id_ = hashlib.sha256(identity.encode()).hexdigest()[:12]
         job = Job(id=id_, column=self.column.name, **{"seed": self.seed, **settings})
         return self.jobs.setdefault(id_, job).id
-
-
-def resolve(
-    column: Column, name: str, scale: str, overrides: Sequence[str]
-) -> tuple[str, str | None, tuple[str, ...], Resolved]:
-    """(recipe, its scale if it has one of this name, all overrides, the configuration) of a variant.
-
-    Raises:
-        ConfigError: there is no such variant, or its recipe, scale or overrides are wrong.
-    """
-    variant = column.variant(name)
-    combined = (*column.scale(scale).overrides, *variant.overrides, *overrides)
-    try:
-        try:
-            resolved = load(variant.recipe, overlays=variant.overlays, overrides=combined, scale=scale)
-            return variant.recipe, scale, combined, resolved
-        except ConfigError as error:
-            if error.path != "--scale":
-                raise
-            resolved = load(variant.recipe, overlays=variant.overlays, overrides=combined)
-            return variant.recipe, None, combined, resolved
-    except ConfigError as error:
-        where = f"{column.path}: forms.{name}"
-        inner = f"{error.path}: {error.what}" if error.path else error.what
-        raise ConfigError(inner, path=where, why=error.why, fix=error.fix) from None
-
-
-def what_is_trained(policies: Mapping[str, Mapping[str, Any]]) -> str:
-    """What the trained ones of some policies train, and their learning rates."""
-    kinds = []
-    for policy in policies.values():
-        rate = (policy.get("optimizer") or {}).get("learning_rate")
-        at = "" if rate is None else f", learning rate {float(rate):g}"
-        if policy["train"] == "full":
-            kinds.append(f"all weights{at}")
-        elif policy["train"] == "lora":
-            kinds.append(f"LoRA of rank {(policy.get('lora') or {}).get('rank', 'unknown')}{at}")
-    return " and ".join(dict.fromkeys(kinds)) or "nothing"
-
-
-def check_variants(column: Column) -> None:
-    """Resolve every variant at every scale.
-
-    Raises:
-        ConfigError: the first error found.
-    """
-    for scale in column.scales:
-        for name in column.variants:
-            table = resolve(column, name, scale, [])[3].table
-            if name.partition(".")[0] in BY_ROLE:
-                _check_roles(column, name, table, (name.partition(".")[2],))
-            elif name in ("shared", "per_role"):
-                _check_roles(column, name, table, column.roles)
-
-
-def _check_roles(column: Column, variant: str, table: Mapping[str, Any], roles: Sequence[str]) -> None:
-    known = table["team"]["roles"]
-    for role in roles:
-        if role not in known:
-            raise ConfigError(
-                f"the team has no role '{role}'",
-                path=f"{column.path}: forms.{variant}",
-                why="the column, or a method of the study, names it",
-                fix=did_you_mean(role, known),
-            )
 
 
 def priorities(jobs: Mapping[str, Job]) -> dict[str, float]:

@@ -302,7 +302,8 @@ def command(spec: Mapping[str, Any], folder: Path) -> str:
     start = [spec["recipe"], *spec["overrides"], *overlays, *scale]
     run = str(Path("runs") / folder.name)
     if spec["kind"] == "evaluate":
-        arguments = ["eval", *([spec["run"]] if spec["run"] else start), "--checkpoint", "latest"]
+        of = [spec["run"], *spec["overrides"]] if spec["run"] else start
+        arguments = ["eval", *of, "--checkpoint", "latest"]
         arguments += ["--tasks", str(spec["tasks"])]
         arguments += ["--swap", "=".join(spec["swap"])] if spec["swap"] else []
         for role, policy in spec["policies"].items():

@@ -174,7 +174,7 @@ def evaluate(spec: Mapping[str, Any], folder: Path, interrupt: threading.Event) 
     evaluation = evaluate_run(
         Path(spec["run"]) if trained else spec["recipe"],
         overlays=() if trained else spec["overlays"],
-        overrides=() if trained else spec["overrides"],
+        overrides=spec["overrides"],
         scale=None if trained else spec["scale"],
         split="test",
         tasks=spec["tasks"],

@@ -21,7 +21,8 @@ from coterie.core.errors import ConfigError, RunFolderError
 from coterie.core.storage.atomic import locked
 from coterie.recipes import load
 from coterie.studies import worker
-from coterie.studies.graph import Plan
+from coterie.studies.catalogue import read_column
+from coterie.studies.graph import Plan, plan as plan_jobs
 from coterie.studies.runner import Outcome, Runner, display_path
 from coterie.studies.study import Method, Study
 from coterie.studies.worker import check_vocabulary
@@ -224,6 +225,26 @@ def test_the_command_of_a_base_job_makes_its_weights(tmp_path, monkeypatch):
         done = coterie(*shlex.split(line)[1:])
         assert done.exit_code == 0, done.output
     assert [path.name for path in tmp_path.glob("runs/*-weights/*.npz")] == ["table.npz"]
+
+
+def test_a_training_that_two_columns_share_is_made_once_and_tested_on_the_tasks_of_each(
+    tmp_path, monkeypatch
+):
+    columns = []
+    for name, tasks in (("one", 5), ("two", 7)):
+        (tmp_path / name).mkdir()
+        file = column_file(tmp_path / name, test=[f"env.tasks={tasks}"])
+        columns.append(read_column(file, name))
+    plan = plan_jobs("two", TWO, columns, scale="cpu", seeds=1, tokens=160)
+    monkeypatch.setattr(Runner, "_launch", lambda runner, folder: InProcess(folder))
+    outcome = runner(plan, tmp_path / "out", jobs=1).run()
+    assert sorted(job.kind for job in plan.jobs.values()) == ["evaluate"] * 4 + ["train"]
+    assert {*outcome.states.values()} == {"done"}
+    for name, tasks in (("one", 5), ("two", 7)):
+        for method in ("shared", "team"):
+            id_ = plan.cells[name, method, 0].evaluation
+            assert len(outcome.results[id_]["per_task"]) == tasks
+            assert f"env.tasks={tasks}" in shlex.split(outcome.commands[id_])
 
 
 def test_two_calls_in_one_folder_are_refused(tmp_path):

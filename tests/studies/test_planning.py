@@ -10,7 +10,8 @@ import pytest
 
 from coterie.core.errors import ConfigError
 from coterie.recipes import load
-from coterie.studies.graph import priorities
+from coterie.studies.catalogue import read_column
+from coterie.studies.graph import plan as plan_jobs, priorities
 from coterie.studies.library.at_grpo import TABLE1, TABLE2, TABLE3
 from coterie.studies.library.cooperation import COOPERATION
 from coterie.studies.library.sampling import SAMPLING
@@ -88,6 +89,30 @@ def test_a_jobs_id_is_the_digest_of_what_decides_its_result():
     single = plan.jobs[plan.cells["column", "single", 0].evaluation]
     config = load(single.recipe, overrides=single.overrides).digest()
     assert single.id == digest("evaluate", {"of": config, "policies": {}, "swap": None, "tasks": 48})
+
+
+def test_columns_that_differ_in_the_test_share_trainings(tmp_path):
+    for name, test in (("one", ["env.tasks=5"]), ("two", ["env.tasks=6"])):
+        (tmp_path / name).mkdir()
+        column_file(tmp_path / name, test=test)
+    columns = [read_column(tmp_path / name / "changed.yaml", name) for name in ("one", "two")]
+    plan = plan_jobs("a", TABLE3, columns, scale="cpu", seeds=1)
+    plain = plan_of("a", TABLE3)
+    trains = {id_ for id_, job in plan.jobs.items() if job.kind == "train"}
+    assert trains == {id_ for id_, job in plain.jobs.items() if job.kind == "train"}, "the ids of before"
+    by_column = [{cell.evaluation for (column, *_), cell in plan.cells.items() if column == name}
+                 for name in ("one", "two")]  # fmt: skip
+    assert not by_column[0] & by_column[1] and not by_column[0] & plain.jobs.keys()
+    for id_ in by_column[0]:
+        assert plan.jobs[id_].overrides[-1] == "env.tasks=5"
+    together = plan.cells["two", "together", 0]
+    assert plan.jobs[together.evaluation].overrides == ("env.tasks=6",)
+
+
+def test_a_test_changes_no_more_than_the_tasks(tmp_path):
+    with pytest.raises(ConfigError, match="`test` changes 'team'") as error:
+        plan_of("a", TABLE1, column_file(tmp_path, test=["team.max_turns=3"]))
+    assert "env and data" in error.value.fix and str(error.value.path).endswith("changed.yaml: test")
 
 
 def test_put_together_is_the_team_with_both_runs_of_roles_alone():

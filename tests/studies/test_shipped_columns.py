@@ -8,9 +8,10 @@ from coterie.compose import compose
 from coterie.discovery import plugins
 from coterie.studies.catalogue import columns_of, load_column
 from coterie.studies.columns import BASE
-from coterie.studies.graph import plan, plan as plan_jobs, resolve
+from coterie.studies.graph import plan, plan as plan_jobs
 from coterie.studies.library.at_grpo import TABLE1, TABLE3, TEAMMATES
 from coterie.studies.library.magrpo import MAGRPO, MODES
+from coterie.studies.variants import resolve
 
 STUDIES = {"at-grpo-table1": TABLE1, "magrpo": MAGRPO}
 
@@ -100,8 +101,23 @@ def test_a_column_has_all_figures_of_both_tables(name):
 def test_maths_has_its_own_test_set(name):
     column = load_column(name)
     for variant in column.variants:
-        config = resolve(column, variant, "gpu", [])[3].config
-        assert (config.env["train"], config.env["test"]) == ("polaris", name)
+        trained = resolve(column, variant, "gpu", [])[3].config
+        played = resolve(column, variant, "gpu", [], tested=True)[3].config
+        assert (played.env["train"], played.env["test"]) == ("polaris", name)
+        assert trained.env["test"] is None and trained.env["apart"] == list(MATH)
+
+
+def test_the_three_columns_of_maths_share_their_trainings():
+    """Table 1 has five methods that train; each is trained once, and tested on each of the three sets."""
+    plan = plan_jobs("at-grpo-table1", TABLE1, [load_column(name) for name in MATH], scale="gpu", seeds=1)
+    trains = [job for job in plan.jobs.values() if job.kind == "train"]
+    assert len(trains) == 5 and len({job.subject for job in trains}) == 5
+    evaluations = [job for job in plan.jobs.values() if job.kind == "evaluate"]
+    assert len(evaluations) == 7 * 3
+    for name in MATH:
+        cell = plan.cells[name, "shared", 0]
+        assert plan.jobs[cell.evaluation].overrides == (f"env.test={name}",)
+        assert cell.trains == plan.cells["aime24", "shared", 0].trains
 
 
 @pytest.mark.parametrize(("name", "tested"), CODE.items())

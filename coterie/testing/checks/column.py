@@ -30,7 +30,7 @@ def check_column(target: Any, where: str = "") -> None:
     """
     from coterie.recipes import resource_path
     from coterie.studies.catalogue import read_column
-    from coterie.studies.graph import check_variants
+    from coterie.studies.variants import check_variants
 
     where = where or str(target)
     with guarded(where, "a path, or `package:file.yaml`"):

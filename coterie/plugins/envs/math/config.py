@@ -21,6 +21,10 @@ class MathConfig(PluginConfig):
     train: Set | None = Field(None, description="Problems: a set's name, or {set, file, draw, ...}.")
     val: Set | None = Field(None, description="As `train`; its problems are left out of train.")
     test: Set | None = Field(None, description="As `val`.")
+    apart: list[Set] = Field(
+        default_factory=list,
+        description="More sets whose problems are left out of train, such as those of later tests.",
+    )
     data: Annotated[DataSource | None, Composed("data_source")] = Field(
         None,
         description="One source of all splits. Default: the run's table `data`; else generated problems.",

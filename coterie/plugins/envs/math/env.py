@@ -78,6 +78,8 @@ class Math(Plugin):
         self.concurrent = bool(self._verifier or self._writers)
         """Whether steps wait: for the verifier, or for the sandbox."""
         self._problems = self._records()
+        if config.apart:
+            self._leave_out_sets(config.apart)
 
     # ---- tasks ---------------------------------------------------------------------------------------------
 
@@ -279,6 +281,23 @@ class Math(Plugin):
                 made = self.build.make("data_source", settings.table(split, where), where)
                 sources[split] = (made, settings)
         return Problems(sources, path) if sources else None
+
+    def _leave_out_sets(self, sets: Sequence[SetConfig]) -> None:
+        path = f"{self.build.path}.apart"
+        if self._problems is None:
+            why = "generated problems of train and of other splits are apart already"
+            raise ConfigError("nothing reads this", path=path, why=why, fix="remove it")
+        kept = []
+        for index, settings in enumerate(sets):
+            where = f"{path}.{index}"
+            made = self.build.make("data_source", settings.table("test", where), where)
+            whole = settings.model_copy(update={"draw": None})  # whatever a test draws of it is left out
+            kept.append(Problems({"test": (made, whole)}, where))
+
+        def apart() -> list[Task]:
+            return [task for problems in kept for task in problems.tasks("test", 0)]
+
+        self._problems.apart = apart
 
     def _next(self, transcript: Sequence[Utterance]) -> str:
         """The next role of the chain; "" at its end."""

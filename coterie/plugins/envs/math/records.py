@@ -149,7 +149,8 @@ class Problems:
         self._read: dict[Split, tuple[Task, ...]] = {}
         self._clean: tuple[Task, ...] | None = None
         self.elsewhere: Callable[[], Sequence[Task]] = tuple
-        """The problems that are evaluated besides val and test, which have none of them; nor has train."""
+        self.apart: Callable[[], Sequence[Task]] = tuple
+        """What is evaluated elsewhere is neither in train nor in test; what is kept apart is not in train."""
         self.places: dict[str, str] = {}
         """By id of a task, the file and line of its record."""
 
@@ -269,7 +270,7 @@ class Problems:
                 if tasks or (split in self._sources and self._sources[split][1].draw):
                     self._check_size(split, tasks)  # also where nothing is evaluated before a later command
                 home |= {content(task.payload.text): task for task in tasks}
-            home |= {content(task.payload.text): task for task in self.elsewhere()}
+            home |= {content(task.payload.text): task for task in (*self.elsewhere(), *self.apart())}
             tasks = self._all("train")
             shared = [(task, home[text]) for task in tasks if (text := content(task.payload.text)) in home]
             if shared:
@@ -278,8 +279,7 @@ class Problems:
                     "%d of %d train problems are also evaluated and are left out of train: %s%s",
                     *(len(shared), len(tasks), names, ", ..." if len(shared) > _NAMED else ""),
                 )
-            differing = [_two_answers(*pair) for pair in shared if not _same_answer(*pair)]
-            if differing:
+            if differing := [_two_answers(*pair) for pair in shared if not _same_answer(*pair)]:
                 log.warning(
                     "%d of them have another answer in train, such as %s", len(differing), differing[0]
                 )

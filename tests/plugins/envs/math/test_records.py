@@ -207,6 +207,25 @@ def test_problems_that_are_also_evaluated_are_named_and_left_out_of_train(tmp_pa
     assert not caplog.text, "once is enough"
 
 
+def test_more_sets_are_kept_apart_from_train_and_may_be_the_test(tmp_path, caplog):
+    """A study trains once and tests on several sets: train has none of their problems."""
+    train = table(tmp_path / "train.json", problems(20), draw=10)
+    later = [table(tmp_path / f"{n}.json", problems(2, first)) for n, first in enumerate((4, 9))]
+    env = env_of(train=train, apart=later)
+    with caplog.at_level(logging.WARNING):
+        tasks = env.tasks("train", 0)
+    assert "4 of 20 train problems" in caplog.text and len(tasks) == 10
+    assert not {task.id for task in tasks} & {"train-p4", "train-p5", "train-p9", "train-p10"}
+    tested = env_of(train=train, apart=later, test=later[1])
+    assert [task.id for task in tested.tasks("test", 0)] == ["test-p9", "test-p10"]
+    assert tested.tasks("train", 0) == tasks, "the test changes nothing of train"
+    with pytest.raises(ConfigError, match="no such file") as caught:
+        env_of(train=train, apart=[{"file": str(tmp_path / "typo.json")}]).tasks("train", 0)
+    assert caught.value.path.startswith("env.apart.0")
+    with pytest.raises(ConfigError, match="nothing reads this"):
+        env_of(apart=later)
+
+
 def test_a_problem_of_test_that_is_also_in_val_is_an_error(tmp_path):
     env = env_of(
         val=table(tmp_path / "val.json", problems(3)), test=table(tmp_path / "test.json", problems(1, 2))
