@@ -78,8 +78,8 @@ PUBLIC = {
     "coterie.core.protocols.work": "Brief ShowsWork Work",
     "coterie.compose.members": """
         Build ChecksComponents ChecksHost CountsOptimizerSteps CountsTokens Demonstrates DrawsTasks
-        FingerprintsTasks HasVocabulary LeavesOut LocatesTasks MayLackFeedback OmitsTask RecordsTasks SharesSlots
-        TakesWeights TrainsApart UsesRunFolder WarmStarts
+        FingerprintsTasks HasVocabulary LeavesOut LocatesTasks MayLackFeedback OmitsTask RecordsTasks
+        SharesSlots TakesWeights TrainsApart UsesRunFolder WarmStarts
     """,
     "coterie.studies": "Claim Method Study above at_most_half",
 }
