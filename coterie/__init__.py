@@ -166,7 +166,11 @@ if TYPE_CHECKING:
         ShowsFeedback as ShowsFeedback,
     )
     from coterie.core.protocols.role import Remembers as Remembers
-    from coterie.core.protocols.sandbox import ReportsProtections as ReportsProtections
+    from coterie.core.protocols.sandbox import (
+        KeepsFiles as KeepsFiles,
+        KeptFiles as KeptFiles,
+        ReportsProtections as ReportsProtections,
+    )
     from coterie.core.protocols.tool import (
         Closes as Closes,
         CountsMetrics as CountsMetrics,

@@ -44,7 +44,7 @@ PUBLIC = {
     "coterie.core.protocols.loss": "HasLengthConstant NeedsFreshSamples",
     "coterie.core.protocols.reward": "BoundsCalls CountsCalls RunsInBackground ScoresRoles ShowsFeedback",
     "coterie.core.protocols.role": "Remembers",
-    "coterie.core.protocols.sandbox": "ReportsProtections",
+    "coterie.core.protocols.sandbox": "KeepsFiles KeptFiles ReportsProtections",
     "coterie.core.protocols.tool": "Closes CountsMetrics HasSchemas Opens",
     "coterie.core.protocols.trainer": "FollowsBudget KeepsVersions",
     "coterie.core.protocols.transition": "RepeatsTask",

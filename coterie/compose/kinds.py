@@ -115,7 +115,7 @@ CAPABILITIES: dict[str, tuple[type, ...]] = {
         TrainsApart,
         WarmStarts,
     ),
-    "sandbox": (protocols.sandbox.ReportsProtections, ChecksHost, SharesSlots),
+    "sandbox": (protocols.sandbox.ReportsProtections, protocols.sandbox.KeepsFiles, ChecksHost, SharesSlots),
     "tool": (protocols.tool.Opens, protocols.tool.Closes, protocols.tool.HasSchemas),
     "chat_model": (
         protocols.tool.Opens,

@@ -9,6 +9,7 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import httpx
@@ -19,12 +20,14 @@ from coterie.backends.sandboxes.fusion_http import Connection
 from coterie.backends.sandboxes.fusion_packages import check_imports
 from coterie.backends.sandboxes.fusion_probe import INTRUDER, LIMITS, VICTIM, Probed, probed, protections
 from coterie.backends.sandboxes.fusion_wire import Fault, Lost, Report, shown
+from coterie.backends.sandboxes.kept_files import KeepingFiles
 from coterie.backends.sandboxes.lifetime import Lifetime
 from coterie.backends.sandboxes.programs import check_judged, check_program, limits_of
 from coterie.backends.sandboxes.protections import Protection
 from coterie.core.errors import ConfigError, PolicyFault, SystemFault
 from coterie.core.plugins import MayChange, Plugin, PluginConfig
 from coterie.core.protocols import Judged, Limits, Program, Ran, Verdict
+from coterie.core.protocols.sandbox import KeptFiles
 
 log = logging.getLogger("coterie")
 
@@ -77,6 +80,9 @@ class SandboxFusion(Plugin):
             description="Distributions that the server's Python must be able to import, by name; it has its "
             "own, and shows programs all of them.",
         )
+        keep_files_in: Annotated[str | None, MayChange(exact=True)] = Field(
+            None, description="Folder of this machine for files that a program leaves and a later one finds."
+        )
 
         @field_validator("url")
         @classmethod
@@ -112,6 +118,7 @@ class SandboxFusion(Plugin):
         super().__init__(config, build)
         self._lifetime = Lifetime()
         self._slots: AbstractAsyncContextManager[Any] = nullcontext()
+        self._files = KeepingFiles(self.config.keep_files_in, self._path)
 
     def use_slots(self, slots: Callable[[str, int], asyncio.Semaphore]) -> None:
         """Bound requests at once over all processes of a run."""
@@ -181,6 +188,7 @@ class SandboxFusion(Plugin):
         await self._lifetime.close(self._end)
 
     async def _end(self) -> None:
+        self._files.close()
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close()
@@ -201,6 +209,14 @@ class SandboxFusion(Plugin):
                 options.
         """
         return await self._lifetime.during(lambda: self._run(program))
+
+    async def run_on(self, program: Program, files: KeptFiles, most_mb: int) -> tuple[Ran, KeptFiles]:
+        """Run a program on copies of kept files, and keep what it leaves. Raises as `run`; WriteError."""
+        return await self._files.run_on(self.run, program, files, most_mb)
+
+    def kept(self, files: KeptFiles, path: str) -> Path:
+        """The file with a content, to be read only. Raises SystemFault where this machine lacks it."""
+        return self._files.kept(files, path)
 
     async def _run(self, program: Program) -> Ran:
         limits = limits_of(program, self.config.limits)

@@ -337,7 +337,7 @@ def report_name(nonce: str, probe: bool = False) -> str:
     return f"{'probe' if probe else 'report'}-{nonce}.json"
 
 
-def encoded(data: bytes) -> str:
+def encoded(data: bytes | memoryview) -> str:
     return base64.b64encode(data).decode("ascii")
 
 

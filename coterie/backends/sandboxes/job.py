@@ -8,12 +8,15 @@ import json
 import os
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from coterie.backends.sandboxes.answer import Answer
+from coterie.backends.sandboxes.kept_files import FileStore
 from coterie.backends.sandboxes.programs import FLOOD
 from coterie.core.errors import SystemFault
 from coterie.core.protocols import Limits, Program, Ran, Status
+from coterie.core.protocols.sandbox import KeptFiles
 
 REPORT = 1 << 20
 """Most bytes kept of a report, from its beginning."""
@@ -81,14 +84,52 @@ class Drain:
         return max(0, self.count - self._keep)
 
 
+class Keeping:
+    """What is kept of the files that a program leaves.
+
+    Args:
+        store: has the contents.
+        known: the kept files that the program is given.
+        inputs: paths of its other files, which are not brought back.
+        room: most bytes of what is brought back.
+    """
+
+    def __init__(self, store: FileStore, known: KeptFiles, inputs: Iterable[str], room: int) -> None:
+        self.store = store
+        self._known = {path: (name, size) for path, name, size in known.files}
+        self._inputs, self._room = list(inputs), room
+        self.files = KeptFiles()
+        """What the program left, after its end."""
+
+    def header(self) -> dict[str, Any]:
+        """What the cell is told."""
+        return {"known": self._known, "inputs": self._inputs, "room": self._room}
+
+    def take(self, new: Mapping[str, tuple[str, int]], same: Iterable[str] | None) -> None:
+        """Keep the files that a program changed, and those that it left as they were.
+
+        Args:
+            same: the paths of the latter; None: the cell did not answer, so all stay as they were.
+        """
+        left = {**{path: self._known[path] for path in (self._known if same is None else same)}, **new}
+        self.files = self.store.keep((path, name, size) for path, (name, size) in left.items())
+
+
 class CellSide:
     """One program of a job: its descriptors, its input and its result."""
 
     def __init__(
-        self, program: Program, limits: Limits, *, link: socket.socket | None = None, reports: bool = False
+        self,
+        program: Program,
+        limits: Limits,
+        *,
+        link: socket.socket | None = None,
+        reports: bool = False,
+        keeping: Keeping | None = None,
     ) -> None:
-        self.limits = limits
-        self._payload = payload(program)
+        self.limits, self._keeping = limits, keeping
+        self._payload = payload(program, {} if keeping is None else keeping.header())
+        self._answer = Answer(None if keeping is None else keeping.store.writer)
         self._flooded = False
         self._link = link
         keep = limits.output_kb << 10
@@ -100,7 +141,7 @@ class CellSide:
             self._report = Drain(REPORT, end=False, flooded=self._flood) if reports else None
             made.pop_all()
         self._stop: Callable[[], None] = lambda: None
-        self._talk: asyncio.Task[bytes] | None = None
+        self._talk: asyncio.Task[None] | None = None
         self.reported = b""
         """The program's report, after `finish`."""
 
@@ -139,19 +180,19 @@ class CellSide:
         self._flooded = True
         self._stop()
 
-    async def _converse(self) -> bytes:
-        """Send the program; the answer, empty if the cell ended before it answered."""
+    async def _converse(self) -> None:
+        """Send the program, and take the answer, which is empty if the cell ended before it answered."""
         loop = asyncio.get_running_loop()
         # The worker reports a cell that was killed during the transfer.
         with contextlib.suppress(ConnectionError):
-            await loop.sock_sendall(self._channel, self._payload)
+            for part in self._payload:
+                await loop.sock_sendall(self._channel, part)
             self._channel.shutdown(socket.SHUT_WR)
-        answer = bytearray()
+        self._payload.clear()
         room = (self.limits.disk_mb << 20) + _HEADER
         with contextlib.suppress(ConnectionError):
-            while len(answer) <= room and (part := await loop.sock_recv(self._channel, 1 << 18)):
-                answer += part
-        return bytes(answer)
+            while self._answer.size <= room and (part := await loop.sock_recv(self._channel, 1 << 18)):
+                self._answer.feed(part)
 
     async def finish(self, ended: dict[str, Any]) -> Ran:
         """The result of the program. `ended`: the worker's report on the cell.
@@ -159,17 +200,26 @@ class CellSide:
         Raises SystemFault if the cell could not be set up.
         """
         assert self._talk is not None, "finish comes after start"
-        answer = await self._talk
+        await self._talk
         self._channel.close()
         outputs = [drain.finish() for drain in self._drains()]
         self.reported = outputs[2] if self._report is not None else b""
-        header, files = _parse(answer)
+        header, files, kept = self._answer.result()
         if "fault" in header:
             raise SystemFault(f"the sandbox could not run a program: {header['fault']}")
         status, reason = self._status(header, ended)
         cpu = header.get("cpu")  # none if the cell could not report
         if header.get("left"):
             reason = "; ".join(filter(None, [reason, f"no room to bring back {', '.join(header['left'])}"]))
+        if header.get("links"):
+            odd = f"no plain file, so not brought back: {', '.join(header['links'])}"
+            reason = "; ".join(filter(None, [reason, odd]))
+        self._answer.drop()
+        if self._keeping is not None:
+            try:
+                self._keeping.take(kept, header.get("same", ()) if header else None)
+            finally:
+                self._keeping.store.release(self._answer.committed())
         return Ran(
             status=status,
             exit_code=header.get("exit") if status in ("finished", "failed") else None,
@@ -200,6 +250,9 @@ class CellSide:
 
     def abandon(self) -> None:
         """Close everything, since the worker is lost or the job was cancelled. Harmless after `finish`."""
+        self._answer.drop()
+        if self._keeping is not None:
+            self._keeping.store.release(self._answer.committed())
         if self._channel.fileno() == -1:
             return
         if self._talk is None:
@@ -215,34 +268,22 @@ class CellSide:
         self._channel.close()
 
 
-def payload(program: Program) -> bytes:
-    """A checked program as its cell reads it: 8 bytes of length, a JSON header, then the files."""
-    files = {
+def payload(program: Program, more: dict[str, Any]) -> list[bytes | memoryview]:
+    """A checked program as its cell reads it, in parts: 8 bytes of length, a JSON header, then the files.
+
+    Args:
+        more: of the header, for files that are kept.
+    """
+    files: dict[str, bytes | memoryview] = {
         "main.py": program.code.encode("utf-8", "surrogatepass"),
         "stdin": program.stdin.encode("utf-8", "surrogatepass"),
     }
-    files |= {f"work/{path}": bytes(data) for path, data in program.files.items()}
+    files |= {f"work/{path}": memoryview(data).cast("B") for path, data in program.files.items()}
     header = {
         "argv": list(program.argv),
         "collect": list(program.collect),
         "files": [[path, len(data)] for path, data in files.items()],
+        **more,
     }
     text = json.dumps(header).encode()
-    return b"".join([struct.pack("<Q", len(text)), text, *files.values()])
-
-
-def _parse(answer: bytes) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Header and files; empty if the answer is incomplete."""
-    if len(answer) < 8:
-        return {}, {}
-    (length,) = struct.unpack("<Q", answer[:8])
-    if len(answer) < 8 + length:
-        return {}, {}
-    header: dict[str, Any] = json.loads(answer[8 : 8 + length])
-    files, at = {}, 8 + length
-    for path, size in header["files"]:
-        if at + size > len(answer):
-            return {}, {}
-        files[path] = answer[at : at + size]
-        at += size
-    return header, files
+    return [struct.pack("<Q", len(text)) + text, *files.values()]

@@ -21,7 +21,8 @@ from pydantic import Field, model_validator
 
 from coterie.backends.sandboxes import distributions, judging
 from coterie.backends.sandboxes.distributions import Packages
-from coterie.backends.sandboxes.job import CellSide
+from coterie.backends.sandboxes.job import CellSide, Keeping
+from coterie.backends.sandboxes.kept_files import KeepingFiles
 from coterie.backends.sandboxes.lifetime import Lifetime
 from coterie.backends.sandboxes.pool import LostWorker, Module, Pool, UnusablePackage
 from coterie.backends.sandboxes.programs import check_judged, check_program, limits_of
@@ -37,6 +38,7 @@ from coterie.backends.sandboxes.room import check_fits, check_holds
 from coterie.core.errors import ConfigError, PolicyFault, SystemFault
 from coterie.core.plugins import MayChange, Plugin, PluginConfig
 from coterie.core.protocols import Judged, Limits, Program, Ran, Verdict
+from coterie.core.protocols.sandbox import KeptFiles
 
 log = logging.getLogger("coterie")
 
@@ -73,6 +75,11 @@ class LocalSandbox(Plugin):
             description="Modules of `packages` that workers import before the first program; default: those "
             "of the distributions. `[]`: each program imports for itself.",
         )
+        keep_files_in: Annotated[str | None, MayChange(exact=True)] = Field(
+            None,
+            description="Folder of files that a program leaves and a later one finds; default: "
+            "coterie-files-UID in the system's folder of temporary files.",
+        )
 
         @model_validator(mode="after")
         def _preloads_packages(self) -> Self:
@@ -90,6 +97,7 @@ class LocalSandbox(Plugin):
         self._hello: dict[str, Any] = {}
         self._lifetime = Lifetime()
         self._slots: AbstractAsyncContextManager[Any] = nullcontext()
+        self._files = KeepingFiles(self.config.keep_files_in, self._path)
 
     def use_slots(self, slots: Callable[[str, int], asyncio.Semaphore]) -> None:
         """Bound programs at once over all processes of a run: `workers`, or each machine's CPUs."""
@@ -206,6 +214,7 @@ class LocalSandbox(Plugin):
         if self._pool is not None:
             await self._pool.close()
             self._pool = None
+        self._files.close()
 
     def report(self) -> tuple[Protection, ...]:
         """The protections, and which are active on this host; call it after `open`."""
@@ -227,6 +236,22 @@ class LocalSandbox(Plugin):
         """
         ran, _ = await self._retried([program])
         return ran[0]
+
+    async def run_on(self, program: Program, files: KeptFiles, most_mb: int) -> tuple[Ran, KeptFiles]:
+        """Run a program on copies of kept files, and keep what it leaves of what `collect` matches.
+
+        A program that takes its cell down with it leaves the files as they were. Raises as `run` does;
+        WriteError if the disk is full.
+        """
+        given = self._files.given(program, files)
+        room = min(most_mb, limits_of(program, self.config.limits).disk_mb) << 20
+        keeping = Keeping(self._files.store, files, program.files, room)
+        ran, _ = await self._retried([given], keeping)
+        return ran[0], keeping.files
+
+    def kept(self, files: KeptFiles, path: str) -> Path:
+        """The file with a content, to be read only. Raises SystemFault where this machine lacks it."""
+        return self._files.kept(files, path)
 
     async def run_pair(self, first: Program, second: Program) -> PairRan:
         """Run two programs that are isolated from each other, with a socket pair between their descriptors 3.
@@ -258,11 +283,13 @@ class LocalSandbox(Plugin):
         verdict = judging.verdict(report, tests, candidate)
         return dataclasses.replace(verdict, warning=doubt)
 
-    async def _retried(self, programs: list[Program]) -> tuple[list[Ran], bytes]:
+    async def _retried(
+        self, programs: list[Program], keeping: Keeping | None = None
+    ) -> tuple[list[Ran], bytes]:
         """Run with one retry after a lost worker; a program that loses two workers is a PolicyFault."""
-        return await self._lifetime.during(lambda: self._tried(programs))
+        return await self._lifetime.during(lambda: self._tried(programs, keeping))
 
-    async def _tried(self, programs: list[Program]) -> tuple[list[Ran], bytes]:
+    async def _tried(self, programs: list[Program], keeping: Keeping | None) -> tuple[list[Ran], bytes]:
         for program in programs:
             limits = limits_of(program, self.config.limits)
             check_program(program, limits)
@@ -272,19 +299,19 @@ class LocalSandbox(Plugin):
         for _ in range(2):
             try:
                 async with self._slots:
-                    return await self._once(programs)
+                    return await self._once(programs, keeping)
             except LostWorker as error:
                 why = str(error)
         raise PolicyFault(f"a program ended its worker twice: {why}")
 
-    async def _once(self, programs: list[Program]) -> tuple[list[Ran], bytes]:
+    async def _once(self, programs: list[Program], keeping: Keeping | None) -> tuple[list[Ran], bytes]:
         if self._pool is None:
             raise SystemFault("the sandbox is not open")
         pool = self._pool
         worker = await pool.take()
         sides: list[CellSide] = []
         try:
-            self._make_sides(programs, sides)
+            self._make_sides(programs, sides, keeping)
         except OSError as error:
             pool.give(worker)
             raise SystemFault(f"this process could not start a run: {error}") from error
@@ -306,14 +333,15 @@ class LocalSandbox(Plugin):
         pool.give(worker)
         return ran, sides[0].reported
 
-    def _make_sides(self, programs: list[Program], sides: list[CellSide]) -> None:
+    def _make_sides(self, programs: list[Program], sides: list[CellSide], keeping: Keeping | None) -> None:
         """Add a side for each program, or none and raise OSError, e.g. where no descriptor is left."""
         paired = len(programs) == 2
         links = socket.socketpair() if paired else (None,)
         try:
             for number, (program, link) in enumerate(zip(programs, links, strict=True)):
                 limits = program.limits or self.config.limits
-                sides.append(CellSide(program, limits, link=link, reports=paired and number == 0))
+                reports = paired and number == 0
+                sides.append(CellSide(program, limits, link=link, reports=reports, keeping=keeping))
         except BaseException:
             for side in sides:
                 side.abandon()

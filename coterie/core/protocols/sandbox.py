@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from pydantic import Field
@@ -39,7 +40,7 @@ class Program:
     language: str = "python"
     stdin: str = ""
     argv: tuple[str, ...] = ()
-    files: Mapping[str, bytes] = field(default_factory=dict)
+    files: Mapping[str, bytes | memoryview] = field(default_factory=dict)
     """Contents by path, relative to the working folder."""
     collect: tuple[str, ...] = ()
     """Globs of the files to return, relative to the working folder."""
@@ -151,3 +152,24 @@ class Sandbox(Protocol):
 class ReportsProtections(Protocol):
     def report(self) -> Sequence[Any]:
         """The protections: named tuples (name, active, stops, needs). Call it after `open`."""
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class KeptFiles:
+    """Files: path, sha256, bytes. Their sandbox keeps the contents while its process refers to this."""
+
+    files: tuple[tuple[str, str, int], ...] = ()
+
+
+@runtime_checkable
+class KeepsFiles(Protocol):
+    async def run_on(self, program: Program, files: KeptFiles, most_mb: int) -> tuple[Ran, KeptFiles]:
+        """Run a program on copies of kept files, and keep what it leaves: of what `collect` matches, without
+        `program.files`, at most `most_mb`. `Ran.files` is empty.
+
+        Raises:
+            WriteError: the disk is full. For the rest as `Sandbox`.
+        """
+
+    def kept(self, files: KeptFiles, path: str) -> Path:
+        """The file with a content, to be read only. Raises SystemFault where this machine lacks it."""

@@ -17,7 +17,7 @@ import socket
 import stat
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, NoReturn
 
 from . import clock, ids, kernel, program, seccomp, spaces, users
@@ -27,6 +27,7 @@ _ENTRIES = 20_000
 _DEEP = 100
 """Levels of folders that are removed in one piece."""
 _CHUNK = 1 << 20
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
 _SHORT = 0.05
 """Seconds that a program runs before its cell looks at it."""
 
@@ -47,8 +48,7 @@ def main(
             kernel.drop_capabilities()
         else:
             box = users.settle(order)
-        header, body = _receive(channel)
-        stdin = _lay_out(box, header, body)
+        header, stdin = _lay_out(box, channel)
         if not alone:  # with namespaces, /dev/stdin leads to it
             os.unlink(f"{box}/stdin")
         order["nproc"] = _tasks(order, count, alone)
@@ -69,20 +69,21 @@ def main(
         poll.poll(1000 * min(_SHORT, order["cpu"]))
         for descriptor in (stdin, *fds[1:]):
             os.close(descriptor)
-        del body
         if not alone:
             kernel.drop_capabilities()
         measured = clock.Clock(pid, *view)
         result = watch(pid, order["cpu"], measured, poll, signals)
         _end_the_rest(alone, order.get("user"))
         result["cpu"] = measured.final(result["over"], order["cpu"])
-        files, left = collect(f"{box}/work", header["collect"], order["disk_mb"] << 20)
-        result["left"] = left
-        _send(channel, result, files)
+        room = header.get("room", order["disk_mb"] << 20)
+        files, left = collect(f"{box}/work", header["collect"], room, header.get("inputs", ()))
+        result |= left
+        result["same"] = _unchanged(f"{box}/work", files, header.get("known", {}))
+        _send(channel, result, f"{box}/work", files)
         if not alone:
             remove(box)
     except BaseException as error:
-        _send(channel, {"fault": f"{type(error).__name__}: {error}"}, {})
+        _send(channel, {"fault": f"{type(error).__name__}: {error}"})
         os._exit(1)
     os._exit(0)
 
@@ -104,40 +105,76 @@ def _tasks(order: dict[str, Any], count: int, alone: bool) -> int:
     return int(order["processes"] * count + ids.tasks_of_user(os.getuid()))
 
 
-def _receive(channel: int) -> tuple[dict[str, Any], memoryview]:
-    parts = []
-    while part := os.read(channel, _CHUNK):
-        parts.append(part)
-    whole = memoryview(b"".join(parts))
-    (length,) = struct.unpack("<Q", whole[:8])
-    header: dict[str, Any] = json.loads(bytes(whole[8 : 8 + length]))
-    return header, whole[8 + length :]
+def _lay_out(box: str, channel: int) -> tuple[dict[str, Any], int]:
+    """Write the code, the files and stdin as they arrive: a program begins with what this process holds.
 
-
-def _send(channel: int, header: dict[str, Any], files: dict[str, bytes]) -> None:
-    header["files"] = [[path, len(data)] for path, data in files.items()]
-    text = json.dumps(header).encode()
-    try:
-        _write(channel, struct.pack("<Q", len(text)) + text)
-        for data in files.values():
-            _write(channel, data)
-    except OSError:
-        pass  # the host process has abandoned this run
-
-
-def _lay_out(box: str, header: dict[str, Any], body: memoryview) -> int:
-    """Write the code, the files and stdin; returns stdin, open for reading."""
+    Returns the header, and stdin, open for reading.
+    """
     for folder in ("work", "tmp"):
         os.mkdir(f"{box}/{folder}")
-    at = 0
+    (length,) = struct.unpack("<Q", _exactly(channel, 8))
+    header: dict[str, Any] = json.loads(_exactly(channel, length))
     for path, size in header["files"]:
         if "/" in path:
             os.makedirs(os.path.dirname(f"{box}/{path}"), exist_ok=True)
         descriptor = os.open(f"{box}/{path}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-        _write(descriptor, body[at : at + size])
+        while size:
+            part = _part(channel, min(size, _CHUNK))
+            _write(descriptor, part)
+            size -= len(part)
         os.close(descriptor)
-        at += size
-    return os.open(f"{box}/stdin", os.O_RDONLY)
+    return header, os.open(f"{box}/stdin", os.O_RDONLY)
+
+
+def _exactly(channel: int, size: int) -> bytes:
+    parts = []
+    while size:
+        parts.append(_part(channel, min(size, _CHUNK)))
+        size -= len(parts[-1])
+    return b"".join(parts)
+
+
+def _part(channel: int, size: int) -> bytes:
+    part = os.read(channel, size)
+    if not part:
+        raise EOFError("the program did not arrive whole")
+    return part
+
+
+def _send(channel: int, header: dict[str, Any], root: str = "", files: dict[str, int] | None = None) -> None:
+    """Answer with a header and files of `root`, by path with their sizes, read as they are sent."""
+    same = header.get("same", ())
+    sent = {path: size for path, size in (files or {}).items() if path not in same}
+    header["files"] = list(sent.items())
+    text = json.dumps(header).encode()
+    try:
+        _write(channel, struct.pack("<Q", len(text)) + text)
+        for path, size in sent.items():
+            descriptor = os.open(f"{root}/{path}", _READ)
+            while size:
+                part = os.read(descriptor, min(size, _CHUNK))
+                _write(channel, part or bytes(min(size, _CHUNK)))  # nothing changes it any more
+                size -= len(part) or min(size, _CHUNK)
+            os.close(descriptor)
+    except OSError:
+        pass  # the host process has abandoned this run
+
+
+def _unchanged(root: str, files: dict[str, int], known: dict[str, list[Any]]) -> list[str]:
+    """The files that have the content that the program was given: [sha256, size] by path."""
+    alike = [path for path, size in files.items() if path in known and known[path][1] == size]
+    if not alike:
+        return []
+    try:
+        import hashlib  # few programs are given files that are known
+    except ImportError:  # without namespaces the interpreter's folder may be closed
+        return []
+    same = []
+    for path in alike:
+        with open(os.open(f"{root}/{path}", _READ), "rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() == known[path][0]:
+                same.append(path)
+    return same
 
 
 def _write(descriptor: int, data: bytes | memoryview) -> None:
@@ -257,35 +294,44 @@ def remove(folder: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def collect(root: str, patterns: list[str], room: int) -> tuple[dict[str, bytes], list[str]]:
-    """Regular files below `root` that match a glob, by relative path, and the paths without enough room.
+def collect(
+    root: str, patterns: list[str], room: int, inputs: Collection[str] = ()
+) -> tuple[dict[str, int], dict[str, list[str]]]:
+    """Regular files below `root` that match a glob, and their sizes; and what else matches, by reason.
 
-    No link is followed, and at most `room` bytes are read in all: a sparse file can be larger than the disk.
+    Files of `inputs` aren't brought back. `left`: paths without enough room, `links`: links and special
+    files. No link is followed, and at most `room` bytes are in what is returned: a sparse file can be larger
+    than the disk.
     """
-    files: dict[str, bytes] = {}
+    files: dict[str, int] = {}
     left: list[str] = []
+    links: list[str] = []
     wanted = [pattern.split("/") for pattern in patterns]
-    for path in _walk(root) if wanted else ():
-        if not any(matches(path.split("/"), pattern) for pattern in wanted):
+    for path, plain in _walk(root) if wanted else ():
+        if path in inputs or not any(matches(path.split("/"), pattern) for pattern in wanted):
+            continue
+        if not plain:
+            links.append(path)
             continue
         try:
-            descriptor = os.open(f"{root}/{path}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            descriptor = os.open(f"{root}/{path}", _READ)
         except OSError:
             continue
-        with open(descriptor, "rb") as file:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                continue
-            if status.st_size > room:
-                left.append(path)
-                continue
-            files[path] = file.read(status.st_size)
-            room -= len(files[path])
-    return files, left[:20]
+        status = os.fstat(descriptor)
+        os.close(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            continue
+        if status.st_size > room:
+            left.append(path)
+            continue
+        files[path] = status.st_size
+        room -= status.st_size
+    return files, {"left": left[:20], "links": links[:20]}
 
 
-def _walk(root: str) -> Iterator[str]:
-    """Relative paths of regular files, in order of name; reads at most `_ENTRIES` names."""
+def _walk(root: str) -> Iterator[tuple[str, bool]]:
+    """Relative paths of all but folders, in order of name, and whether each is a regular file; reads at most
+    `_ENTRIES` names."""
     stack, seen = [""], 0
     while stack:
         folder = stack.pop()
@@ -304,8 +350,8 @@ def _walk(root: str) -> Iterator[str]:
             path = f"{folder}{entry.name}"
             if entry.is_dir(follow_symlinks=False):
                 folders.append(f"{path}/")
-            elif entry.is_file(follow_symlinks=False) and _utf8(path):
-                yield path
+            elif _utf8(path):
+                yield path, entry.is_file(follow_symlinks=False)
         stack.extend(reversed(folders))
 
 

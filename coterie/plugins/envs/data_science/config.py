@@ -1,0 +1,69 @@
+"""The settings of environment `data_science`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import Field, field_validator
+
+from coterie.core.plugins import Composed, PluginConfig
+from coterie.core.protocols import DataSource, Limits
+from coterie.plugins.envs.data_science.team import FILES, ROLES, TRAIN_DATA, in_workspace
+
+LIMITS = Limits(cpu_seconds=60, wall_seconds=120, memory_mb=2048, disk_mb=1024)
+"""Of a role's program: what work with tables of 100 MB takes."""
+
+
+class DataScienceConfig(PluginConfig):
+    data: Annotated[DataSource, Composed("data_source")] = Field(
+        description="The tasks, such as {type: ds_pack, path: ...}. Default: the run's table `data`."
+    )
+    turns: dict[str, int] = Field(
+        default_factory=dict, description="Most actions of a role, by role; 4 where it names none."
+    )
+    files: dict[str, tuple[str, ...]] = Field(
+        default_factory=lambda: dict(FILES),
+        description="The files that a role has to leave in the workspace, by role. The last file of the last "
+        "role is the submission.",
+    )
+    limits: Limits = Field(LIMITS, description="Of a role's program.")
+    role_limits: dict[str, Limits] = Field(default_factory=dict, description="In place of `limits`, by role.")
+    workspace_mb: int = Field(
+        512, ge=1, le=2**20, description="Most of all files that a program leaves, in 2^20 bytes."
+    )
+    workspace_files: int = Field(256, ge=1, le=900, description="Most files that a program leaves.")
+    result_chars: int = Field(
+        4000, ge=100, description="Last characters kept of a program's stdout and of its stderr."
+    )
+    sandbox: Annotated[Any, Composed("sandbox")] = Field(
+        None, description="Runs the roles' programs. Default: the run's table `sandbox`."
+    )
+
+    @field_validator("turns", "files", "role_limits")
+    @classmethod
+    def _of_roles(cls, by_role: Mapping[str, Any]) -> Mapping[str, Any]:
+        unknown = [role for role in by_role if role not in ROLES]
+        if unknown:
+            raise ValueError(f"there is no role '{unknown[0]}'; known: {', '.join(ROLES)}")
+        return by_role
+
+    @field_validator("turns")
+    @classmethod
+    def _some(cls, turns: Mapping[str, int]) -> Mapping[str, int]:
+        wrong = [f"{role}: {count}" for role, count in turns.items() if not 1 <= count <= 32]
+        if wrong:
+            raise ValueError(f"a role has 1 to 32 turns, and not {wrong[0]}")
+        return turns
+
+    @field_validator("files")
+    @classmethod
+    def _paths(cls, files: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:
+        for role, paths in files.items():
+            for path in paths:
+                if not in_workspace(path) or path.startswith(f"{TRAIN_DATA.partition('/')[0]}/"):
+                    raise ValueError(
+                        f"{role}: '{path}' is no file of the workspace: a path relative to it, without `.` "
+                        "and `..`, and not in its folder `data`, whose files are the task's"
+                    )
+        return files

@@ -1,0 +1,137 @@
+"""The values of environment `data_science`: tasks, actions, the workspace, states and observations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from coterie.core.protocols.sandbox import KeptFiles
+from coterie.core.types.splits import Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Competition:
+    """A task: its record, with absolute paths, and where that is."""
+
+    record: Record
+    file: str
+    line: int
+
+    @property
+    def text(self) -> str:
+        """The description that all roles see."""
+        return str(self.record["prompt"])
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """`metadata` of the record."""
+        table: Mapping[str, Any] = self.record["metadata"]
+        return table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A line of the file trail."""
+
+    path: str
+    role: str
+    turn: int
+    """Of the role, from 1."""
+    what: Literal["wrote", "changed", "removed"]
+    size: int = 0
+    """Bytes; 0 where it was removed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramRun:
+    """What came of an action's program."""
+
+    status: str
+    """`finished`, `failed`, `timeout`, `killed`; `unused`: it was not run."""
+    stdout: str = ""
+    stderr: str = ""
+    problem: str = ""
+    """Why it did not finish, or what of its files was not kept, in words; empty: nothing."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether it ended with exit code 0."""
+        return self.status == "finished"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One action, with what came of it."""
+
+    role: str
+    turn: int
+    """Of the role, from 1."""
+    text: str
+    """Without the thought."""
+    run: ProgramRun | None
+    """None: it had no program."""
+    note: str = ""
+    """What was wrong with the message itself, in words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What the team's submission is worth."""
+
+    metric: str
+    direction: str
+    value: float | None
+    """None: there is none, or it is invalid."""
+    quality: float | None
+    """As `SubmissionResult.quality`."""
+    performance: float
+    """From 0 to 1: what the reward says; `worth.performance`."""
+    why: str = ""
+    """Why it is invalid; empty: it is valid."""
+    blamed: str = ""
+    """The role that wrote an invalid submission, or that was to write what is missing first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """A value: copied by `dataclasses.replace`, never mutated."""
+
+    task: Competition
+    workspace: KeptFiles = field(default_factory=KeptFiles)
+    """The team's files, by content hash: a fork of the state shares them."""
+    trail: tuple[Change, ...] = ()
+    """Who wrote, changed and removed what, oldest first."""
+    transcript: tuple[Entry, ...] = ()
+    ended: tuple[str, ...] = ()
+    """Roles that have handed over, or are out of turns."""
+    outcome: Outcome | None = None
+    """Once the last role has ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """The observation of a role."""
+
+    role: str
+    task: str
+    """The description of the competition."""
+    data: tuple[str, ...]
+    """The task's own files in the workspace, one line each."""
+    transcript: tuple[Entry, ...]
+    """All that was done before, each with `role`, `turn`, `text`, `run`, `note`."""
+    files: tuple[str, ...]
+    """The file trail: a line for each file of the team, with who wrote it, in which turn, and its size; then
+    for each missing one, with who was to write it."""
+    required: tuple[str, ...]
+    """The files that the role has to leave."""
+    missing: tuple[str, ...]
+    """Those of them that are not there, or empty."""
+    inherited: tuple[str, ...]
+    """What earlier roles were to leave and have not, one sentence each."""
+    limits: str
+    """What a program of the role may take, in words."""
+    turn: int
+    """The role's own, from 1."""
+    turns: int
+    """Most turns of the role."""

@@ -1,0 +1,137 @@
+"""The tasks of environment `data_science`: records of a task pack, checked before a run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from coterie.core.errors import ConfigError, DataError
+from coterie.core.protocols import DataSource, Limits
+from coterie.core.types import Task
+from coterie.core.types.splits import SPLITS, Split
+from coterie.plugins.envs.common.record_tasks import LocatesRecords, RecordTasks
+from coterie.plugins.envs.data_science.packs import measured
+from coterie.plugins.envs.data_science.state import Competition
+from coterie.plugins.envs.data_science.team import ROLES, TEST_DATA, TRAIN_DATA
+
+_TEXTS = ("task_id", "train_file", "test_file", "answer_dir")
+_SPACE = re.compile(r"\s+")
+_HEADER = 2000
+"""Characters of a table's header that a role sees."""
+
+
+class Competitions:
+    """The tasks of all splits; those of val and test are left out of train.
+
+    Args:
+        data: gives the records.
+        limits: of a role's programs.
+        path: of the environment in the configuration.
+    """
+
+    def __init__(self, data: DataSource, limits: Callable[[str], Limits], path: str) -> None:
+        self._disk = {role: limits(role).disk_mb for role in ROLES}
+        self._path, self._places = path, dict[str, tuple[str, int]]()
+        located = _Located(data, self._places)
+        page = "docs/data_science.md"
+        self._tasks = RecordTasks(dict.fromkeys(SPLITS, located), self._task, content, path=path, page=page)
+        self.places = self._tasks.places
+        """By id of a task, the file and line of its record."""
+
+    def tasks(self, split: Split, seed: int) -> Sequence[Task]:
+        """A split's tasks.
+
+        Raises:
+            DataError: as `task_of`.
+            ConfigError: a task's tables don't fit into the disk of a role, or as `RecordTasks.tasks`.
+        """
+        listed = self._tasks.tasks(split, seed)
+        role, disk = min(self._disk.items(), key=lambda item: item[1])
+        for task in listed:
+            size = sum(Path(task.payload.metadata[key]).stat().st_size for key in ("train_file", "test_file"))
+            if size > disk << 20:
+                raise ConfigError(
+                    f"the tables of task '{task.id}' take {size / 2**20:,.1f} MB",
+                    path=f"{self._path}.limits.disk_mb",
+                    why=f"the files of a program of the {role} may take {disk:,} MB",
+                    fix="raise disk_mb, and workspace_mb with it, or leave the task out",
+                )
+        return listed
+
+    def _task(self, record: Mapping[str, Any], id: str) -> Task:
+        name = record.get("metadata", {}).get("task_id", "")
+        file, line = self._places.get(name, (id, 1))
+        return task_of(record, f"{id.partition('-')[0]}-{name}", file=file, line=line)
+
+
+class _Located:
+    """The records of a source; notes where each is, for the messages of what scores it."""
+
+    def __init__(self, data: DataSource, places: dict[str, tuple[str, int]]) -> None:
+        self._data, self._places = data, places
+
+    @property
+    def published(self) -> bool:
+        """Whether the records are a published set, whose splits nobody can change."""
+        return bool(getattr(self._data, "published", False))
+
+    def records(self, split: Split) -> Sequence[Mapping[str, Any]]:
+        """The records of a split."""
+        records = self._data.records(split)
+        for index, record in enumerate(records):
+            metadata = record.get("metadata")
+            if isinstance(metadata, Mapping) and isinstance(records, LocatesRecords):
+                self._places[str(metadata.get("task_id"))] = records.where(index)
+        return records
+
+
+def task_of(record: Mapping[str, Any], id: str, *, file: str, line: int) -> Task:
+    """The task of a record.
+
+    Args:
+        file: where the record is, for messages.
+        line: the same.
+
+    Raises:
+        ValueError: it is no record of a task pack.
+        DataError: a ValueError here: nothing says how the task is scored, or what says it is wrong.
+    """
+    metadata = record.get("metadata")
+    if not isinstance(metadata, Mapping):
+        raise ValueError("the field 'metadata' is no table")
+    texts = {"prompt": record.get("prompt"), **{f"metadata.{key}": metadata.get(key) for key in _TEXTS}}
+    for field, text in texts.items():
+        if not isinstance(text, str) or not text.strip():
+            raise ValueError(f"the field '{field}' is no text: {text!r:.60}")
+    try:
+        whole = measured(record, file=file, line=line)
+    except DataError as error:
+        raise ValueError(error.what) from None
+    return Task(
+        id=id,
+        payload=Competition(record=whole, file=file, line=line),
+        answer=record.get("answer"),
+        stratum=whole["metadata"]["kind"],
+    )
+
+
+def content(task: Task) -> str:
+    """The task's description, whatever its white space and letter case."""
+    return _SPACE.sub(" ", task.payload.text).strip().lower()
+
+
+def data_lines(task: Competition) -> tuple[str, ...]:
+    """The task's tables in words: where programs find them, their sizes and their columns."""
+    places = {TRAIN_DATA: task.metadata["train_file"], TEST_DATA: task.metadata["test_file"]}
+    return tuple(f"{path}: {_table_text(Path(place))}" for path, place in places.items())
+
+
+def _table_text(place: Path) -> str:
+    try:
+        with place.open(encoding="utf-8", errors="replace") as file:
+            header = file.readline(_HEADER).strip()
+        return f"{place.stat().st_size:,} bytes, with the columns {header}"
+    except OSError as error:
+        return f"can't be read ({error.strerror})"

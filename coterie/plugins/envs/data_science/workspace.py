@@ -1,0 +1,170 @@
+"""The shared workspace: a program's run on it, the file trail, and which files are missing."""
+
+from __future__ import annotations
+
+import mmap
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coterie.core.errors import PolicyFault, SystemFault
+from coterie.core.plugins.origin import plugin_call
+from coterie.core.protocols import Limits, Program, Ran
+from coterie.core.protocols.sandbox import KeptFiles
+from coterie.plugins.envs.data_science.state import Change, Competition, ProgramRun
+from coterie.plugins.envs.data_science.team import TEST_DATA, TRAIN_DATA
+
+_DONE = re.compile(r"^\s*DONE[.!]?\s*$", re.MULTILINE)
+_BLOCK = re.compile(r"^ {0,3}(`{3,}).*?^ {0,3}\1`*[ \t]*$", re.MULTILINE | re.DOTALL)
+_NAMED = 20
+"""Files that a sentence names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    """Runs programs on workspaces.
+
+    Args:
+        sandbox: a KeepsFiles.
+        most_mb: of all files that a program leaves, in 2^20 bytes.
+        most_files: that a program leaves.
+        chars: kept of stdout and of stderr.
+    """
+
+    sandbox: Any
+    most_mb: int
+    most_files: int
+    chars: int
+
+    async def run(
+        self, code: str, task: Competition, files: KeptFiles, limits: Limits
+    ) -> tuple[ProgramRun, KeptFiles]:
+        """Run a program; what came of it, and the workspace that it left.
+
+        Raises:
+            SystemFault: the sandbox failed, or a table of the task can't be read.
+            WriteError: the disk is full.
+        """
+        inputs = tables(task)
+        program = Program(code=code, files=inputs, collect=("**",), limits=limits)
+        needed = sum(map(len, inputs.values())) + sum(size for _, _, size in files.files)
+        if needed + (len(files.files) << 12) + len(code.encode(errors="replace")) > (limits.disk_mb << 20):
+            why = f"the files of the workspace and the task take {needed:,} bytes of {limits.disk_mb} MB"
+            return ProgramRun(status="unused", problem=why), files
+        try:
+            with plugin_call(self.sandbox, "run_on"):
+                ran, left = await self.sandbox.run_on(program, files, self.most_mb)
+        except PolicyFault as fault:  # the program killed its sandbox twice
+            return ProgramRun(status="killed", problem=str(fault)), files
+        count, more = len(left.files), ""
+        if count > self.most_files:
+            most = f"at most {self.most_files} are kept"
+            more = f"it left {count:,} files, and {most}: so none of its changes was kept"
+            left = files
+        return self._described(ran, more), left
+
+    def _described(self, ran: Ran, more: str) -> ProgramRun:
+        steady = ran.status in ("finished", "failed")  # else its output depends on the machine's speed
+        reason = ran.reason if ran.reason or ran.ok else ran.status
+        dropped = f"{ran.dropped:,} bytes of output were not kept" if ran.dropped and steady else ""
+        return ProgramRun(
+            status=ran.status,
+            stdout=_ending(ran.stdout, self.chars) if steady else "",
+            stderr=_ending(ran.stderr, self.chars) if steady else "",
+            problem="; ".join(filter(None, [reason, more, dropped])),
+        )
+
+
+def tables(task: Competition) -> Mapping[str, bytes | memoryview]:
+    """The task's tables by path in the workspace, read from the disk where they are looked at.
+
+    Raises:
+        SystemFault: one is gone.
+    """
+    places = {TRAIN_DATA: task.metadata["train_file"], TEST_DATA: task.metadata["test_file"]}
+    return {path: _mapped(Path(place)) for path, place in places.items()}
+
+
+def _mapped(place: Path) -> bytes | memoryview:
+    try:
+        with place.open("rb") as file:
+            if place.stat().st_size == 0:
+                return b""
+            return memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
+    except OSError as error:
+        raise SystemFault(f"the task's table {place} can't be read: {error.strerror}") from error
+
+
+def hands_over(text: str) -> bool:
+    """Whether a message says `DONE` on a line of its own, outside its blocks of code."""
+    return _DONE.search(_BLOCK.sub("", text)) is not None
+
+
+def changes(before: KeptFiles, after: KeptFiles, role: str, turn: int) -> tuple[Change, ...]:
+    """What an action changed of the workspace."""
+    old = {path: name for path, name, _ in before.files}
+    new = {path for path, _, _ in after.files}
+    made = [
+        Change(path=path, role=role, turn=turn, what="changed" if path in old else "wrote", size=size)
+        for path, name, size in after.files
+        if old.get(path) != name
+    ]
+    gone = [
+        Change(path=path, role=role, turn=turn, what="removed") for path in sorted(old) if path not in new
+    ]
+    return (*made, *gone)
+
+
+def missing(files: KeptFiles, required: Sequence[str]) -> tuple[str, ...]:
+    """Required files that are not there, or empty."""
+    there = {path for path, _, size in files.files if size}
+    return tuple(path for path in required if path not in there)
+
+
+def writer(trail: Sequence[Change], path: str) -> Change | None:
+    """The last change of a file; None: nobody wrote it."""
+    return next((change for change in reversed(trail) if change.path == path), None)
+
+
+def file_lines(
+    files: KeptFiles, trail: Sequence[Change], lacking: Mapping[str, Sequence[str]]
+) -> tuple[str, ...]:
+    """The file trail in words: a line for each file, then for each missing one.
+
+    Args:
+        lacking: by role, the missing files that it was to write.
+    """
+    lines = []
+    for path, _, size in files.files:
+        made = [change for change in trail if change.path == path]
+        wrote = next((change for change in reversed(made) if change.what == "wrote"), made[0])
+        line = f"{path}: {size:,} bytes, written by {wrote.role} in its turn {wrote.turn}"
+        if made[-1].what == "changed":
+            line += f", last changed by {made[-1].role} in its turn {made[-1].turn}"
+        lines.append(line)
+    lines += [missing_line(files, trail, role, path) for role, paths in lacking.items() for path in paths]
+    return tuple(lines)
+
+
+def missing_line(files: KeptFiles, trail: Sequence[Change], role: str, path: str) -> str:
+    """What is wrong with a missing file, and whose it is."""
+    last = writer(trail, path)
+    if any(known == path for known, _, _ in files.files):
+        by = f", by {last.role} in its turn {last.turn}" if last else ""
+        return f"{path}: empty{by}; {role} was to write it"
+    if last is not None and last.what == "removed":
+        return f"{path}: missing, removed by {last.role} in its turn {last.turn}; {role} was to write it"
+    return f"{path}: missing; {role} was to write it and has not"
+
+
+def listed(paths: Sequence[str]) -> str:
+    """Paths in a sentence."""
+    more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
+    return ", ".join(paths[:_NAMED]) + more
+
+
+def _ending(text: str, most: int) -> str:
+    cut = len(text) - most
+    return text if cut <= 0 else f"[{cut} characters left out]\n{text[cut:]}"
