@@ -50,6 +50,7 @@ TINY = {
     "context": 64,
 }  # fmt: skip
 
+DATA_SCIENCE_ROLES = ("data_engineer", "modeler", "analyst")
 MATH_ROLES = ("reasoner", "problem_solver", "code_executor", "verifier", "solver")
 CHECKED = {
     "environment": {"plan_path", "sokoban", "sudoku", "team_task"},
@@ -93,6 +94,7 @@ ELSEWHERE = {
     ("environment", "code_collab"),
     ("environment", "code_game"),
     ("environment", "code_tests"),
+    ("environment", "data_science"),
     ("environment", "math"),
     ("environment", "writing"),
     ("reward", "writing"),
@@ -103,10 +105,11 @@ ELSEWHERE = {
     *(("role", f"code_tests_{name}") for name in ("coder", "solver", "tester")),
     *(("reward", name) for name in ("code_structure", "golden_tests", "test_quality", "unit_tests")),
     *(("role", f"math_{name}") for name in (*MATH_ROLES, "tool")),
+    *(("role", f"data_science_{name}") for name in DATA_SCIENCE_ROLES),
     ("reward", "coach"),
 }
 """Plugins that need a network, whose own tests fake one, those that tests/scale checks, and those whose own
-tests run the check: mathematics and code (tests/plugins/envs, tests/plugins/agents), data sets
+tests run the check: data science, mathematics and code (tests/plugins/envs, tests/plugins/agents), data sets
 (tests/backends/data/sets) and the coach."""
 
 

@@ -84,7 +84,7 @@ class DataScience(Plugin):
 
     def record(self, task: Task) -> dict[str, Any]:
         """The task's record; its `metadata` has `metric` and `kind` too, for `schedule.stratify`."""
-        return dict(task.payload.record)
+        return {"prompt": task.payload.text, "answer": task.answer, "metadata": dict(task.payload.metadata)}
 
     def task_of(self, record: Mapping[str, Any], id: str) -> Task:
         """The task of a record.
@@ -92,7 +92,7 @@ class DataScience(Plugin):
         Raises:
             ValueError: it is no record of a task pack, or nothing says how it is scored.
         """
-        return tasks.task_of(record, id, file=id, line=1)
+        return tasks.task_of(record, id)
 
     def fingerprints(self, task: Task) -> dict[str, str]:
         """`content`: the task's description without what changes only its look."""

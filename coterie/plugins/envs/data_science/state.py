@@ -7,27 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from coterie.core.protocols.sandbox import KeptFiles
-from coterie.core.types.splits import Record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Competition:
-    """A task: its record, with absolute paths, and where that is."""
+    """A task."""
 
-    record: Record
-    file: str
-    line: int
-
-    @property
-    def text(self) -> str:
-        """The description that all roles see."""
-        return str(self.record["prompt"])
-
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        """`metadata` of the record."""
-        table: Mapping[str, Any] = self.record["metadata"]
-        return table
+    text: str
+    """The description that all roles see."""
+    metadata: Mapping[str, Any]
+    """Of the record, with absolute paths; `metric` and `kind` are what scores the task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from coterie.core.errors import ConfigError, DataError
 from coterie.core.protocols import DataSource, Limits
 from coterie.core.types import Task
 from coterie.core.types.splits import SPLITS, Split
-from coterie.plugins.envs.common.record_tasks import LocatesRecords, RecordTasks
+from coterie.plugins.envs.common.record_tasks import RecordTasks
 from coterie.plugins.envs.data_science.packs import measured
 from coterie.plugins.envs.data_science.state import Competition
 from coterie.plugins.envs.data_science.team import ROLES, TEST_DATA, TRAIN_DATA
@@ -33,10 +33,8 @@ class Competitions:
 
     def __init__(self, data: DataSource, limits: Callable[[str], Limits], path: str) -> None:
         self._disk = {role: limits(role).disk_mb for role in ROLES}
-        self._path, self._places = path, dict[str, tuple[str, int]]()
-        located = _Located(data, self._places)
-        page = "docs/data_science.md"
-        self._tasks = RecordTasks(dict.fromkeys(SPLITS, located), self._task, content, path=path, page=page)
+        self._path, page = path, "docs/data_science.md"
+        self._tasks = RecordTasks(dict.fromkeys(SPLITS, data), _named, content, path=path, page=page)
         self.places = self._tasks.places
         """By id of a task, the file and line of its record."""
 
@@ -44,7 +42,7 @@ class Competitions:
         """A split's tasks.
 
         Raises:
-            DataError: as `task_of`.
+            DataError: as `task_of`, with the record's file and line.
             ConfigError: a task's tables don't fit into the disk of a role, or as `RecordTasks.tasks`.
         """
         listed = self._tasks.tasks(split, seed)
@@ -60,43 +58,20 @@ class Competitions:
                 )
         return listed
 
-    def _task(self, record: Mapping[str, Any], id: str) -> Task:
-        name = record.get("metadata", {}).get("task_id", "")
-        file, line = self._places.get(name, (id, 1))
-        return task_of(record, f"{id.partition('-')[0]}-{name}", file=file, line=line)
+
+def _named(record: Mapping[str, Any], id: str) -> Task:
+    """The task of a record, with an id of its split and its own."""
+    metadata = record.get("metadata")
+    name = metadata.get("task_id") if isinstance(metadata, Mapping) else None
+    return task_of(record, id if name is None else f"{id.partition('-')[0]}-{name}")
 
 
-class _Located:
-    """The records of a source; notes where each is, for the messages of what scores it."""
-
-    def __init__(self, data: DataSource, places: dict[str, tuple[str, int]]) -> None:
-        self._data, self._places = data, places
-
-    @property
-    def published(self) -> bool:
-        """Whether the records are a published set, whose splits nobody can change."""
-        return bool(getattr(self._data, "published", False))
-
-    def records(self, split: Split) -> Sequence[Mapping[str, Any]]:
-        """The records of a split."""
-        records = self._data.records(split)
-        for index, record in enumerate(records):
-            metadata = record.get("metadata")
-            if isinstance(metadata, Mapping) and isinstance(records, LocatesRecords):
-                self._places[str(metadata.get("task_id"))] = records.where(index)
-        return records
-
-
-def task_of(record: Mapping[str, Any], id: str, *, file: str, line: int) -> Task:
+def task_of(record: Mapping[str, Any], id: str) -> Task:
     """The task of a record.
 
-    Args:
-        file: where the record is, for messages.
-        line: the same.
-
     Raises:
-        ValueError: it is no record of a task pack.
-        DataError: a ValueError here: nothing says how the task is scored, or what says it is wrong.
+        ValueError: it is no record of a task pack, nothing says how the task is scored, or what says it is
+            wrong.
     """
     metadata = record.get("metadata")
     if not isinstance(metadata, Mapping):
@@ -106,12 +81,12 @@ def task_of(record: Mapping[str, Any], id: str, *, file: str, line: int) -> Task
         if not isinstance(text, str) or not text.strip():
             raise ValueError(f"the field '{field}' is no text: {text!r:.60}")
     try:
-        whole = measured(record, file=file, line=line)
+        whole = measured(record, file="", line=0)
     except DataError as error:
-        raise ValueError(error.what) from None
+        raise ValueError(error.what.removeprefix(", line 0, ")) from None
     return Task(
         id=id,
-        payload=Competition(record=whole, file=file, line=line),
+        payload=Competition(text=whole["prompt"], metadata=whole["metadata"]),
         answer=record.get("answer"),
         stratum=whole["metadata"]["kind"],
     )

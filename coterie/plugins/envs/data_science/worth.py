@@ -47,9 +47,9 @@ class Scorer:
 
     def _answers(self, task: Competition) -> tuple[Answers, float | None]:
         file = Path(task.metadata["answer_dir"]) / ANSWERS
-        key = f"{task.file}:{task.line}:{file}"
+        key = f"{task.metadata['task_id']}:{file}"
         if key not in self._read:
-            competition = competition_of(task.metadata, file=task.file, line=task.line)
+            competition = competition_of(task.metadata, file=key, line=0)  # its record was checked before
             answers = read_answers(competition, file, features=Path(task.metadata["test_file"]))
             self._read[key] = (answers, best_constant(answers))
         self._read.move_to_end(key)

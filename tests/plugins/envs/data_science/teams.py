@@ -48,11 +48,18 @@ class Folders(Inline):
                     exec(program.code, {})  # ours
                 except BaseException:
                     error = traceback.format_exc()
-            places = [place for place in Path(folder).rglob("*") if place.is_file() and not place.is_symlink()]
+            places = [
+                place for place in Path(folder).rglob("*") if place.is_file() and not place.is_symlink()
+            ]
             files = {str(place.relative_to(folder)): place.read_bytes() for place in places}
         if error:
             return Ran(
-                status="failed", exit_code=1, stdout=out.getvalue(), stderr=error, files=files, reason="exit code 1"
+                status="failed",
+                exit_code=1,
+                stdout=out.getvalue(),
+                stderr=error,
+                files=files,
+                reason="exit code 1",
             )
         return Ran(status="finished", exit_code=0, stdout=out.getvalue(), files=files)
 
@@ -122,5 +129,6 @@ with open("submission.csv", "w") as file:
 def stubs(guess: str = "1", **other: str) -> dict[str, list[str]]:
     """A message with its stub program for each role, or with another program."""
     return {
-        role: [program(other.get(role, code).replace("{guess!r}", repr(guess)))] for role, code in STUBS.items()
+        role: [program(other.get(role, code).replace("{guess!r}", repr(guess)))]
+        for role, code in STUBS.items()
     }
