@@ -14,7 +14,7 @@ from typing import Any
 from coterie.backends.sandboxes.answer import Answer
 from coterie.backends.sandboxes.kept_files import FileStore
 from coterie.backends.sandboxes.programs import FLOOD
-from coterie.core.errors import SystemFault
+from coterie.core.errors import SystemFault, WriteError
 from coterie.core.protocols import Limits, Program, Ran, Status
 from coterie.core.protocols.sandbox import KeptFiles
 
@@ -192,7 +192,11 @@ class CellSide:
         room = (self.limits.disk_mb << 20) + _HEADER
         with contextlib.suppress(ConnectionError):
             while self._answer.size <= room and (part := await loop.sock_recv(self._channel, 1 << 18)):
-                self._answer.feed(part)
+                try:
+                    self._answer.feed(part)
+                except WriteError:
+                    self._channel.shutdown(socket.SHUT_RDWR)  # or the cell writes on until its wall time
+                    raise
 
     async def finish(self, ended: dict[str, Any]) -> Ran:
         """The result of the program. `ended`: the worker's report on the cell.

@@ -112,11 +112,11 @@ for name in ("X_train.pkl", "y_train.pkl", "X_test.pkl"):
     open(name, "w").write(f"{name} of {len(rows)} rows")
 print(len(rows), "rows")""",
     "modeler": """\
-assert open("y_train.pkl").read()
+assert open("y_train.pkl", "rb").read()
 open("model.pkl", "w").write("a model")""",
     "analyst": """\
 import csv
-assert open("model.pkl").read() == "a model" and open("X_test.pkl").read()
+assert open("model.pkl").read() == "a model" and open("X_test.pkl", "rb").read()
 ids = [row["id"] for row in csv.DictReader(open("data/test.csv"))]
 with open("submission.csv", "w") as file:
     print("id", "target", sep=",", file=file)
