@@ -19,6 +19,7 @@ from coterie.core.errors import PolicyFault, SystemFault
 from coterie.core.protocols import Limits, Program, Ran, TestFailure, Verdict
 from coterie.testing import check_sandbox
 from coterie.testing.checks import sandbox as check
+from coterie.testing.support import sandbox_results
 from tests.backends.sandboxes.fusion_server import FusionServer
 from tests.testing.support import caught
 
@@ -84,6 +85,35 @@ async def raises_time_outs(self, program):
     if result.status == "timeout":
         raise SystemFault("the run took too long")
     return result
+
+
+async def ignores_the_branch(self, program, files, most_mb):
+    """Run every program on the files that the last one left."""
+    files = self.__dict__.get("last", files)
+    ran, self.last = await Sound.run_on(self, program, files, most_mb)
+    return ran, self.last
+
+
+async def keeps_all(self, program, files, most_mb):
+    """Keep the files that the program was given, too."""
+    result = await Sound.run(self, replace(program, files={**program.files}))
+    return await self._files.run_on(as_run(result), replace(program, files={}), files, most_mb)
+
+
+def as_run(result):
+    async def run(program):
+        return result
+
+    return run
+
+
+async def loses_files_of_failures(self, program, files, most_mb):
+    ran, left = await Sound.run_on(self, program, files, most_mb)
+    return ran, left if ran.ok else files
+
+
+async def has_no_bound(self, program, files, most_mb):
+    return await Sound.run_on(self, program, files, 1024)
 
 
 async def one_process(self, judged):
@@ -194,6 +224,10 @@ def environment(program: Program) -> str:
     ({"run": raises_time_outs, "_PARTS": "_limits"}, "raised SystemFault"),
     ({"run": leaves_files, "_PARTS": "_separate"}, "finds what was left behind"),
     ({"run": mixes, "_PARTS": "_separate"}, "at a time, run 1 gave"),
+    ({"run_on": ignores_the_branch, "_PARTS": "check_kept"}, "shows a program"),
+    ({"run_on": keeps_all, "_PARTS": "check_kept"}, "keeps"),
+    ({"run_on": loses_files_of_failures, "_PARTS": "check_kept"}, "keeps"),
+    ({"run_on": has_no_bound, "_PARTS": "check_kept"}, "keeps"),
     ({"judge": one_process}, "passes a candidate that exits before the tests"),
     ({"judge": strict}, "a correct candidate gets"),
     ({"open": stays_closed, "_PARTS": "_ends"}, "make a closed sandbox open again"),
@@ -229,7 +263,7 @@ def test_a_broken_sandbox_is_caught(members, message, url, monkeypatch):
         monkeypatch.setattr(check, "_PARTS", (getattr(check, part),))
     elif "judge" in members:
         monkeypatch.setattr(check, "_PARTS", (check._verdicts,))
-    monkeypatch.setattr(check, "_LEAVE", 1.0)
+    monkeypatch.setattr(sandbox_results, "_LEAVE", 1.0)
     broken = type("Broken", (Sound,), members)(Sound.Config(url=url, shared_user="warn"))
     caught(message, check_sandbox, broken, limits=LIMITS)
 

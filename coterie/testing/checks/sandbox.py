@@ -15,8 +15,10 @@ from typing import Any
 from coterie.core.errors import PolicyFault, SystemFault
 from coterie.core.protocols import Judged, Limits, Program, Ran, Verdict
 from coterie.testing.support.failure import ConformanceError, guarded, require, require_kind
+from coterie.testing.support.kept_files import check_kept
 from coterie.testing.support.sandbox_results import (
     check_imported,
+    check_left,
     check_ran,
     check_report,
     check_verdict,
@@ -30,8 +32,6 @@ _SLACK = 25.0
 """Seconds beyond the wall limit within which a busy machine or a remote server must answer."""
 _OPEN = 60.0
 """Seconds within which a sandbox must open, and close."""
-_LEAVE = 5.0
-"""Seconds within which the processes of a closed sandbox must end."""
 
 
 def check_sandbox(
@@ -57,6 +57,7 @@ def check_sandbox(
       opened again; closed, it leaves no child process.
     - Programs and candidates import `modules`, can't write to their files, and see no change that another
       program made to them.
+    - Where it has `run_on`, programs find the files of one another that they are given, and no others.
     - Every method ends in time, and blocks no other task meanwhile; the fields of results have their types.
 
     Args:
@@ -179,17 +180,9 @@ async def _check(box: _Sandbox, modules: Sequence[str], lose: Callable[[], None]
             await box.call("open", seconds=_OPEN, fix="make a closed sandbox open again")
             box.same((await box.ran("print('again')")).stdout, "again\n", "opened again it printed")
             await box.call("close", seconds=_OPEN)
-            await _left(box, before)
+            await check_left(box, before)
     finally:
         del os.environ[_SECRET]
-
-
-async def _left(box: _Sandbox, before: set[int]) -> None:
-    until = time.monotonic() + _LEAVE
-    while left := children() - before:
-        what = f"leaves {len(left)} child processes behind"
-        require(time.monotonic() < until, what, where=f"{box.name}.close", fix="end them, and wait for them")
-        await asyncio.sleep(0.05)
 
 
 async def _isolated(box: _Sandbox, secret: str) -> None:
@@ -396,5 +389,5 @@ async def _lost(box: _Sandbox, lose: Callable[[], None]) -> None:
 
 
 _PARTS: tuple[Callable[[_Sandbox], Awaitable[None]], ...] = (
-    _ends, _texts, _files, _limits, _separate, _attacks, _verdicts,
+    _ends, _texts, _files, _limits, _separate, _attacks, _verdicts, check_kept,
 )  # fmt: skip

@@ -13,6 +13,9 @@ from coterie.core.protocols import Ran, TestFailure, Verdict
 from coterie.core.protocols.sandbox import ReportsProtections, Status
 from coterie.testing.support.failure import finite, guarded, require
 
+_LEAVE = 5.0
+"""Seconds within which the processes of a closed sandbox must end."""
+
 
 def check_ran(result: Any, where: str) -> None:
     """Raise ConformanceError unless this is a `Ran` with fields of its types."""
@@ -132,3 +135,17 @@ async def check_imported(box: Any, module: str) -> None:
     passed = verdict is not None and verdict.ok
     what = f"a correct candidate that imports {module} gets {verdict!r}"[:400]
     require(passed, what, where=f"{box.name}.judge", fix=fix)
+
+
+async def check_left(box: Any, before: set[int]) -> None:
+    """Check that a closed sandbox leaves no child process.
+
+    Args:
+        box: the `_Sandbox` of the check.
+        before: child processes before it was opened.
+    """
+    until = time.monotonic() + _LEAVE
+    while left := children() - before:
+        what = f"leaves {len(left)} child processes behind"
+        require(time.monotonic() < until, what, where=f"{box.name}.close", fix="end them, and wait for them")
+        await asyncio.sleep(0.05)

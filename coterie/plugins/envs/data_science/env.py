@@ -65,7 +65,7 @@ class DataScience(Plugin):
         self._submission = self._check_files()
         self.actions_per_turn = dict(self._turns)
         """For `coterie plan`."""
-        self._workshop = workspace.Workshop(
+        self._runner = workspace.ProgramRunner(
             config.sandbox, config.workspace_mb, config.workspace_files, config.result_chars
         )
         self._scorer = Scorer()
@@ -148,7 +148,7 @@ class DataScience(Plugin):
         code, note = _program(text)
         run, files = None, state.workspace
         if code:
-            run, files = await self._workshop.run(code, state.task, files, self._limits(role))
+            run, files = await self._runner.run(code, state.task, files, self._limits(role))
         after = replace(
             state,
             workspace=files,
@@ -252,16 +252,15 @@ class DataScience(Plugin):
         why = f"there is no {path}. " + "; ".join(reasons)
         result, performance = await asyncio.to_thread(self._scorer.result, state.task, file, why)
         blamed = "" if result.valid else first if file is None or wrote is None else wrote.role
-        said = result.why
-        if said and file is not None and wrote is not None:
-            said = f"{path}, written by {wrote.role} in its turn {wrote.turn}: {said}"
+        if result.why and file is not None and wrote is not None:
+            why = f"{path}, written by {wrote.role} in its turn {wrote.turn}: {result.why}"
         return Outcome(
             metric=result.metric,
             direction=result.direction,
             value=result.value,
             quality=result.quality,
             performance=performance,
-            why=said,
+            why=why if result.why else "",
             blamed=blamed,
         )
 

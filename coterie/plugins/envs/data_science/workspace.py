@@ -23,7 +23,7 @@ _NAMED = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Workshop:
+class ProgramRunner:
     """Runs programs on workspaces.
 
     Args:
