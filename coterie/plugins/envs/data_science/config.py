@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 
 from coterie.core.plugins import Composed, PluginConfig
 from coterie.core.protocols import DataSource, Limits
-from coterie.plugins.envs.data_science.team import FILES, ROLES, TRAIN_DATA, in_workspace
+from coterie.plugins.envs.data_science.team import DATA, FILES, ROLES, in_workspace
 
 LIMITS = Limits(cpu_seconds=60, wall_seconds=120, memory_mb=2048, disk_mb=1024)
 """Of a role's program: what work with tables of 100 MB takes."""
@@ -61,7 +61,7 @@ class DataScienceConfig(PluginConfig):
     def _paths(cls, files: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:
         for role, paths in files.items():
             for path in paths:
-                if not in_workspace(path) or path.startswith(f"{TRAIN_DATA.partition('/')[0]}/"):
+                if not in_workspace(path) or path == DATA or path.startswith(f"{DATA}/"):
                     raise ValueError(
                         f"{role}: '{path}' is no file of the workspace: a path relative to it, without `.` "
                         "and `..`, and not in its folder `data`, whose files are the task's"

@@ -62,6 +62,7 @@ class DataScience(Plugin):
         self._check_sandbox()
         self._turns = {role: config.turns.get(role, team.TURNS) for role in self._team}
         self._files = {role: config.files.get(role, ()) for role in self._team}
+        self._required = tuple(path for paths in self._files.values() for path in paths)
         self._submission = self._check_files()
         self.actions_per_turn = dict(self._turns)
         """For `coterie plan`."""
@@ -120,7 +121,7 @@ class DataScience(Plugin):
             task=state.task.text,
             data=tasks.data_lines(state.task),
             transcript=state.transcript,
-            files=workspace.file_lines(state.workspace, state.trail, lacking),
+            files=workspace.file_lines(state.workspace, state.trail, self._required, lacking),
             required=self._files[role],
             missing=workspace.missing(state.workspace, self._files[role]),
             inherited=tuple(
@@ -168,7 +169,6 @@ class DataScience(Plugin):
         """`success`: the submission is valid. `performance`, and `quality` of tasks with a baseline and a
         reference, count failures as 0; `quality` is NaN for other tasks. `files`: the share of all required
         files that are there; the numbers of actions and of programs that failed."""
-        required = [path for paths in self._files.values() for path in paths]
         lacking = sum(map(len, self._lacking(state).values()))
         runs = [entry.run for entry in state.transcript if entry.run is not None]
         ended = state.outcome
@@ -176,7 +176,7 @@ class DataScience(Plugin):
             "success": float(ended is not None and not ended.why),
             "performance": 0.0 if ended is None else ended.performance,
             "quality": math.nan if ended is None or ended.quality is None else ended.quality,
-            "files": 1.0 - lacking / len(required),
+            "files": 1.0 - lacking / len(self._required),
             "actions": float(len(state.transcript)),
             "failed_programs": float(sum(not run.ok for run in runs)),
         }

@@ -17,7 +17,8 @@ FILES: Mapping[str, tuple[str, ...]] = {
     "analyst": ("submission.csv",),
 }
 TURNS = 4
-TRAIN_DATA, TEST_DATA = "data/train.csv", "data/test.csv"
+DATA = "data"
+TRAIN_DATA, TEST_DATA = f"{DATA}/train.csv", f"{DATA}/test.csv"
 """Where programs find the task's tables."""
 
 

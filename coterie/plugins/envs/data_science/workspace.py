@@ -14,12 +14,19 @@ from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import Limits, Program, Ran
 from coterie.core.protocols.sandbox import KeptFiles
 from coterie.plugins.envs.data_science.state import Change, Competition, ProgramRun
-from coterie.plugins.envs.data_science.team import TEST_DATA, TRAIN_DATA
+from coterie.plugins.envs.data_science.team import DATA, TEST_DATA, TRAIN_DATA
 
 _DONE = re.compile(r"^\s*DONE[.!]?\s*$", re.MULTILINE)
 _BLOCK = re.compile(r"^ {0,3}(`{3,}).*?^ {0,3}\1`*[ \t]*$", re.MULTILINE | re.DOTALL)
 _NAMED = 20
 """Files that a sentence names."""
+_LISTED = 50
+"""Files of the trail in a prompt, beside those that a role has to leave. A policy must not be able to fill
+the context of the roles after it."""
+_SHOWN, _PROBLEM = 120, 1000
+"""Characters of a path and of a problem in a prompt."""
+_PATH, _PAGE = 1000, 4096
+"""Most bytes of a path that is kept; of a page of the disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +57,8 @@ class ProgramRunner:
         inputs = tables(task)
         program = Program(code=code, files=inputs, collect=("**",), limits=limits)
         needed = sum(map(len, inputs.values())) + sum(size for _, _, size in files.files)
-        if needed + (len(files.files) << 12) + len(code.encode(errors="replace")) > (limits.disk_mb << 20):
+        pages = (2 * len(files.files) + 8) * _PAGE + len(code.encode(errors="replace"))
+        if needed + pages > limits.disk_mb << 20:
             why = f"the files of the workspace and the task take {needed:,} bytes of {limits.disk_mb} MB"
             return ProgramRun(status="unused", problem=why), files
         try:
@@ -58,22 +66,33 @@ class ProgramRunner:
                 ran, left = await self.sandbox.run_on(program, files, self.most_mb)
         except PolicyFault as fault:  # the program killed its sandbox twice
             return ProgramRun(status="killed", problem=str(fault)), files
-        count, more = len(left.files), ""
-        if count > self.most_files:
-            most = f"at most {self.most_files} are kept"
-            more = f"it left {count:,} files, and {most}: so none of its changes was kept"
-            left = files
-        return self._described(ran, more), left
+        refused = self._refused(ran, left)
+        return self._described(ran, refused), files if refused else left
+
+    def _refused(self, ran: Ran, left: KeptFiles) -> str:
+        """Why no change that a program made is kept; empty: they are."""
+        if ran.status in ("timeout", "killed"):
+            return "no change of its files was kept"  # how far it came depends on the machine
+        reason = ""
+        for path, _, _ in left.files:
+            if path == DATA or path.startswith((f"{TRAIN_DATA}/", f"{TEST_DATA}/")):
+                reason = f"it put {_name(path)} in the place of the task's tables"
+            elif len(path.encode()) > _PATH:
+                reason = f"the path {_name(path)} has more than {_PATH} bytes"
+        if len(left.files) > self.most_files:
+            reason = f"it left {len(left.files):,} files, and at most {self.most_files} are kept"
+        return f"{reason}: so no change of its files was kept" if reason else ""
 
     def _described(self, ran: Ran, more: str) -> ProgramRun:
         steady = ran.status in ("finished", "failed")  # else its output depends on the machine's speed
         reason = ran.reason if ran.reason or ran.ok else ran.status
         dropped = f"{ran.dropped:,} bytes of output were not kept" if ran.dropped and steady else ""
+        problem = "; ".join(filter(None, [reason, more, dropped]))
         return ProgramRun(
             status=ran.status,
             stdout=_ending(ran.stdout, self.chars) if steady else "",
             stderr=_ending(ran.stderr, self.chars) if steady else "",
-            problem="; ".join(filter(None, [reason, more, dropped])),
+            problem=problem if len(problem) <= _PROBLEM else f"{problem[:_PROBLEM]} [...]",
         )
 
 
@@ -129,21 +148,30 @@ def writer(trail: Sequence[Change], path: str) -> Change | None:
 
 
 def file_lines(
-    files: KeptFiles, trail: Sequence[Change], lacking: Mapping[str, Sequence[str]]
+    files: KeptFiles,
+    trail: Sequence[Change],
+    required: Sequence[str],
+    lacking: Mapping[str, Sequence[str]],
 ) -> tuple[str, ...]:
     """The file trail in words: a line for each file, then for each missing one.
 
     Args:
+        required: files that roles have to leave, which are listed first.
         lacking: by role, the missing files that it was to write.
     """
     lines = []
-    for path, _, size in files.files:
+    first = set(required)
+    ordered = sorted(files.files, key=lambda entry: (entry[0] not in first, entry[0]))
+    most = len(first) + _LISTED
+    for path, _, size in ordered[:most]:
         made = [change for change in trail if change.path == path]
         wrote = next((change for change in reversed(made) if change.what == "wrote"), made[0])
-        line = f"{path}: {size:,} bytes, written by {wrote.role} in its turn {wrote.turn}"
+        line = f"{_name(path)}: {size:,} bytes, written by {wrote.role} in its turn {wrote.turn}"
         if made[-1].what == "changed":
             line += f", last changed by {made[-1].role} in its turn {made[-1].turn}"
         lines.append(line)
+    if len(ordered) > most:
+        lines.append(f"and {len(ordered) - most} more files")
     lines += [missing_line(files, trail, role, path) for role, paths in lacking.items() for path in paths]
     return tuple(lines)
 
@@ -163,6 +191,12 @@ def listed(paths: Sequence[str]) -> str:
     """Paths in a sentence."""
     more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
     return ", ".join(paths[:_NAMED]) + more
+
+
+def _name(path: str) -> str:
+    """A path in a prompt: a policy chose it, so it is on one line and short."""
+    shown = path if path.isprintable() else ascii(path)
+    return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}[...]"
 
 
 def _ending(text: str, most: int) -> str:

@@ -316,6 +316,60 @@ def test_too_many_files_and_a_full_workspace_are_said(place: Path) -> None:
     assert "no room to bring back big" in state.transcript[0].run.problem
 
 
+PLACES = {
+    "the place of the folder": (
+        "import shutil; shutil.rmtree('data'); open('data', 'w').write('x')",
+        "put data in",
+    ),
+    "the place of a table": (
+        "import os; n = 'data/train.csv'; os.remove(n); os.mkdir(n); open(n + '/x', 'w').write('x')",
+        "put data/train.csv/x in",
+    ),
+    "a path of 1,200 bytes": (
+        "import os; deep = '/'.join(['d' * 100] * 12); os.makedirs(deep); open(deep + '/x', 'w').write('x')",
+        "more than 1000 bytes",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("taken", PLACES)
+def test_no_file_can_make_the_next_program_impossible(env: Any, taken: str) -> None:
+    """Else a policy that fails could turn its scores into missing ones."""
+    code, said = PLACES[taken]
+    mine = stubs()["data_engineer"][0].replace("DONE\n", "")
+    steps = played(env, {**stubs(), "data_engineer": [mine, program(code), "DONE"]})
+    assert said in steps[1].state.transcript[-1].run.problem
+    assert steps[1].state.workspace == steps[0].state.workspace and not steps[1].state.trail[3:]
+    assert steps[-1].scores[TEAM, "valid"] == 1
+
+
+def test_no_files_can_fill_the_prompts_of_later_roles(place: Path) -> None:
+    env = environment(place, workspace_files=200)
+    code = "[open(f'{n:03}' + 'x' * 240, 'w').write('x') for n in range(180)]"
+    code += "\nopen('a\\nb: 1 bytes', 'w').write('x')"
+    state = played(env, {"data_engineer": [program(code)]})[0].state
+    lines = env.observe(state, "modeler").files
+    assert len(lines) < 70 and max(map(len, lines)) < 300
+    assert lines[-4] == "and 126 more files" and all("\n" not in line for line in lines)
+
+
+def test_a_program_out_of_time_changes_no_file(place: Path) -> None:
+    env = environment(place, f"{__name__}:Slow")
+    steps = played(env, {"data_engineer": [program("open('early', 'w').write('x')"), program("# slow")]})
+    assert [path for path, _, _ in steps[1].state.workspace.files] == ["early"]
+    assert "no change of its files was kept" in steps[1].state.transcript[-1].run.problem
+
+
+class Slow(Folders):
+    """A program out of time has written a part of a file."""
+
+    async def run(self, program: Any) -> Any:
+        ran = await super().run(program)
+        if "# slow" not in program.code:
+            return ran
+        return replace(ran, status="timeout", exit_code=None, reason="more CPU time", files={"half": b"x"})
+
+
 def test_a_workspace_that_does_not_fit_a_roles_disk_is_said_to_it(place: Path) -> None:
     small = {"cpu_seconds": 5, "disk_mb": 1}
     env = environment(place, role_limits={"modeler": small}, limits={"disk_mb": 8})
