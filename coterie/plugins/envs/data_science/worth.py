@@ -18,6 +18,8 @@ ANSWERS = "test_answer.csv"
 """In the folder `answer_dir` of a task."""
 _TASKS = 32
 """Tasks whose answers are held in memory."""
+_READING = threading.Lock()
+"""Submissions are scored in threads. No Scorer has it: environments are pickled, and a lock can't be."""
 
 
 class Scorer:
@@ -25,7 +27,6 @@ class Scorer:
 
     def __init__(self) -> None:
         self._read: OrderedDict[str, tuple[Answers, float | None]] = OrderedDict()
-        self._lock = threading.Lock()  # submissions are scored in threads
 
     def result(self, task: Competition, submission: Path | None, why: str) -> tuple[SubmissionResult, float]:
         """The result of a submission, and its performance.
@@ -38,7 +39,7 @@ class Scorer:
             DataError: the task's answers can't be scored with.
             MissingExtra: extra `data-science` is not installed.
         """
-        with self._lock:
+        with _READING:
             answers, constant = self._answers(task)
         if submission is None:
             return failed(answers.competition, answers.metric.direction, why), 0.0

@@ -132,3 +132,30 @@ def stubs(guess: str = "1", **other: str) -> dict[str, list[str]]:
         role: [program(other.get(role, code).replace("{guess!r}", repr(guess)))]
         for role, code in STUBS.items()
     }
+
+
+def scripted(request: Any, prompt: str) -> str:
+    """The stub team as the script of an engine; in odd chains the modeler crashes, and repairs it."""
+    role = request.key.role
+    if role == "modeler" and request.key.chain % 2 and "ZeroDivisionError" not in prompt:
+        return program("1 / 0")
+    return stubs("45.5")[role][0]
+
+
+def run_table(place: Path, sandbox: Mapping[str, Any]) -> dict[str, Any]:
+    """A run of the stub team on a pack, without a model."""
+    return {
+        "env": {"type": "data_science", "data": {"type": "ds_pack", "path": str(place)}},
+        "sandbox": dict(sandbox),
+        "team": {
+            "order": ORDER,
+            "max_turns": 1,
+            "roles": {role: {"type": f"data_science_{role}", "policy": "p"} for role in ORDER},
+        },
+        "policies": {"p": {"model": {"init": "none"}, "train": "none"}},
+        "engine": {"type": "scripted", "play": "tests.plugins.envs.data_science.teams:scripted"},
+        "trainer": {"type": "none"},
+        "sampler": {"chains": 2, "branches": 1},
+        "algorithm": {"type": "grpo"},
+        "schedule": {"tasks_per_step": 2, "steps": 2, "evaluate_every": 0, "stratify": "kind"},
+    }

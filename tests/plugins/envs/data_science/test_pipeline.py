@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+import coterie
 from coterie.compose.strata import strata
 from coterie.core.errors import ConfigError, SystemFault
 from coterie.core.protocols import StepContext
@@ -32,6 +34,7 @@ from tests.plugins.envs.data_science.teams import (
     pack,
     play,
     program,
+    run_table,
     stubs,
 )
 from tests.plugins.envs.programs import INLINE
@@ -411,6 +414,22 @@ def test_thoughts_are_no_part_of_what_others_see_and_no_program_in_them_is_run(p
     [action] = nodes[1].decisions["modeler"].branches
     assert "Plan B" in action.thought and nodes[-1].joints[0].outcome["success"] == 1
     assert "secret" not in nodes[2].decisions["analyst"].messages[-1]["content"]
+
+
+def test_a_run_counts_failures_in_its_metrics(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(run_table(place, {"type": FOLDERS})))
+    coterie.train(str(tmp_path / "run.yaml"), out=tmp_path / "run")
+    [first, second] = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open()]
+    for row in (first, second):  # a number is no label, so the classification fails
+        assert (row["success"], row["outcome/performance"], row["outcome/quality"]) == (0.5, 0.0, 0.0)
+        assert (row["outcome/actions"], row["outcome/failed_programs"]) == (3.5, 0.5)
+        assert row["episodes/missing"] == 0
+
+
+def test_what_scores_submissions_can_be_pickled(env: Any) -> None:
+    """A run on a cluster sends it."""
+    played(env, stubs())
+    assert pickle.loads(pickle.dumps(env._scorer))._read
 
 
 def test_strata_are_what_the_metric_says(place: Path) -> None:
