@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import json
 import os
 import pickle
 import resource
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -16,6 +18,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from coterie.backends.sandboxes.answer import Answer
 from coterie.backends.sandboxes.kept_files import FileStore
 from coterie.core.errors import SystemFault, WriteError
 from coterie.core.protocols.sandbox import KeptFiles
@@ -203,6 +206,48 @@ def test_a_folder_that_cannot_be_made_is_an_error_by_name(tmp_path: Path) -> Non
     (tmp_path / "file").write_text("")
     with pytest.raises(WriteError, match="can't be kept in"):
         FileStore(tmp_path / "file" / "store", "sandbox.keep_files_in")
+
+
+@settings(max_examples=60)
+@given(
+    st.dictionaries(st.sampled_from("abcdef"), st.binary(max_size=40), max_size=5),
+    st.lists(st.integers(1, 30), max_size=40),
+    st.booleans(),
+)
+def test_an_answer_is_the_same_however_it_arrives(
+    tmp_path_factory: pytest.TempPathFactory, files: dict[str, bytes], sizes: list[int], keep: bool
+) -> None:
+    store = FileStore(tmp_path_factory.mktemp("store"), "sandbox")
+    header = json.dumps({"exit": 0, "files": [[path, len(data)] for path, data in files.items()]}).encode()
+    sent = struct.pack("<Q", len(header)) + header + b"".join(files.values())
+    answer, at = Answer(store.writer if keep else None), 0
+    for size in [*sizes, len(sent)]:
+        if part := sent[at : at + size]:
+            answer.feed(part)
+        at += size
+    header_back, whole, kept = answer.result()
+    assert header_back["exit"] == 0
+    assert whole == ({} if keep else files)
+    assert kept == ({path: (name_of(data), len(data)) for path, data in files.items()} if keep else {})
+    assert all(store.content(name_of(data)) == data for data in files.values() if keep)
+    store.release(answer.committed())
+    assert answer.committed() == []
+    store.drop_released()
+    assert not contents(store.folder)
+    store.close()
+
+
+def test_an_answer_that_breaks_off_leaves_nothing(tmp_path: Path) -> None:
+    store = FileStore(tmp_path / "store", "sandbox")
+    header = json.dumps({"files": [["a", 3], ["b", 9]]}).encode()
+    answer = Answer(store.writer)
+    answer.feed(struct.pack("<Q", len(header)) + header + b"abchalf")
+    assert answer.result() == ({}, {}, {}), "half an answer is none"
+    answer.drop()
+    store.release(answer.committed())
+    store.drop_released()
+    assert not contents(store.folder) and not list(store._own.iterdir())
+    store.close()
 
 
 def test_opening_many_stores_at_once_is_safe(tmp_path: Path) -> None:
