@@ -14,6 +14,7 @@ from coterie.core.errors import ConfigError, PolicyFault, SystemFault
 from coterie.core.plugins import Plugin
 from coterie.core.protocols import Limits, StepContext, TaskSource
 from coterie.core.protocols.sandbox import KeepsFiles
+from coterie.core.protocols.work import Brief, Work
 from coterie.core.rollout.thoughts import split as without_thought
 from coterie.core.types import TEAM, Action, ComponentKind, Step, Task, as_tuple
 from coterie.core.types.splits import Split
@@ -21,7 +22,7 @@ from coterie.plugins.envs.common.code import read_program
 from coterie.plugins.envs.common.roles import check_sandbox
 from coterie.plugins.envs.data_science import tasks, team, workspace
 from coterie.plugins.envs.data_science.config import DataScienceConfig
-from coterie.plugins.envs.data_science.feedback import last_action
+from coterie.plugins.envs.data_science.feedback import last_action, work_of
 from coterie.plugins.envs.data_science.state import Entry, Observation, Outcome, ProgramRun, State
 from coterie.plugins.envs.data_science.worth import Scorer
 
@@ -121,7 +122,7 @@ class DataScience(Plugin):
             task=state.task.text,
             data=tasks.data_lines(state.task),
             transcript=state.transcript,
-            files=workspace.file_lines(state.workspace, state.trail, self._required, lacking),
+            files=self._file_lines(state),
             required=self._files[role],
             missing=workspace.missing(state.workspace, self._files[role]),
             inherited=tuple(
@@ -184,6 +185,25 @@ class DataScience(Plugin):
     def diagnose(self, state: State, role: str) -> str:
         """Feedback on the role's last action, without a word on the hidden answers."""
         return last_action(state, role, workspace.missing(state.workspace, self._files[role]))
+
+    def brief(self, task: Task) -> Brief:
+        """The competition, and for each role its duty, limits and required files."""
+        turns = {role: f"at most {most} turns" for role, most in self._turns.items()}
+        return Brief(
+            problem=task.payload.text,
+            duties={role: team.DUTIES[role] for role in self._team},
+            limits={
+                role: f"{turns[role]}; a program may take "
+                + _limits_text(self._limits(role), self.config.workspace_mb)
+                for role in self._team
+            },
+            required=self._files,
+            available=tasks.data_lines(task.payload),
+        )
+
+    def work(self, role: str, info: Mapping[str, Any]) -> Work:
+        """The program's output, the files after the action as they were checked, the submission's worth."""
+        return work_of(role, info)
 
     # ---- inside --------------------------------------------------------------------------------------------
 
@@ -274,6 +294,10 @@ class DataScience(Plugin):
             (role, "runs"): float(self._last_ran(after, role)),
         }
 
+    def _file_lines(self, state: State) -> tuple[str, ...]:
+        """The file trail in words, and the missing files of roles that have acted."""
+        return workspace.file_lines(state.workspace, state.trail, self._required, self._lacking(state))
+
     def _last_ran(self, state: State, role: str) -> bool:
         """Whether the role's last program finished; False without one."""
         runs = [entry.run for entry in state.transcript if entry.role == role and entry.run is not None]
@@ -288,6 +312,7 @@ class DataScience(Plugin):
                 "run": None if run is None else asdict(run),
                 "trail": [asdict(change) for change in made],
                 "missing": list(workspace.missing(after.workspace, self._files[role])),
+                "files": list(self._file_lines(after)),
                 "ended": role in after.ended,
             }
         }

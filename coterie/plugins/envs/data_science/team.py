@@ -16,6 +16,11 @@ FILES: Mapping[str, tuple[str, ...]] = {
     "modeler": ("model.pkl",),
     "analyst": ("submission.csv",),
 }
+DUTIES: Mapping[str, str] = {
+    "data_engineer": "make numeric features of the train and test tables, and save them",
+    "modeler": "train a model on the features, and save it",
+    "analyst": "predict the test table, and write the submission",
+}
 TURNS = 4
 DATA = "data"
 TRAIN_DATA, TEST_DATA = f"{DATA}/train.csv", f"{DATA}/test.csv"

@@ -13,11 +13,12 @@ import numpy as np
 from coterie.core.errors import ConfigError, PolicyFault, SystemFault
 from coterie.core.plugins import Plugin
 from coterie.core.protocols import DataSource, StepContext, TaskSource
+from coterie.core.protocols.work import Brief, Work
 from coterie.core.types import TEAM, Action, ComponentKind, Step, Task, as_tuple
 from coterie.core.types.splits import SPLITS, Split
 from coterie.plugins.envs.common.code import printing_program, read_program, run_info, run_tool, shortened
 from coterie.plugins.envs.common.roles import check_sandbox
-from coterie.plugins.envs.math import answers, compact, feedback, generated, teams
+from coterie.plugins.envs.math import answers, compact, feedback, generated, shown, teams
 from coterie.plugins.envs.math.config import MathConfig
 from coterie.plugins.envs.math.problem import Problem
 from coterie.plugins.envs.math.records import Problems, SetConfig, content
@@ -190,6 +191,9 @@ class Math(Plugin):
             info[role] = {"answer": utterance.answer, "right": utterance.right, **run_info(utterance.run)}
             if self._compact:
                 info[role]["sound"] = bool(local["sound"])
+        if after.over:
+            latest = after.latest(self._answering)
+            info["outcome"] = {"answer": latest and latest.answer, "right": bool(self._correct(after))}
         return Step(state=after, scores=scores, info=info)
 
     def outcome(self, state: State) -> dict[str, float]:
@@ -213,6 +217,12 @@ class Math(Plugin):
     def diagnose(self, state: State, role: str) -> str:
         """Feedback on the role's last message, without a word on the right answer."""
         return feedback.last_message(state, role, agree="tool" in self._team and "reasoner" in self._team)
+
+    def brief(self, task: Task) -> Brief:
+        return shown.brief_of(task.payload.text, self._team, self._turns, programs=bool(self._writers))
+
+    def work(self, role: str, info: Mapping[str, Any]) -> Work:
+        return shown.work_of(role, info)
 
     def vocabulary(self) -> Iterable[str]:
         """Every word of the compact rendering; none of prose."""

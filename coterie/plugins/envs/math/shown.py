@@ -1,0 +1,39 @@
+"""What environment `math` tells a judge of its roles' work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from coterie.core.protocols.work import Brief, Work
+
+DUTIES = {
+    "problem_solver": "work out a solution in words",
+    "code_executor": "check or complete it by a Python program, and say what its output means",
+    "verifier": "check all that was written, and give the team's answer",
+    "reasoner": "solve the problem in words, and give the team's answer",
+    "tool": "write a Python program that prints the answer",
+    "solver": "solve the problem, and give the answer",
+}
+
+
+def brief_of(problem: str, team: Sequence[str], executor_turns: int, programs: bool) -> Brief:
+    """The problem, what each role is there for, and how often the executor acts."""
+    limits = f"at most {executor_turns} actions" if executor_turns > 1 else ""
+    duties = {role: DUTIES[role] for role in team}
+    if not programs and "code_executor" in duties:
+        duties["code_executor"] = "go on from the solution, step by step"
+    return Brief(problem=problem, duties=duties, limits={"code_executor": limits} if limits else {})
+
+
+def work_of(role: str, info: Mapping[str, Any]) -> Work:
+    """The output of the action's program, and whether the team's answer is right."""
+    mine, ended = info.get(role, {}), info.get("outcome")
+    output = "\n".join(text for text in (mine.get("output", ""), mine.get("problem", "")) if text)
+    return Work(output=output, outcome="" if ended is None else _outcome_text(ended))
+
+
+def _outcome_text(ended: Mapping[str, Any]) -> str:
+    if ended["answer"] is None:
+        return "the team gave no answer"
+    return f"the team's answer {ended['answer']} is {'right' if ended['right'] else 'wrong'}"
