@@ -1,4 +1,4 @@
-"""`--scale smoke` of the recipes of code and writing: a script writes a share of a tiny model's answers.
+"""`--scale smoke` of recipes of code, data science and writing: a script writes most of their answers.
 
 One of every environment, transition mode and algorithm runs from end to end; the rest compose and plan.
 """
@@ -19,11 +19,11 @@ from tests.backends.remote.server import OpenAIServer
 from tests.cli.support import coterie
 from tests.plugins.envs.code.problems import ADD
 
-ENVIRONMENTS = ("code_collab", "code_game", "code_tests", "writing")
+ENVIRONMENTS = ("code_collab", "code_game", "code_tests", "data_science", "writing")
 NAMES = [info.name for info in recipes() if load(info.name).config.env["type"] in ENVIRONMENTS]
 RUN = [
     ("magrpo_humaneval", []), ("grpo_humaneval", []), ("code_at_grpo", []), ("code_single", []),
-    ("magrpo_tldr", []), ("grpo_arxiv", []), ("magrpo_code_game", []),
+    ("magrpo_tldr", []), ("grpo_arxiv", []), ("magrpo_code_game", []), ("dsbench_coach", []),
     ("mt_magrpo_humaneval", ["transition=level_feedback"]),
     *(pytest.param("mt_magrpo_humaneval", [f"transition={mode}"], marks=pytest.mark.long)
       for mode in ("plain", "passed", "level_passed")),

@@ -99,3 +99,35 @@ def writing(request: Request, prompt: str, draws: random.Random) -> str:
         words[::7] = ["However," for _ in words[::7]]
     text = " ".join(words)
     return f"{' '.join(words[: count // 3])}\n---\n{text}" if request.key.role == "solver" else text
+
+
+PROGRAMS = {
+    "data_engineer": """\
+import csv
+rows = list(csv.DictReader(open("data/train.csv")))
+for name in ("X_train.pkl", "y_train.pkl", "X_test.pkl"):
+    open(name, "w").write(f"{len(rows)} rows")
+print(len(rows), "rows with", ", ".join(rows[0]))""",
+    "modeler": """\
+assert open("y_train.pkl").read()
+open("model.pkl", "w").write("what the sample says")""",
+    "analyst": """\
+import csv
+assert open("model.pkl").read()
+[ids, sample] = [list(csv.reader(open("data/test.csv"))), {sample!r}]
+with open("submission.csv", "w") as file:
+    print(",".join(sample[0]), file=file)
+    for row in ids[1:]:
+        print(row[0], *sample[1][1:], sep=",", file=file)""",
+}
+"""Work without a library: the analyst hands in the first line of the sample for every row."""
+_SAMPLE = re.compile(r"this format:\n(.+)\n(.+)\n")
+
+
+def data_science(request: Request, prompt: str, draws: random.Random) -> str:
+    """A message of a role of `data_science`: its program, or a usual fault."""
+    role = request.key.role
+    sample = _SAMPLE.search(prompt)
+    lines = [line.split(",") for line in sample.groups()] if sample else [["id", "target"], ["0", "0"]]
+    done = f"{_fenced(PROGRAMS[role].replace('{sample!r}', repr(lines)))}\nDONE\n"
+    return draws.choice([done] * 4 + [_fenced("1 / 0"), NO_CODE, "```python\nimport csv"])

@@ -18,7 +18,7 @@ from coterie.core.errors import ConfigError
 from coterie.recipes import load
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "placements"
-DSBENCH = str(Path(__file__).with_name("dsbench_coach.yaml"))
+DSBENCH = "dsbench_coach"
 
 
 class Case(NamedTuple):

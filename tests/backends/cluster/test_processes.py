@@ -14,7 +14,7 @@ from coterie.core.config import validate
 from coterie.core.errors import ConfigError
 from coterie.recipes import load
 
-DSBENCH = str(Path(__file__).with_name("dsbench_coach.yaml"))
+DSBENCH = str(Path(__file__).with_name("three_sets.yaml"))
 GPUS, NO_GPUS = [Node("a", 16, 8)], [Node("a", 16)]
 
 

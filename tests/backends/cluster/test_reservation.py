@@ -28,7 +28,7 @@ from coterie.recipes import load
 
 pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("ray")]
 
-RECIPE = str(Path(__file__).with_name("dsbench_coach.yaml"))
+RECIPE = str(Path(__file__).with_name("three_sets.yaml"))
 WIDE = ["engine.tensor_parallel=4", "trainer.ranks=2"]
 """2 + 3 x 4 of 16 GPUs: two and one replica on the first node, and one on each other."""
 
