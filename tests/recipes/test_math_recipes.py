@@ -13,8 +13,9 @@ from coterie.compose import compose
 from coterie.core.protocols import Batch
 from coterie.recipes import load
 from coterie.testing import coterie_run, play_episode
+from tests.backends.remote.server import MODEL, OpenAIServer
 from tests.cli.support import coterie
-from tests.plugins.envs.math.players import CHAIN
+from tests.plugins.envs.math.players import CHAIN, box, program
 from tests.plugins.envs.programs import INLINE
 
 QWEN3_4B = {
@@ -51,6 +52,11 @@ def test_mathchat_has_the_settings_of_mappa(scale):
     assert (schedule.epochs, schedule.tasks_per_step, trainer["minibatch_size"]) == (8, 32, 16)
     assert config.env["train"] == {"set": "aime_1983_2024", "draw": 512}
     assert config.env["val"] == {"set": "amc", "draw": 32}
+    assert config.evaluate == {
+        "sets": {"aime": {"env": {"val": {"set": "aime_1983_2024", "draw": 32}}}, "amc": {}},
+        "best": "amc", "samples": 2, "sampling": {"temperature": 0.6},
+    }  # fmt: skip
+    assert (schedule.evaluate_every, schedule.evaluate_tasks) == (4, 32)
     assert (config.algorithm["type"], config.algorithm["beta"]) == ("reinforce_pp", 0.01)
     assert (trainer["type"], trainer["stage"]) == ("deepspeed", 3)
     assert (config.engine["type"], config.engine["replicas"]) == ("vllm", 2)
@@ -93,6 +99,7 @@ def test_mathchat_is_planned_for_four_and_eight_gpus(gpus, apart, tmp_path):
         gpus,
         f"policies.*.model={tmp_path}",
         "env={train: null, val: null}",
+        "evaluate=null",
     )
     plan = json.loads(coterie("plan", "mathchat_coach", *words, "env.test=null", "--json").stdout)
     memory, policies = plan["memory"], plan["policies"].values()
@@ -103,6 +110,34 @@ def test_mathchat_is_planned_for_four_and_eight_gpus(gpus, apart, tmp_path):
     for policy in policies:
         assert policy["memory"]["masters"] == 4 * 4_022_468_096
         assert policy["memory"]["engine"] == 4_022_468_096, "two GPUs a server divide weights in bf16"
+
+
+def test_a_frozen_remote_model_plays_the_same_team_in_an_evaluation(tmp_path):
+    """`coterie eval` with engine `openai`: the environment, its sandbox and its verifier are the recipe's."""
+    (tmp_path / "test.jsonl").write_text(json.dumps({"prompt": "What is 20 + 22?", "answer": "42"}) + "\n")
+
+    def answer(body):
+        prompt = body["messages"][-1]["content"]
+        if "starts with ```python" in prompt:
+            return program("print(20 + 22)" if "repair it" in prompt else "1 / 0")
+        return box(42) if "program was run" in prompt else box(41)
+
+    with OpenAIServer(answer=answer) as server:
+        done = coterie(
+            "eval", "mathchat_coach", "--with", "shared,l0", "engine=openai", f"engine.base_url={server.url}",
+            f"policies.shared.model={MODEL}", "trainer=none", f"sandbox.type={INLINE}",
+            "rewards.coach=null", "chat_models.coach=null", "rewards.environment.weights.correct=1",
+            f"env={{verify: numbers, train: null, val: null, test: {{file: {tmp_path / 'test.jsonl'}}}}}",
+            "env.test.set=auto", "evaluate=null", "--samples", "2", "--json",
+        )  # fmt: skip
+        assert done.exit_code == 0, done.output
+        asked = [request.body for request in server.asked]
+    result = json.loads(done.stdout)
+    assert (result["success"]["mean"], result["samples"], result["checkpoint"]) == (1.0, 2, None)
+    assert result["roles"]["verifier"]["policy"] == "shared" and len(asked) == 2 * 4
+    assert {body["model"] for body in asked} == {MODEL}
+    assert all("What is 20 + 22?" in body["messages"][-1]["content"] for body in asked)
+    assert sum("ZeroDivisionError" in body["messages"][-1]["content"] for body in asked) == 2 * 2
 
 
 # --------------------------------------------------------------------------------------------------- overlays
