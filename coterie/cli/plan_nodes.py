@@ -104,7 +104,9 @@ def placement_of(config: RunConfig, count: int, cpus: float | None, gpus: int | 
             taken = processes_of(config, settings, (Node("node 1", cpus, gpus),))
             cpus = max(cpus, float(math.ceil(sum(process.cpus for process in taken))))
     nodes = tuple(Node(f"node {number}", cpus, gpus) for number in range(1, count + 1))
-    return Placement(settings, nodes, place(nodes, processes_of(config, settings, nodes)), config)
+    placement = Placement(settings, nodes, place(nodes, processes_of(config, settings, nodes)), config)
+    _ = placement.transfer  # a way that these processes don't have is refused
+    return placement
 
 
 def on_one_machine(resolved: Resolved) -> Resolved:
