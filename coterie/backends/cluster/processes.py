@@ -10,6 +10,7 @@ from typing import Any, cast
 from coterie.backends.cluster.placement import RUN, TRAINER, Node, Process
 from coterie.backends.cluster.settings import ClusterConfig
 from coterie.backends.cluster.shared_folder import check_weights
+from coterie.backends.cluster.transfer import check_engine
 from coterie.backends.models.bases import bases_of
 from coterie.backends.models.policy import TensorFields
 from coterie.backends.models.precision import with_dtype
@@ -267,6 +268,8 @@ def _check(run: RunConfig, settings: ClusterConfig, engine: Any, trainer: Any) -
     if _has_replicas(engine) and getattr(engine, "devices", None) is not None:
         what, why = "the GPUs of vLLM can't be named on a cluster", "the cluster gives each replica its own"
         raise ConfigError(what, path="engine.devices", why=why, fix="remove it")
+    if _has_replicas(engine):
+        check_engine(getattr(engine, "transfer", "auto"), settings.weights)
     if _has_replicas(engine) and settings.engine_gpus:
         what = f"the engine's process would hold {settings.engine_gpus} GPUs that nothing computes on"
         why = "replicas of a base model have GPUs of their own (engine.replicas, engine.tensor_parallel)"

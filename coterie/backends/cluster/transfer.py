@@ -77,6 +77,23 @@ def transfer_of(
     return Transfer("store", text, f"{reason}; files (cluster.weights=disk) are used on request")
 
 
+def check_engine(transfer: str, weights: str) -> None:
+    """Refuse an `engine.transfer` that says something else than `cluster.weights`.
+
+    Raises:
+        ConfigError: they contradict each other.
+    """
+    if transfer in ("auto", weights) or not {transfer, weights} & set(WORDS):
+        return
+    also = f" and cluster.weights={transfer}" if transfer in WORDS else ""
+    raise ConfigError(
+        f"engine.transfer is {transfer}, and cluster.weights is {weights}",
+        path="engine.transfer",
+        why="both say how weights travel, and on a cluster cluster.weights decides",
+        fix=f"set engine.transfer=auto{also}",
+    )
+
+
 def base_of(replica: str) -> str:
     """The base of a replica, by its name: the first policy that plays on it."""
     return replica.partition(" ")[2].rpartition("/")[0]

@@ -9,7 +9,7 @@ import pytest
 
 from coterie.backends.cluster.placement import RUN, Process
 from coterie.backends.cluster.settings import ClusterConfig
-from coterie.backends.cluster.transfer import Transfer, transfer_of
+from coterie.backends.cluster.transfer import Transfer, check_engine, transfer_of
 from coterie.core.errors import ConfigError
 
 ENGINE = Process("engine", 1)
@@ -129,3 +129,13 @@ def test_a_transfer_names_the_replicas_of_a_policy_only() -> None:
     ways = {"vllm a/0": "nccl", "vllm a b/0": "ipc", "vllm ab/1": "nccl"}
     transfer = Transfer("nccl", "", "", ways)
     assert transfer.of("a") == {"vllm a/0": "nccl"} and transfer.of("a b") == {"vllm a b/0": "ipc"}
+
+
+def test_an_engine_that_says_something_else_is_refused_when_processes_are_planned() -> None:
+    for transfer, weights in (("auto", "nccl"), ("nccl", "nccl"), ("file", "store"), ("memory", "auto")):
+        check_engine(transfer, weights)
+    with pytest.raises(ConfigError, match="engine.transfer is file, and cluster.weights is ipc") as caught:
+        check_engine("file", "ipc")
+    assert caught.value.path == "engine.transfer" and caught.value.fix == "set engine.transfer=auto"
+    with pytest.raises(ConfigError, match="cluster.weights=nccl"):
+        check_engine("nccl", "auto")

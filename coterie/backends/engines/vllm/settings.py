@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from coterie.backends.cluster.transfer import check_engine
 from coterie.backends.models.policy import TensorPolicy
 from coterie.core.config import RunConfig, validate
 from coterie.core.errors import ConfigError, MissingExtra
@@ -151,17 +152,7 @@ def check_actors(settings: VLLMConfig, weights: str = "auto") -> None:
     """
     if settings.process == "inside":
         return
-    direct = {"nccl", "ipc"}
-    if settings.transfer not in ("auto", weights) and {settings.transfer, weights} & direct:
-        fix = "set engine.transfer=auto"
-        if settings.transfer in direct:
-            fix += f" and cluster.weights={settings.transfer}"
-        raise ConfigError(
-            f"engine.transfer is {settings.transfer}, and cluster.weights is {weights}",
-            path="engine.transfer",
-            why="both say how weights travel, and on a cluster cluster.weights decides",
-            fix=fix,
-        )
+    check_engine(settings.transfer, weights)
     if settings.devices is not None:
         raise ConfigError(
             "executor 'ray' chooses the GPUs itself",
