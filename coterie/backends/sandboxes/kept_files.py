@@ -10,12 +10,12 @@ none can change a content.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import mmap
 import os
 import secrets
 import shutil
+import sys
 import tempfile
 import weakref
 from collections import Counter, deque
@@ -28,6 +28,9 @@ from typing import BinaryIO
 from coterie.core.errors import SystemFault, WriteError
 from coterie.core.protocols.sandbox import KeptFiles, Program, Ran
 from coterie.core.storage.atomic import TEMPORARY, locked
+
+if sys.platform != "win32":  # there only a sandbox that is never asked to keep files can be used
+    import fcntl
 
 Entry = tuple[str, str, int]
 """Path, sha256 and bytes of a file."""
