@@ -97,9 +97,13 @@ class FileStore:
         """
         files = KeptFiles(tuple(sorted(entries)))
         hashes = tuple(dict.fromkeys(name for _, name, _ in files.files))
-        for name in hashes:
-            self._take(name)
         self._holders.update(hashes)
+        try:
+            for name in hashes:
+                self._take(name)
+        except BaseException:
+            self.release(hashes)
+            raise
         self._finalizers = [each for each in self._finalizers if each.alive]
         finalizer = weakref.finalize(files, self._released.append, hashes)
         finalizer.atexit = False

@@ -259,3 +259,15 @@ def test_opening_many_stores_at_once_is_safe(tmp_path: Path) -> None:
     ]
     assert [process.wait(60) for process in processes] == [0, 0, 0], time.monotonic() - started
     assert not contents(tmp_path / "store")
+
+
+def test_a_value_that_lacks_a_content_holds_none_of_the_others(tmp_path: Path) -> None:
+    one, two = (FileStore(tmp_path / "store", "sandbox") for _ in range(2))
+    kept = put(one, {"a": b"x"})
+    with pytest.raises(SystemFault, match="has no content"):
+        two.keep([*kept.files, ("b", name_of(b"gone"), 4)])
+    two.drop_released()
+    assert [file.name for file in two._own.iterdir()] == []
+    assert one.content(name_of(b"x")) == b"x"
+    one.close()
+    two.close()
