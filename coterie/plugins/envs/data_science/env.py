@@ -334,7 +334,7 @@ def _program(text: str) -> tuple[str, str]:
         return read_program(text), ""
     except PolicyFault:
         opened = any(line.strip().lower().startswith("```py") for line in text.splitlines())
-        return "", "a block of Python was begun and never closed, so nothing was run" if opened else ""
+        return "", "the block of Python is empty or never closed, so nothing was run" if opened else ""
 
 
 def _limits_text(limits: Limits, workspace_mb: int) -> str:

@@ -16,8 +16,8 @@ from coterie.core.protocols.sandbox import KeptFiles
 from coterie.plugins.envs.data_science.state import Change, Competition, ProgramRun
 from coterie.plugins.envs.data_science.team import DATA, TEST_DATA, TRAIN_DATA
 
-_DONE = re.compile(r"^\s*DONE[.!]?\s*$", re.MULTILINE)
-_BLOCK = re.compile(r"^ {0,3}(`{3,}).*?^ {0,3}\1`*[ \t]*$", re.MULTILINE | re.DOTALL)
+_DONE = re.compile(r"DONE[.!]?")
+_FENCE = re.compile(r"(`{3,})[ \t]*([\w+-]*)")
 _NAMED = 20
 """Files that a sentence names."""
 _LISTED = 50
@@ -118,7 +118,17 @@ def _mapped(place: Path) -> bytes | memoryview:
 
 def hands_over(text: str) -> bool:
     """Whether a message says `DONE` on a line of its own, outside its blocks of code."""
-    return _DONE.search(_BLOCK.sub("", text)) is not None
+    fence = ""
+    for line in map(str.strip, text.split("\n")):
+        match = _FENCE.fullmatch(line)
+        if fence:
+            closes = match is not None and not match[2] and len(match[1]) >= len(fence)
+            fence = "" if closes else fence
+        elif match is not None:
+            fence = match[1]
+        elif _DONE.fullmatch(line):
+            return True
+    return False
 
 
 def changes(before: KeptFiles, after: KeptFiles, role: str, turn: int) -> tuple[Change, ...]:

@@ -15,14 +15,17 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given, strategies as st
 
 import coterie
 from coterie.compose.strata import strata
 from coterie.core.errors import ConfigError, SystemFault
 from coterie.core.protocols import StepContext
+from coterie.core.protocols.sandbox import KeptFiles
 from coterie.core.types import TEAM, Action, Fault
 from coterie.core.types.digest import digest
 from coterie.plugins.envs.data_science.env import DataScience
+from coterie.plugins.envs.data_science.workspace import changes, hands_over
 from coterie.testing import build, check_environment, check_role, coterie_run, play_episode
 from tests.plugins.envs.data_science.teams import (
     FOLDERS,
@@ -273,6 +276,44 @@ os.remove('y_train.pkl')"""
     source = coach()
     scored(source, view_of(role="analyst", observation=env.observe(state, "analyst")))
     assert all(line in prompt_of(source) for line in lines), "the coach is shown it"
+
+
+@pytest.mark.parametrize(
+    ("text", "done"),
+    [
+        ("DONE", True),
+        ("  DONE.\n", True),
+        ("so\n```python\nprint(1)\n```\nDONE!", True),
+        ("I am DONE with it", False),
+        ("```python\nDONE\n```", False),
+        ("````text\n```\nDONE\n````", False),
+        ("```python\nx = 1\nDONE", False),  # the block is never closed
+        ("done", False),
+        ("", False),
+        ("\n".join("`" * length for length in range(2000, 2, -1)), False),  # in time, too
+    ],
+)
+def test_the_word_that_hands_over(text: str, done: bool) -> None:
+    assert hands_over(text) is done
+
+
+HELD = st.dictionaries(st.sampled_from(["a", "b", "c/d", "e"]), st.sampled_from(["1", "2", "3"]))
+
+
+@given(HELD, HELD)
+def test_a_trail_says_how_one_workspace_became_the_other(old: dict[str, str], new: dict[str, str]) -> None:
+    before, after = (
+        KeptFiles(tuple((path, name, int(name)) for path, name in sorted(held.items())))
+        for held in (old, new)
+    )
+    trail = changes(before, after, "modeler", 2)
+    assert {change.path for change in trail} == {
+        path for path in {*old, *new} if old.get(path) != new.get(path)
+    }
+    for change in trail:
+        expected = "removed" if change.path not in new else "changed" if change.path in old else "wrote"
+        assert (change.what, change.role, change.turn) == (expected, "modeler", 2)
+        assert change.size == int(new.get(change.path, 0))
 
 
 def test_the_tasks_tables_are_the_same_for_every_program(env: Any) -> None:
