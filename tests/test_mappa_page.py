@@ -126,11 +126,16 @@ def test_clip_and_kl_of_a_policy_are_refused(setting):
     assert done.exit_code == 2 and "policies.verifier" in done.stderr and "unknown key" in done.stderr
 
 
-def test_dsbench_has_an_environment_and_no_recipe():
-    """The page says so; when there is a recipe, the page and this test change."""
-    assert "it has no recipe yet" in " ".join(MAPPA.split())
+def test_dsbench_has_a_recipe_that_is_on_the_page():
     assert "data_science" in plugins().registry.names("environment")
-    assert not [name for name in plugins().registry.names("recipe") if "dsbench" in name]
+    assert "dsbench_coach" in plugins().registry.names("recipe")
+    assert "recipe `dsbench_coach`" in MAPPA
+    config = load("dsbench_coach").config
+    assert (config.sampler["chains"], config.schedule.tasks_per_step, config.schedule.epochs) == (2, 16, 30)
+    assert config.sampler["sampling"]["max_new_tokens"] == 16_384
+    assert {policy.context for policy in config.policies.values()} == {24_576 + 16_384}
+    assert config.rewards["coach"]["show_feedback"] is False
+    assert load("dsbench_coach", overlays=["coach_feedback"]).config.rewards["coach"]["show_feedback"] is True
 
 
 # ------------------------------------------------------------------------------------------ docs/math.md
