@@ -217,14 +217,28 @@ class Connection:
             try:
                 _check_answers(address)
                 _check_ray(address)
-                self.ray.init(address=address, **common)
+                self._join(address, common)
             except (OSError, ValueError, RuntimeError) as error:
                 what, why = f"no Ray cluster answers at {address}", f"{type(error).__name__}: {error}"
                 fix = "start it (`ray start --head`), correct the address, or set cluster.address=local"
+                if "ray[client]" in why:
+                    what, fix = f"Ray's client is not installed, for {address}", "pip install 'ray[client]'"
                 raise UserError(what, path=PATH, why=why, fix=fix) from error
         finally:  # Ray's handler would end the run in the middle of a step
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, before)
+
+    def _join(self, address: str, common: Mapping[str, Any]) -> None:
+        for tries_left in (2, 1, 0):
+            try:
+                self.ray.init(address=address, **common)
+                return
+            except ConnectionError:
+                if not tries_left or not address.startswith("ray://"):
+                    raise
+                # A server that wants a token answers a client without one as if it weren't there, and a busy
+                # one gives up the client's own server after half a minute.
+                _use_token()
 
     def secrets(self, names: Collection[str] | None = None) -> dict[str, str]:
         """Environment variables with secrets, of these names or all. They go in a method call, never else."""

@@ -60,7 +60,7 @@ class HostedEngine:
         self._kept: KeptWeights
         self._files: WeightFiles | None = None
         """None: weights go through Ray's object store."""
-        self._direct: DirectWeights
+        self._direct: DirectWeights | None = None
         self._codecs: dict[str, Codec] = {}
         self._payload = b""
         self._watching: asyncio.Task[None] | None = None
@@ -121,6 +121,7 @@ class HostedEngine:
         raise RuntimeError("the run's process asks for no tokens with executor 'ray'")
 
     async def load_weights(self, weights: Weights) -> None:
+        assert self._direct is not None, "the engine was opened"
         ways = await self._direct.ways(weights)
         if isinstance(weights.module, Elsewhere):  # they don't pass through this process
             stored, introduces = await weights.module.send(ways)
@@ -183,7 +184,8 @@ class HostedEngine:
         except (TimeoutError, self._connection.ray.exceptions.RayError):
             pass  # its process is gone or hangs, and is killed
         finally:
-            await self._direct.close()
+            if self._direct is not None:
+                await self._direct.close()
             if self._files is not None:
                 self._files.close()
             self._connection.close()
@@ -244,7 +246,8 @@ class HostedEngine:
         unwrapped(await actor.begin.remote())
         secrets = self._connection.secrets(self._variables)
         pid = int(unwrapped(await actor.open.remote(own_code(), self._payload, self.folder, secrets)))
-        self._direct.serve(actor)
+        if self._direct is not None:
+            self._direct.serve(actor)
         return pid
 
     async def _watch(self) -> None:
