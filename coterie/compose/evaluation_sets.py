@@ -174,6 +174,16 @@ def read(run: RunConfig) -> EvaluateConfig:
     return config
 
 
+def sources_of(sets: Mapping[str, EvaluationSet], seed: int) -> list[tuple[Environment, Any, str]]:
+    """(environment, what it gives as its tasks, the set's path) of each set with a name."""
+    sources = []
+    for name, each in sets.items():
+        if each.name:
+            with plugin_call(each.environment, "tasks"):
+                sources.append((each.environment, each.environment.tasks("val", seed), f"{PATH}.sets.{name}"))
+    return sources
+
+
 def leave_out(
     environments: Sequence[Environment], sets: Mapping[str, EvaluationSet], target: Environment, seed: int
 ) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, get_args, get_origin, runtime_checkab
 
 from coterie.compose.builder import SHARED, ComponentBuilder
 from coterie.compose.checks import check, check_words
-from coterie.compose.evaluation_sets import check_apart, leave_out
+from coterie.compose.evaluation_sets import check_apart, leave_out, sources_of
 from coterie.compose.hosting import HostsEngine, engine_client, placed_trainer
 from coterie.compose.layer_errors import layer_named
 from coterie.compose.members import Demonstrates
@@ -183,18 +183,18 @@ def _check_tasks(parts: RolloutParts, splits: Collection[Split]) -> None:
     """Ask for the tasks of these splits: those of `train` of every level of a curriculum, those of `val` of
     the sets that the run names."""
     environment, seed, sets = parts.environment, parts.config.seed, parts.side.sets
-    named = [each.environment for each in sets.values() if each.name]
     leave_out([environment, *parts.side.levels], sets, environment, seed)
     for split in splits:
         played: list[tuple[Environment, Any]]
-        if split == "train":
-            with plugin_call(environment, "tasks"):
+        if split == "val" and (named := sources_of(sets, seed)):
+            for owner, tasks, path in named:
+                _check_source(owner, tasks, split, path)
+            continue
+        with plugin_call(environment, "tasks"):
+            if split != "train":
+                played = [(environment, environment.tasks(split, seed))]
+            else:
                 played = [*trained_on(environment, parts.curriculum, seed)]
-        else:
-            played = []
-            for owner in named if split == "val" and named else [environment]:
-                with plugin_call(owner, "tasks"):
-                    played.append((owner, owner.tasks(split, seed)))
         for owner, tasks in played:
             _check_source(owner, tasks.source if isinstance(tasks, LevelTasks) else tasks, split)
             if split == "train":
@@ -202,7 +202,7 @@ def _check_tasks(parts: RolloutParts, splits: Collection[Split]) -> None:
                 check_apart(owner, tasks, sets, seed)
 
 
-def _check_source(environment: Environment, tasks: Any, split: Split) -> None:
+def _check_source(environment: Environment, tasks: Any, split: Split, path: str = "env") -> None:
     """Refuse what is no source of tasks. One that makes its tasks when it is asked shows its first two."""
     if isawaitable(tasks) or not isinstance(tasks, Sized):
         fix = (
@@ -212,7 +212,7 @@ def _check_source(environment: Environment, tasks: Any, split: Split) -> None:
     source: Any = tasks
     if len(source) == 0:
         origin = origin_of(environment)
-        raise ConfigError(f"the {split} split has no tasks", path="env", why=f"{origin}: tasks returned none")
+        raise ConfigError(f"the {split} split has no tasks", path=path, why=f"{origin}: tasks returned none")
     with plugin_call(environment, "tasks"):
         shown = source if isinstance(source, (list, tuple)) else [source[at] for at in range(len(source))[:2]]
     ids: set[str] = set()
