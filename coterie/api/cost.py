@@ -145,9 +145,8 @@ def _count(run: Run, decides: bool) -> Counts:
     trees, often = schedule.tasks_per_step * plan.chains, actions_per_turn(run)
     shapes = [shape_of(order, team.max_turns, plan) for order in layouts(team.order, decides, often)]
     decisions = {role: trees * max(s.decisions[role] for s in shapes) for role in shapes[0].decisions}
-    joints = trees * max(shape.joints for shape in shapes)
+    joints, actions = trees * max(shape.joints for shape in shapes), plan.branches * sum(decisions.values())
     leaves = trees * max(shape.leaves for shape in shapes)
-    actions = plan.branches * sum(decisions.values())
     views = {
         "action": actions,
         "joint": joints,
