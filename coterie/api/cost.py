@@ -15,9 +15,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, cast, runtime_checkable
 
-from coterie.api.counts import Counts, PolicyCounts, RoleCalls, Shape, outside_tokens, steps_of_update
+from coterie.api.counts import (
+    Counts,
+    PolicyCounts,
+    RoleCalls,
+    Shape,
+    by_policy,
+    outside_notes,
+    outside_tokens,
+    steps_of_update,
+)
 from coterie.core.config import RunConfig
-from coterie.core.errors import ConfigError, DataError
+from coterie.core.errors import ConfigError, DataError, UserError
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import Codec, EngineClient, Environment, Plan, RolloutJob, TaskSource, Team
 from coterie.core.protocols.reward import CountsCalls, RewardSource
@@ -163,7 +172,7 @@ def _count(run: Run, decides: bool) -> Counts:
         leaves=leaves,
         policies={name: _policy_counts(run, name, decisions) for name in run.config.policies},
         waves=tuple(
-            _by_policy(team, {role: trees * nodes for role, nodes in wave.items()})
+            by_policy(team, {role: trees * nodes for role, nodes in wave.items()})
             for shape in shapes
             for wave in shape.waves
         ),
@@ -178,7 +187,7 @@ def _count(run: Run, decides: bool) -> Counts:
         notes=(
             *_notes(run.config, team, plan, decides, often),
             *((CUT_NOTE,) if any(shape.cut for shape in shapes) else ()),
-            *_outside_notes(calls, in_transitions),
+            *outside_notes(calls, in_transitions),
         ),
     )
 
@@ -218,33 +227,24 @@ def _calls_per_view(plugin: RewardSource | TransitionMode) -> int:
     return plugin.calls_per_view if isinstance(plugin, CountsCalls) else 0
 
 
-def _by_policy(team: Team, wave: Mapping[str, int]) -> dict[str, int]:
-    by_policy: dict[str, int] = {}
-    for role, number in wave.items():
-        policy = team.policies[role]
-        by_policy[policy] = by_policy.get(policy, 0) + number
-    return by_policy
-
-
 def _evaluation(run: Run) -> int:
     plan = run.sampler.for_evaluation(False).plan
     shape = shape_of(_repeated(run.team.order, actions_per_turn(run)), run.team.max_turns, plan)
     calls = sum(calls_of(run.team, role) * decisions for role, decisions in shape.decisions.items())
-    return int(evaluated_trees(run.rollout_side) * plan.chains * plan.branches * calls)
+    try:
+        trees = evaluated_trees(run.rollout_side)
+    except DataError:
+        raise
+    except UserError:  # the records of a set aren't here
+        trees = run.config.schedule.evaluate_tasks * sum(
+            each.samples for each in run.rollout_side.sets.values()
+        )
+    return int(trees * plan.chains * plan.branches * calls)
 
 
 def evaluated_trees(side: LocalRolloutSide) -> int:
     """The trees of one evaluation in training, over all of its sets. It asks for their tasks."""
     return sum(len(each.tasks(side.seed)) * each.samples for each in side.sets.values())
-
-
-def _outside_notes(calls: Mapping[str, int], in_transitions: int) -> list[str]:
-    """What the calls of outside services leave out."""
-    names = [f"rewards.{name}" for name, number in calls.items() if number] + ["transition"] * (
-        in_transitions > 0
-    )
-    left_out = "attempts after a failure, a second question after a malformed answer, and evaluations"
-    return [f"the outside calls of {', '.join(names)} leave out {left_out}"] if names else []
 
 
 def _notes(config: RunConfig, team: Team, plan: Plan, decides: bool, often: Mapping[str, int]) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from coterie.compose.members import CountsOptimizerSteps, CountsTokens
 from coterie.core.plugins.origin import plugin_call
-from coterie.core.protocols import NamedRewardSource
+from coterie.core.protocols import NamedRewardSource, Team
 from coterie.core.rollout.contracts import refuse
 
 Wave = Mapping[str, int]
@@ -177,6 +177,24 @@ def outside_tokens(
         for source in sources
         if calls[source.name] and isinstance(source.plugin, CountsTokens)
     }
+
+
+def outside_notes(calls: Mapping[str, int], in_transitions: int) -> list[str]:
+    """What the calls of outside services leave out."""
+    names = [f"rewards.{name}" for name, number in calls.items() if number] + ["transition"] * (
+        in_transitions > 0
+    )
+    left_out = "attempts after a failure, a second question after a malformed answer, and evaluations"
+    return [f"the outside calls of {', '.join(names)} leave out {left_out}"] if names else []
+
+
+def by_policy(team: Team, wave: Mapping[str, int]) -> dict[str, int]:
+    """The decisions of a wave, given by role, by policy."""
+    numbers: dict[str, int] = {}
+    for role, number in wave.items():
+        policy = team.policies[role]
+        numbers[policy] = numbers.get(policy, 0) + number
+    return numbers
 
 
 def steps_of_update(trainer: Any, samples: int, siblings: int) -> int:

@@ -36,7 +36,7 @@ def test_a_vllm_on_the_trainers_gpu_says_so_once(monkeypatch, caplog, gpus, ahea
     monkeypatch.setattr(own_process, "trainer_gpus", lambda: (0,))
     settings = own_process_settings()
     server = own_process.OwnProcessServer(
-        SimpleNamespace(settings=settings, replica=0, beside_updates=ahead, name="solver")
+        SimpleNamespace(settings=settings, replica=0, beside_updates=ahead, name="solver", outside=False)
     )
 
     def launch(*_):
