@@ -103,3 +103,13 @@ def test_a_crash_is_named_with_the_role_that_caused_it(place: Path, role: str) -
     """It wrote its files first, so nothing is missing."""
     told = coached(place, {**stubs(), role: [program(f"{STUBS[role].replace('{guess!r}', '1')}\n1 / 0")] * 4})
     assert {who for who, score, reason in told if reason == "It crashed."} == {role}
+
+
+def test_the_files_that_are_shown_are_those_after_the_action(place: Path) -> None:
+    env = environment(place)
+    steps = asyncio.run(play(env, env.tasks("train", 0)[REGRESSION], stubs("41.5")))
+    shown = [env.work(role, step.info).files for role, step in zip(ORDER, steps, strict=True)]
+    for files, path in zip(shown, ("X_train.pkl", "model.pkl", "submission.csv"), strict=True):
+        assert f"{path}: " in files and "missing" not in files
+    assert env.work("analyst", steps[-1].info).outcome.startswith("a valid submission: ")
+    assert env.work("analyst", {}).files == ""

@@ -12,9 +12,9 @@ from coterie.api.cost import count
 from coterie.compose import compose
 from coterie.core.errors import ConfigError
 from coterie.core.protocols.work import Brief, Work
-from coterie.core.types import JointAction
+from coterie.core.types import Fault, JointAction
 from coterie.recipes import load
-from coterie.testing import scripted_engine
+from coterie.testing import play_episode, scripted_engine
 from coterie.testing.support.toys import NumberGame
 from tests.plugins.rewards.coach.support import coach, episode_of, parts_text, prompt_of, scored, view_of
 
@@ -186,6 +186,25 @@ def test_an_answer_that_fails_after_the_end_is_its_own_actions_alone():
     assert second["analyst", "process"].value == 0.3
 
 
+def test_an_action_that_the_engine_aborted_is_not_asked_about():
+    lost = Fault(kind="system", reason="the server is gone")
+    source = coach(env=ENV, outcome="all")
+    first, second = scored(source, ended("first", "second", faults=(lost,)))
+    assert first == {} and len(source.config.model.asked) == 1
+    assert [role for role, _ in second] == ["analyst"]
+
+
+class Often(Pipeline):
+    """Its engineer acts up to four times a turn."""
+
+    actions_per_turn = {"engineer": 4}
+
+
+def test_a_role_that_acts_several_times_a_turn_is_asked_about_as_often():
+    source = coach(env={"type": f"{MODULE}:Often"}, outcome="all")
+    assert source.calls_per_view == 3 * (4 + 1), "three turns"
+
+
 @pytest.mark.parametrize(
     ("given", "path", "what"),
     [
@@ -274,3 +293,44 @@ def test_the_plan_counts_the_coachs_tokens():
     assert whole.outside_calls["coach"] == 6 and whole.outside_tokens["coach"].written == 24 * 100
     in_turn = count(compose(load(config(max_tokens=100, outcome="all"))))
     assert in_turn.outside_calls["coach"] == 24
+
+
+def test_every_branch_is_an_action_whose_tokens_are_read():
+    settings = config() | {"algorithm": "at_grpo"}
+    settings["sampler"] = {"branches": 3, "chains": 1, "sampling": {"max_new_tokens": 50}}
+    counts = count(compose(load(settings)))
+    asked = counts.outside_calls["coach"]
+    assert asked == 3 * 3 * 2 * 2, "tasks, branches, turns, roles"
+    tokens = counts.outside_tokens["coach"]
+    assert tokens.read(counts.policies, {"p": 900}) - tokens.overhead == asked * 900
+
+
+class Together(Pipeline):
+    """Both roles act at once; the info is of their joint action."""
+
+    async def step(self, state, actions, ctx):
+        step = await super().step(state, actions, ctx)
+        text = " ".join(action.text for action in actions.values())
+        return replace(step, info={role: {"output": text} for role in actions})
+
+
+def test_an_action_of_several_joint_actions_has_the_first_ones_info():
+    settings = config() | {"algorithm": "at_grpo", "env": {"type": f"{MODULE}:Together"}}
+    settings["team"]["order"], settings["team"]["max_turns"] = [["engineer", "analyst"]], 1
+    settings["engine"] = scripted_engine(lambda request, prompt: f"1{request.key.branch}")
+    settings["sampler"] = {"branches": 2, "pairing": "cross", "sampling": {"max_new_tokens": 50}}
+    run = compose(load(settings))
+    tree = play_episode(run)[0][0]
+    (node,) = tree.nodes()
+    assert len(node.joints) == 4
+    asked = next(source.plugin for source in run.reward_sources if source.name == "coach").config.model.asked
+    outputs = {}
+    for request in asked:
+        prompt = request.messages[0]["content"]
+        wrote = prompt.partition("<wrote>\n")[2].partition("\n")[0]
+        role = prompt.partition("<role>\n")[2].partition(",")[0]
+        outputs[role, wrote] = prompt.partition("<tool_output>\n")[2].partition("\n")[0]
+    assert outputs == {
+        ("engineer", "10"): "10 10", ("engineer", "11"): "11 10",
+        ("analyst", "10"): "10 10", ("analyst", "11"): "10 11",
+    }  # fmt: skip
