@@ -220,6 +220,10 @@ def check_attributes(plugin: Any, kind: str) -> None:
     if isinstance(plugin, CountsCalls) and plugin.calls_per_view < 0:
         what, fix = f"{origin}: `calls_per_view` is {plugin.calls_per_view}", "a number of calls, 0 or more"
         raise PluginError(what, path=origin.path, fix=fix)
+    for name in ("call_tokens", "answer_tokens") if isinstance(plugin, CountsTokens) else ():
+        if getattr(plugin, name) < 0:
+            what, fix = f"{origin}: `{name}` is {getattr(plugin, name)}", "a number of tokens, 0 or more"
+            raise PluginError(what, path=origin.path, fix=fix)
     check_coroutines(plugin, kind)
     if kind == "reward":
         check_source_attributes(plugin)

@@ -135,7 +135,6 @@ id,target
 Dataset Description
 - train.csv: {len(targets)} rows with `id`, {columns} and `target`
 - test.csv: {len(next(iter(test.values())))} rows without `target`
-- sample_submission.csv: a submission in the right format
 """
 
 

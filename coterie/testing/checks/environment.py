@@ -215,7 +215,7 @@ class _EpisodeChecker:
             step = await self._step(pending, actions, alternatives, ctx)
             for role in pending.roles:
                 await self._diagnose(step.state, role)
-            check_work(self.env, self.name, task, pending.roles, step.info)
+            check_work(self.env, self.name, task, pending.roles, step.info, self.team.order)
             after = following_stage(self.env, pending, step, self.turns, self.team)
             if after is None:
                 self._outcome(step.state)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from coterie.core.plugins import Composed, PluginConfig
 from coterie.core.protocols import DataSource, Limits
@@ -40,6 +40,19 @@ class DataScienceConfig(PluginConfig):
         None, description="Runs the roles' programs. Default: the run's table `sandbox`."
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _complete(cls, table: Any) -> Any:
+        """Limits that a table leaves out are those above it, and not those of every sandbox."""
+        if not isinstance(table, Mapping):
+            return table
+        limits = _over(LIMITS.model_dump(), table.get("limits"))
+        by_role = table.get("role_limits")
+        if isinstance(by_role, Mapping):
+            by_role = {role: _over(limits, given) for role, given in by_role.items()}
+            table = {**table, "role_limits": by_role}
+        return {**table, "limits": limits} if "limits" in table else table
+
     @field_validator("turns", "files", "role_limits")
     @classmethod
     def _of_roles(cls, by_role: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -67,3 +80,12 @@ class DataScienceConfig(PluginConfig):
                         "and `..`, and not in its folder `data`, whose files are the task's"
                     )
         return files
+
+
+def _over(limits: Any, given: Any) -> Any:
+    """Limits with those of a table over them; anything else is refused where it is validated."""
+    if isinstance(given, Limits):
+        return given
+    if given is None:
+        return limits
+    return {**limits, **given} if isinstance(limits, Mapping) and isinstance(given, Mapping) else given

@@ -61,6 +61,7 @@ class DataScience(Plugin):
         self._team = team.check_order(order)
         check_sandbox(order, config.sandbox, build.run, build.path, self._team)
         self._check_sandbox()
+        self._check_named()
         self._turns = {role: config.turns.get(role, team.TURNS) for role in self._team}
         self._files = {role: config.files.get(role, ()) for role in self._team}
         self._required = tuple(path for paths in self._files.values() for path in paths)
@@ -68,7 +69,11 @@ class DataScience(Plugin):
         self.actions_per_turn = dict(self._turns)
         """For `coterie plan`."""
         self._runner = workspace.ProgramRunner(
-            config.sandbox, config.workspace_mb, config.workspace_files, config.result_chars
+            config.sandbox,
+            config.workspace_mb,
+            min(self._limits(role).disk_mb for role in self._team),
+            config.workspace_files,
+            config.result_chars,
         )
         self._scorer = Scorer()
         self._tasks = tasks.Competitions(config.data, self._limits, build.path)
@@ -130,7 +135,7 @@ class DataScience(Plugin):
                 for each in earlier
                 for path in lacking.get(each, ())
             ),
-            limits=_limits_text(self._limits(role), self.config.workspace_mb),
+            limits=_limits_text(self._limits(role), self._runner.room_mb(state.task)),
             turn=_turn(state, role),
             turns=self._turns[role],
         )
@@ -194,7 +199,7 @@ class DataScience(Plugin):
             duties={role: team.DUTIES[role] for role in self._team},
             limits={
                 role: f"{turns[role]}; a program may take "
-                + _limits_text(self._limits(role), self.config.workspace_mb)
+                + _limits_text(self._limits(role), self._runner.room_mb(task.payload))
                 for role in self._team
             },
             required=self._files,
@@ -221,6 +226,18 @@ class DataScience(Plugin):
             log.warning(
                 "%s: programs can't import pandas: set sandbox.packages: [pandas, scikit-learn]", path
             )
+
+    def _check_named(self) -> None:
+        """Refuse settings for roles that the team leaves out."""
+        for name in sorted({"turns", "files", "role_limits"} & self.config.model_fields_set):
+            stray = [role for role in getattr(self.config, name) if role not in self._team]
+            if stray:
+                raise ConfigError(
+                    f"the team has no role '{stray[0]}'",
+                    path=f"{self.build.path}.{name}.{stray[0]}",
+                    why=f"team.order has {', '.join(self._team)}",
+                    fix="remove it, or add the role to team.order",
+                )
 
     def _check_files(self) -> str:
         """The path of the submission."""

@@ -18,6 +18,8 @@ from coterie.plugins.envs.data_science.team import DATA, TEST_DATA, TRAIN_DATA
 
 _DONE = re.compile(r"DONE[.!]?")
 _FENCE = re.compile(r"(`{3,})[ \t]*([\w+-]*)")
+_PLAIN = re.compile(r"[\w./+@-]+")
+"""Paths that are shown as they are; in others a `: ` could end the name."""
 _NAMED = 20
 """Files that a sentence names."""
 _LISTED = 50
@@ -36,12 +38,14 @@ class ProgramRunner:
     Args:
         sandbox: a KeepsFiles.
         most_mb: of all files that a program leaves, in 2^20 bytes.
+        disk_mb: the smallest disk of a role's program, so that a later one has room for what is left.
         most_files: that a program leaves.
         chars: kept of stdout and of stderr.
     """
 
     sandbox: Any
     most_mb: int
+    disk_mb: int
     most_files: int
     chars: int
 
@@ -59,15 +63,23 @@ class ProgramRunner:
         needed = sum(map(len, inputs.values())) + sum(size for _, _, size in files.files)
         pages = (2 * len(files.files) + 8) * _PAGE + len(code.encode(errors="replace"))
         if needed + pages > limits.disk_mb << 20:
-            why = f"the files of the workspace and the task take {needed:,} bytes of {limits.disk_mb} MB"
+            why = f"the files of the workspace and the task take {needed + pages:,} bytes on a disk of "
+            why += f"{limits.disk_mb << 20:,}"
             return ProgramRun(status="unused", problem=why), files
         try:
             with plugin_call(self.sandbox, "run_on"):
-                ran, left = await self.sandbox.run_on(program, files, self.most_mb)
+                ran, left = await self.sandbox.run_on(program, files, self.room_mb(task))
         except PolicyFault as fault:  # the program killed its sandbox twice
             return ProgramRun(status="killed", problem=str(fault)), files
         refused = self._refused(ran, left)
         return self._described(ran, refused), files if refused else left
+
+    def room_mb(self, task: Competition) -> int:
+        """Most of all files that a program may leave, in 2^20 bytes: the tables and folders need room too."""
+        places = (Path(task.metadata[key]) for key in ("train_file", "test_file"))
+        tables = sum(place.stat().st_size for place in places if place.is_file())
+        taken = tables + (2 * self.most_files + 8) * _PAGE + (1 << 20)
+        return max(1, min(self.most_mb, self.disk_mb - -(-taken >> 20)))
 
     def _refused(self, ran: Ran, left: KeptFiles) -> str:
         """Why no change that a program made is kept; empty: they are."""
@@ -205,7 +217,7 @@ def listed(paths: Sequence[str]) -> str:
 
 def _name(path: str) -> str:
     """A path in a prompt: a policy chose it, so it is on one line and short."""
-    shown = path if path.isprintable() else ascii(path)
+    shown = path if _PLAIN.fullmatch(path) else ascii(path)
     return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}[...]"
 
 

@@ -18,6 +18,8 @@ ANSWERS = "test_answer.csv"
 """In the folder `answer_dir` of a task."""
 _TASKS = 32
 """Tasks whose answers are held in memory."""
+_QUANTILES = 256
+"""Answers that are tried as a constant."""
 _READING = threading.Lock()
 """Submissions are scored in threads. No Scorer has it: environments are pickled, and a lock can't be."""
 
@@ -96,8 +98,24 @@ def best_constant(answers: Answers) -> float | None:
 
 
 def _errors(measure: Any, known: Any) -> list[float]:
-    """The errors of the mean, the median, and for positive answers the mean of logarithms."""
+    """The errors of the constants of which one is the best for an error of the table of metrics.
+
+    The mean (squared errors), the median (absolute ones), the mean of logarithms (squared ones of them), the
+    median weighted by 1 / |answer| (shares of the answer), the middle of the shortest interval with half of
+    the answers (the median error), and quantiles of the answers (the symmetric share, whose best constant is
+    an answer).
+    """
+    ordered = np.sort(known)
     guesses = [float(np.mean(known)), float(np.median(known))]
-    if np.min(known) >= 0:
+    if ordered[0] >= 0:
         guesses.append(float(np.expm1(np.mean(np.log1p(known)))))
-    return [measure(known, np.full(len(known), guess)) for guess in guesses]
+    if np.all(ordered != 0):
+        weights = np.cumsum(1.0 / np.abs(ordered))
+        guesses.append(float(ordered[np.searchsorted(weights, weights[-1] / 2)]))
+    for half in {len(ordered) // 2, len(ordered) // 2 + 1} - {0}:
+        widths = ordered[half - 1 :] - ordered[: len(ordered) - half + 1]
+        at = int(np.argmin(widths)) if len(widths) else 0
+        guesses.append(float((ordered[at] + ordered[min(at + half, len(ordered)) - 1]) / 2))
+    places = np.linspace(0, len(ordered) - 1, min(len(ordered), _QUANTILES)).astype(int)
+    guesses += [float(guess) for guess in ordered[places]]
+    return [measure(known, np.full(len(known), guess)) for guess in dict.fromkeys(guesses)]

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coterie.core.errors import ConfigError, did_you_mean
-from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import ActionView, EpisodeView
 from coterie.core.protocols.reward import PlayedAction
 from coterie.core.protocols.work import Brief, ShowsWork, Work
@@ -19,6 +18,7 @@ from coterie.plugins.rewards.coach.prompts import (
     reference,
     team_text,
 )
+from coterie.plugins.rewards.coach.told import told_brief, told_work
 
 log = logging.getLogger("coterie")
 
@@ -39,6 +39,7 @@ class Shown:
         self.config, self.path = config, build.path
         self.order: Sequence[Sequence[str]] = as_tuple(build.run.team.order)
         self.environment: Any = build.environment
+        self._roles = [role for stage in self.order for role in stage]
         self._turns: int = build.run.team.max_turns
         self._tells = isinstance(self.environment, ShowsWork)
         self._last = self.order[-1]
@@ -47,7 +48,7 @@ class Shown:
         self._check()
 
     def _check(self) -> None:
-        roles = [role for stage in self.order for role in stage]
+        roles = self._roles
         stray = [role for role in self.config.guidance if role not in roles]
         if stray:
             raise ConfigError(
@@ -122,14 +123,12 @@ class Shown:
     def _work(self, role: str, info: Mapping[str, Any]) -> Work:
         if not self._tells:
             return Work()
-        with plugin_call(self.environment, "work"):
-            return self.environment.work(role, info)  # type: ignore[no-any-return]
+        return told_work(self.environment, role, info)
 
     def _task(self, task: Task, last: bool, guidance: Mapping[str, str]) -> ShownTask:
         brief: Brief | None = None
         if self._tells:
-            with plugin_call(self.environment, "brief"):
-                brief = self.environment.brief(task)
+            brief = told_brief(self.environment, task, self._roles)
         answer = self._reference(task) if self._shows(self.config.ground_truth, last) else None
         return ShownTask(team_text(self.order, brief, guidance), answer)
 

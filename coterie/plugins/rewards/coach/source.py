@@ -32,6 +32,8 @@ log = logging.getLogger("coterie")
 T = TypeVar("T")
 Table = Mapping[tuple[str, str], float | Score | None]
 
+_OUTCOME = "\noutcome shown: "
+"""Of a comment, where the outcome was shown: what that was."""
 _NAME = re.compile(r"[^\W\d][\w-]*")
 
 
@@ -176,7 +178,7 @@ class Coach(Plugin):
 
     def _feedback(self, role: str, score: Score) -> str:
         """The reason of a role's score."""
-        reason = score.comment.rpartition("\n")[0]
+        reason = score.comment.rpartition("\n")[0].partition(_OUTCOME)[0]
         return f"The coach on {role}: {reason}" if reason else ""
 
     async def score(self, view: ActionView | EpisodeView) -> Table | Sequence[Table]:
@@ -187,7 +189,8 @@ class Coach(Plugin):
             UserError: no call can succeed.
         """
         if isinstance(view, ActionView):
-            return self._table(view.role, *await self._judged(*self._shown.of_action(view)))
+            shown, task = self._shown.of_action(view)
+            return self._table(view.role, *await self._judged(shown, task), outcome=shown.outcome)
         return await (self._trajectory(view) if self.config.per == "trajectory" else self._in_turn(view))
 
     async def _judged(self, shown: ShownAction, task: ShownTask) -> tuple[Judgement, str, int]:
@@ -208,7 +211,8 @@ class Coach(Plugin):
         tables: dict[Key, Table] = {}
         for at, shown in actions:
             try:
-                tables[at.key] = self._table(shown.role, *await self._judged(shown, task))
+                judged = await self._judged(shown, task)
+                tables[at.key] = self._table(shown.role, *judged, outcome=shown.outcome)
             except SystemFault as fault:
                 tables[at.key] = {(shown.role, self.config.component): Score(None, str(fault))}
         return [tables.get(at.key, {}) for at in view.actions]
@@ -225,7 +229,9 @@ class Coach(Plugin):
         )
         scored = {at.key: judged for (at, _), judged in zip(actions, judgements, strict=True)}
         return [
-            self._table(at.decision.role, scored[at.key], version, asked) if at.key in scored else {}
+            self._table(at.decision.role, scored[at.key], version, asked, outcome=task.outcome)
+            if at.key in scored
+            else {}
             for at in view.actions
         ]
 
@@ -303,8 +309,11 @@ class Coach(Plugin):
                 *(self.build.path, self._versions[-2], version),
             )
 
-    def _table(self, role: str, judgement: Judgement, version: str, asked: int) -> Table:
+    def _table(
+        self, role: str, judgement: Judgement, version: str, asked: int, *, outcome: str = ""
+    ) -> Table:
         value = judgement.score / 10 * self.config.scale
         reason = shortened(judgement.reason, self.config.characters.reason)
-        comment = f"{reason}\n({version[:200] or 'version unknown'}; answers: {asked})"
+        shown = f"{_OUTCOME}{shortened(outcome, self.config.characters.reason)}" if outcome else ""
+        comment = f"{reason}{shown}\n({version[:200] or 'version unknown'}; answers: {asked})"
         return {(role, self.config.component): Score(value, comment=comment)}

@@ -10,11 +10,12 @@ from hypothesis import given, settings, strategies as st
 
 from coterie.api.cost import count
 from coterie.compose import compose
-from coterie.core.errors import ConfigError
+from coterie.core.errors import ConfigError, PluginError, PolicyFault
+from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.protocols.work import Brief, Work
 from coterie.core.types import Fault, JointAction
 from coterie.recipes import load
-from coterie.testing import play_episode, scripted_engine
+from coterie.testing import build, play_episode, scripted_engine
 from coterie.testing.support.toys import NumberGame
 from tests.plugins.rewards.coach.support import coach, episode_of, parts_text, prompt_of, scored, view_of
 
@@ -203,6 +204,87 @@ class Often(Pipeline):
 def test_a_role_that_acts_several_times_a_turn_is_asked_about_as_often():
     source = coach(env={"type": f"{MODULE}:Often"}, outcome="all")
     assert source.calls_per_view == 3 * (4 + 1), "three turns"
+
+
+class Wrong(Pipeline):
+    """What it tells is wrong, as `mistake` says."""
+
+    class Config(Pipeline.Config):
+        mistake: str = ""
+
+    def brief(self, task):
+        wrong = {
+            "brief": "win",
+            "problem": Brief(problem=3),
+            "duties": Brief(duties={"countr": "count"}),
+            "required": Brief(required={"engineer": "n.txt"}),
+            "available": Brief(available="n.txt"),
+        }
+        if self.config.mistake == "brief fault":
+            raise PolicyFault("bad")
+        return wrong.get(self.config.mistake, Brief())
+
+    def work(self, role, info):
+        if self.config.mistake == "work fault":
+            raise PolicyFault("bad")
+        if self.config.mistake == "work raises":
+            return info["nothing"]
+        return {"work": None, "output": Work(output=3)}.get(self.config.mistake, Work())
+
+
+@pytest.mark.parametrize(
+    ("mistake", "what"),
+    [
+        ("brief", "brief: returned 'win'"),
+        ("problem", "brief: problem is 3"),
+        ("duties", "brief: duties names 'countr', and the roles are engineer, analyst"),
+        ("required", "brief: required of engineer is 'n.txt' and no list"),
+        ("available", "brief: available is 'n.txt' and no list"),
+        ("brief fault", "brief raised PolicyFault: bad"),
+        ("work fault", "work raised PolicyFault: bad"),
+        ("work raises", "work raised KeyError: 'nothing'"),
+        ("work", "work: returned None"),
+        ("output", "work: output is 3"),
+    ],
+)
+def test_a_mistake_of_the_environment_is_its_own_and_scores_no_action(mistake, what):
+    source = coach(env={"type": f"{MODULE}:Wrong", "mistake": mistake})
+    with pytest.raises(PluginError) as error:
+        scored(source, view_of())
+    assert what in str(error.value) and "environment '" in str(error.value) and error.value.path == "env"
+
+
+def test_an_outcome_that_was_shown_is_recorded_and_told_to_no_role():
+    source = coach(env=ENV, outcome="last", order=["engineer", "analyst"])
+    (score,) = scored(source, told(role="analyst", outcome="rmse 3.5")).values()
+    reason, shown, version = score.comment.split("\n")
+    assert shown == "outcome shown: rmse 3.5" and version.endswith("answers: 1)")
+    assert source._feedback("analyst", score) == f"The coach on analyst: {reason}"
+    (score,) = scored(source, told(outcome="rmse 3.5")).values()
+    assert "outcome shown" not in score.comment
+
+
+@pytest.mark.parametrize("name", ["call_tokens", "answer_tokens"])
+def test_negative_tokens_are_refused(name):
+    with pytest.raises(PluginError, match=f"`{name}` is -1"):
+        build("reward", {"type": f"{MODULE}:Negative", "name": name}, name="n")
+
+
+class Negative(Plugin):
+    """A reward source with a wrong number."""
+
+    class Config(PluginConfig):
+        name: str
+
+    scope, components, weights, policy_fault = "action", {"x": "increment"}, {}, 0.0
+    calls_per_view = call_tokens = answer_tokens = 1
+
+    def __init__(self, config, build):
+        super().__init__(config, build)
+        setattr(self, config.name, -1)
+
+    async def score(self, view):
+        return {}
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -205,6 +206,11 @@ def _places(ids: NDArray[np.object_], answers: Answers) -> NDArray[np.intp]:
 def _refuse(ids: NDArray[np.object_], what: str, needed: str) -> None:
     if not len(ids):
         return
-    named = ", ".join(str(name)[:_SHOWN] or "''" for name in ids[:_NAMED])
+    named = ", ".join(_shown(str(name)) for name in ids[:_NAMED])
     which = f"the id {named} is {what}" if len(ids) == 1 else f"{len(ids):,} ids are {what} (such as {named})"
     raise Invalid(f"{which}; {needed}")
+
+
+def _shown(name: str) -> str:
+    """An id in a sentence: a policy wrote it, so what is no plain word is quoted, and it is on one line."""
+    return name[:_SHOWN] if re.fullmatch(r"[\w.+-]+", name[:_SHOWN]) else repr(name[:_SHOWN])
