@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -110,6 +111,11 @@ def as_run(result):
 async def loses_files_of_failures(self, program, files, most_mb):
     ran, left = await Sound.run_on(self, program, files, most_mb)
     return ran, left if ran.ok else files
+
+
+async def gives_no_files(self, program, files, most_mb):
+    ran, _ = await Sound.run_on(self, program, files, most_mb)
+    return ran
 
 
 async def has_no_bound(self, program, files, most_mb):
@@ -228,6 +234,10 @@ def environment(program: Program) -> str:
     ({"run_on": keeps_all, "_PARTS": "check_kept"}, "keeps"),
     ({"run_on": loses_files_of_failures, "_PARTS": "check_kept"}, "keeps"),
     ({"run_on": has_no_bound, "_PARTS": "check_kept"}, "keeps"),
+    ({"run_on": gives_no_files, "_PARTS": "check_kept"}, "run_on: returned Ran("),
+    ({"kept": lambda self, files, path: "text", "_PARTS": "check_kept"}, "kept: returned 'text'"),
+    ({"kept": lambda self, files, path: Path("/nowhere"), "_PARTS": "check_kept"}, "which is no file"),
+    ({"kept": lambda self, files, path: files[path], "_PARTS": "check_kept"}, "kept: raised TypeError"),
     ({"judge": one_process}, "passes a candidate that exits before the tests"),
     ({"judge": strict}, "a correct candidate gets"),
     ({"open": stays_closed, "_PARTS": "_ends"}, "make a closed sandbox open again"),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 from typing import Any
 
 from coterie.core.protocols import Program
 from coterie.core.protocols.sandbox import KeepsFiles, KeptFiles
-from coterie.testing.support.failure import require
+from coterie.testing.support.failure import guarded, require
 from coterie.testing.support.sandbox_results import check_ran
 
 _LIST = """\
@@ -58,7 +59,10 @@ async def _left(
     where = f"{box.name}.run_on"
     program = Program(code=code, files={"in": b"given"}, collect=("**",), limits=box.limits)
     fix = "keep what it leaves, a failing program too: plain files, without program.files, up to most_mb"
-    ran, kept = await box.call("run_on", program, files, most_mb, seconds=box.seconds, fix=fix)
+    returned = await box.call("run_on", program, files, most_mb, seconds=box.seconds, fix=fix)
+    pair = isinstance(returned, tuple) and len(returned) == 2
+    require(pair, f"returned {returned!r:.200}", where=where, fix="(Ran, coterie.KeptFiles)")
+    ran, kept = returned
     check_ran(ran, where)
     if printed is not None:
         shown = "".join(sorted(ran.stdout.splitlines(keepends=True)))
@@ -69,6 +73,11 @@ async def _left(
     )
     require(sorted(kept.files) == wanted, f"keeps {sorted(kept.files)}, not {wanted}", where=where, fix=fix)
     for path, text in expected.items():
-        content = box.sandbox.kept(kept, path).read_text()
-        require(content == text, f"gives {content!r} for {path}", where=f"{box.name}.kept", fix="its content")
+        at = f"{box.name}.kept"
+        with guarded(at, "the path of a file with the content"):
+            place = box.sandbox.kept(kept, path)
+        require(isinstance(place, Path), f"returned {place!r:.200}", where=at, fix="a pathlib.Path")
+        require(place.is_file(), f"gives {place}, which is no file", where=at, fix="a file with the content")
+        content = place.read_text()
+        require(content == text, f"gives {content!r} for {path}", where=at, fix="its content")
     return kept

@@ -13,7 +13,12 @@ from coterie.testing.support.values import fingerprint
 
 
 def check_work(
-    env: Any, name: str, task: Task, roles: Iterable[str], info: Mapping[str, Any], order: Iterable[Sequence[str]]
+    env: Any,
+    name: str,
+    task: Task,
+    roles: Iterable[str],
+    info: Mapping[str, Any],
+    order: Iterable[Sequence[str]],
 ) -> None:
     """`brief` gives a Brief, and `work` a Work of texts, also for the empty info of a failed step.
 

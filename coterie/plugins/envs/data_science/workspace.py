@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coterie.core.errors import PolicyFault, SystemFault
-from coterie.core.plugins.origin import plugin_call
+from coterie.core.errors import CoterieError, PolicyFault, SystemFault
+from coterie.core.plugins.origin import failure, plugin_call
 from coterie.core.protocols import Limits, Program, Ran
 from coterie.core.protocols.sandbox import KeptFiles
 from coterie.plugins.envs.data_science.state import Change, Competition, ProgramRun
@@ -71,6 +71,10 @@ class ProgramRunner:
                 ran, left = await self.sandbox.run_on(program, files, self.room_mb(task))
         except PolicyFault as fault:  # the program killed its sandbox twice
             return ProgramRun(status="killed", problem=str(fault)), files
+        except CoterieError:
+            raise
+        except Exception as error:  # a bug of a sandbox of another package is not the environment's
+            raise SystemFault(failure(self.sandbox, "run_on", error)) from error
         refused = self._refused(ran, left)
         return self._described(ran, refused), files if refused else left
 
