@@ -128,7 +128,10 @@ def _way(replica: Process, sender: Process | None) -> str:
 def _direct(ways: Mapping[str, str], replicas: Sequence[Process], why: str) -> Transfer:
     """The transfer of those that go from GPU to GPU."""
     kinds = set(ways.values())
-    by = " or ".join(WORDS[kind] for kind in (NCCL, IPC) if kind in kinds)
+    named = {kind: ", ".join(name for name, way in ways.items() if way == kind) for kind in kinds}
+    by = " or ".join(
+        WORDS[kind] + (f" ({named[kind]})" if len(kinds) > 1 else "") for kind in (NCCL, IPC) if kind in kinds
+    )
     bases = ", ".join(dict.fromkeys(map(base_of, ways)))
     text = f"weights of {bases} go from the trainer's GPU to the replicas by {by}"
     others = any(each.name not in ways for each in replicas)
@@ -187,7 +190,7 @@ def _check(
         if possible == way:
             continue
         if possible:
-            where = "on a GPU of its own" if possible == NCCL else "on the trainer's GPU"
+            where = "on another GPU than rank 0" if possible == NCCL else "on the trainer's GPU"
             why = f"{replica.name} is {where}, which takes {WORDS[possible]}"
         elif len(replica.shares) > 1:
             why = f"{replica.name} is {SEVERAL}"

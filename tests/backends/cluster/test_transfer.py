@@ -77,7 +77,7 @@ def test_replicas_on_the_gpus_of_several_ranks_have_each_their_way() -> None:
     assert transfer.ways == {"vllm p/0": "ipc", "vllm p/1": "nccl"}
     assert transfer.of("p") == transfer.ways and not transfer.of("q") and not transfer.of("r")
     assert transfer.text == (
-        "weights of p go from the trainer's GPU to the replicas by NCCL or CUDA IPC, all others through "
+        "weights of p go from the trainer's GPU to the replicas by NCCL (vllm p/1) or CUDA IPC (vllm p/0), all others through "
         "Ray's object store"
     )
     assert "vllm q/0: on the GPUs of rank 0 and of others" in transfer.why
@@ -114,7 +114,7 @@ def test_a_way_that_is_asked_for_is_taken() -> None:
         ("nccl", processes(1, 0), run(), "trainer or replicas have no GPU"),
         ("nccl", processes(1, 1), run(p="lora"), "no policy is trained whole"),
         ("nccl", processes(1, 0, (RUN,)), run(), "vllm p/0 is on the trainer's GPU, which takes CUDA IPC"),
-        ("ipc", processes(1, 1), run(), "vllm p/0 is on a GPU of its own, which takes NCCL"),
+        ("ipc", processes(1, 1), run(), "vllm p/0 is on another GPU than rank 0, which takes NCCL"),
         ("ipc", processes(1, 0, (RUN, "rank 1")), run(), "vllm p/0 is on the GPUs of rank 0 and of others"),
     ],
 )
