@@ -77,8 +77,8 @@ def test_replicas_on_the_gpus_of_several_ranks_have_each_their_way() -> None:
     assert transfer.ways == {"vllm p/0": "ipc", "vllm p/1": "nccl"}
     assert transfer.of("p") == transfer.ways and not transfer.of("q") and not transfer.of("r")
     assert transfer.text == (
-        "weights of p go from the trainer's GPU to the replicas by NCCL (vllm p/1) or CUDA IPC (vllm p/0), all others through "
-        "Ray's object store"
+        "weights of p go from the trainer's GPU to the replicas by NCCL (vllm p/1) or CUDA IPC (vllm p/0), "
+        "all others through Ray's object store"
     )
     assert "vllm q/0: on the GPUs of rank 0 and of others" in transfer.why
 
