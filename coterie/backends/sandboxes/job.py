@@ -218,6 +218,10 @@ class CellSide:
         if header.get("links"):
             odd = f"no plain file, so not brought back: {', '.join(header['links'])}"
             reason = "; ".join(filter(None, [reason, odd]))
+        if header.get("closed"):
+            odd = "not readable, or of a name that is no UTF-8, so not brought back: "
+            odd += ", ".join(header["closed"])
+            reason = "; ".join(filter(None, [reason, odd]))
         self._answer.drop()
         if self._keeping is not None:
             try:

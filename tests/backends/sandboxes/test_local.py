@@ -47,6 +47,18 @@ def test_a_program_is_given_stdin_arguments_and_files_and_files_come_back(both: 
     assert done.files == {"a/b/out.csv": "1,é".encode(), "data/x.bin": bytes(range(256))}
 
 
+def test_what_cannot_be_read_is_named(both: dict[str, str]) -> None:
+    """A name that is no UTF-8, a file and a folder of mode 0."""
+    code = (
+        "import os\nopen(b'\\xff.csv', 'w')\nopen('shut.csv', 'w')\nos.chmod('shut.csv', 0)\n"
+        "os.makedirs('in')\nopen('in/a.csv', 'w')\nos.chmod('in', 0)\nopen('b.csv', 'w')"
+    )
+    done = ran(code, both, collect=("**/*.csv", "*.csv"))
+    assert done.status == "finished" and done.files == {"b.csv": b""}
+    for name in (r"'\udcff.csv'", "shut.csv", "'in/'"):
+        assert name in done.reason and "not brought back" in done.reason
+
+
 @pytest.mark.parametrize(
     ("code", "status", "exit_code", "stderr"),
     [

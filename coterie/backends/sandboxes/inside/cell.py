@@ -300,14 +300,18 @@ def collect(
     """Regular files below `root` that match a glob, and their sizes; and what else matches, by reason.
 
     Files of `inputs` aren't brought back. `left`: paths without enough room, `links`: links and special
-    files. No link is followed, and at most `room` bytes are in what is returned: a sparse file can be larger
-    than the disk.
+    files, `closed`: files and folders that can't be read, and names that aren't UTF-8. No link is followed,
+    and at most `room` bytes are in what is returned: a sparse file can be larger than the disk.
     """
     files: dict[str, int] = {}
     left: list[str] = []
     links: list[str] = []
+    closed: list[str] = []
     wanted = [pattern.split("/") for pattern in patterns]
     for path, plain in _walk(root) if wanted else ():
+        if plain is None:
+            closed.append(path)
+            continue
         if path in inputs or not any(matches(path.split("/"), pattern) for pattern in wanted):
             continue
         if not plain:
@@ -316,6 +320,7 @@ def collect(
         try:
             descriptor = os.open(f"{root}/{path}", _READ)
         except OSError:
+            closed.append(path)
             continue
         status = os.fstat(descriptor)
         os.close(descriptor)
@@ -326,12 +331,12 @@ def collect(
             continue
         files[path] = status.st_size
         room -= status.st_size
-    return files, {"left": left[:20], "links": links[:20]}
+    return files, {"left": left[:20], "links": links[:20], "closed": closed[:20]}
 
 
-def _walk(root: str) -> Iterator[tuple[str, bool]]:
+def _walk(root: str) -> Iterator[tuple[str, bool | None]]:
     """Relative paths of all but folders, in order of name, and whether each is a regular file; reads at most
-    `_ENTRIES` names."""
+    `_ENTRIES` names. With None: folders that can't be read, and names that aren't UTF-8, as ASCII."""
     stack, seen = [""], 0
     while stack:
         folder = stack.pop()
@@ -343,8 +348,9 @@ def _walk(root: str) -> Iterator[tuple[str, bool]]:
                     if seen > _ENTRIES:
                         break
                     entries.append(entry)
-        except OSError:
-            continue  # not readable, or a path that is longer than the kernel allows
+        except OSError:  # not readable, or a path that is longer than the kernel allows
+            yield ascii(folder or ".")[:200], None
+            continue
         folders = []
         for entry in sorted(entries, key=lambda listed_entry: listed_entry.name):
             path = f"{folder}{entry.name}"
@@ -352,6 +358,8 @@ def _walk(root: str) -> Iterator[tuple[str, bool]]:
                 folders.append(f"{path}/")
             elif _utf8(path):
                 yield path, entry.is_file(follow_symlinks=False)
+            else:
+                yield ascii(path)[:200], None
         stack.extend(reversed(folders))
 
 
