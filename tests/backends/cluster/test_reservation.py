@@ -153,6 +153,7 @@ def test_replicas_that_share_see_the_gpus_of_their_ranks(cluster: Any) -> None:
     connection.close()
 
 
+@pytest.mark.long
 def test_two_runs_have_no_gpu_together_and_a_third_waits_for_room(cluster: Any) -> None:
     """5 GPUs each: 8 of them on this process's node, where a third run's process has no room, too."""
     five = ["trainer.ranks=2"]

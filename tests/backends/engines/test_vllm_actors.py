@@ -286,6 +286,7 @@ async def test_a_replica_that_dies_or_freezes_in_play_is_replaced_with_its_versi
         await base.close()
 
 
+@pytest.mark.long
 @in_loop
 async def test_a_replica_that_computes_no_further_is_killed(tmp_path):
     async with Opened(tmp_path, 1, patience=2.0) as (server,):

@@ -17,6 +17,7 @@ __all__ = ["cluster"]
 pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("ray")]
 
 
+@pytest.mark.long
 def test_a_pipeline_on_hosts_is_that_of_one_process(cluster: Any, tmp_path: Path) -> None:
     """Two hosts share the folder of contents, and leave nothing in it."""
     pytest.importorskip("sklearn")
