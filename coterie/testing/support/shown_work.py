@@ -7,7 +7,7 @@ from typing import Any
 
 from coterie.core.protocols.work import ShowsWork
 from coterie.core.types import Task
-from coterie.plugins.rewards.coach.told import brief_fault, work_fault
+from coterie.plugins.rewards.coach.from_environment import brief_fault, work_fault
 from coterie.testing.support.failure import guarded, require
 from coterie.testing.support.values import fingerprint
 

@@ -19,11 +19,12 @@ DUTIES = {
 
 def brief_of(problem: str, team: Sequence[str], executor_turns: int, programs: bool) -> Brief:
     """The problem, what each role is there for, and how often the executor acts."""
-    limits = f"at most {executor_turns} actions" if executor_turns > 1 else ""
+    often = executor_turns > 1 and "code_executor" in team
+    limits = {"code_executor": f"at most {executor_turns} actions"} if often else {}
     duties = {role: DUTIES[role] for role in team}
     if not programs and "code_executor" in duties:
         duties["code_executor"] = "go on from the solution, step by step"
-    return Brief(problem=problem, duties=duties, limits={"code_executor": limits} if limits else {})
+    return Brief(problem=problem, duties=duties, limits=limits)
 
 
 def work_of(role: str, info: Mapping[str, Any]) -> Work:

@@ -11,6 +11,7 @@ from coterie.core.protocols import ActionView, EpisodeView
 from coterie.core.protocols.reward import PlayedAction
 from coterie.core.protocols.work import Brief, ShowsWork, Work
 from coterie.core.types import Task, as_tuple
+from coterie.plugins.rewards.coach.from_environment import brief_from, work_from
 from coterie.plugins.rewards.coach.prompts import (
     ShownAction,
     ShownTask,
@@ -18,7 +19,6 @@ from coterie.plugins.rewards.coach.prompts import (
     reference,
     team_text,
 )
-from coterie.plugins.rewards.coach.told import told_brief, told_work
 
 log = logging.getLogger("coterie")
 
@@ -123,12 +123,12 @@ class Shown:
     def _work(self, role: str, info: Mapping[str, Any]) -> Work:
         if not self._tells:
             return Work()
-        return told_work(self.environment, role, info)
+        return work_from(self.environment, role, info)
 
     def _task(self, task: Task, last: bool, guidance: Mapping[str, str]) -> ShownTask:
         brief: Brief | None = None
         if self._tells:
-            brief = told_brief(self.environment, task, self._roles)
+            brief = brief_from(self.environment, task, self._roles)
         answer = self._reference(task) if self._shows(self.config.ground_truth, last) else None
         return ShownTask(team_text(self.order, brief, guidance), answer)
 

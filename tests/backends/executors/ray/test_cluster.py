@@ -410,10 +410,18 @@ def test_a_plugin_file_travels_and_its_errors_come_back(tmp_path, faulty):
 
 
 @pytest.mark.parametrize(
-    "how", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long), signal.SIGKILL]
+    ("how", "trainers"),
+    [
+        (signal.SIGINT, "in_turn"),
+        pytest.param(signal.SIGTERM, "in_turn", marks=pytest.mark.long),
+        (signal.SIGKILL, "in_turn"),
+        pytest.param(signal.SIGINT, "at_once", marks=pytest.mark.long),
+        pytest.param(signal.SIGKILL, "at_once", marks=pytest.mark.long),
+    ],
 )
-def test_nothing_is_left_of_a_run_that_ends(tmp_path, how):
+def test_nothing_is_left_of_a_run_that_ends(tmp_path, how, trainers):
     arguments = [MATRIX, "--with", "ray", "schedule.steps=100000", "--out", str(tmp_path / "run")]
+    arguments.append(f"cluster.updates={trainers}")
     mark = f"COTERIE_TEST_MARK={tmp_path}"
     run = subprocess.Popen(
         [sys.executable, "-m", "coterie", "run", *arguments],
@@ -422,7 +430,9 @@ def test_nothing_is_left_of_a_run_that_ends(tmp_path, how):
     )  # fmt: skip
     metrics = tmp_path / "run" / "metrics.jsonl"
     wait_for(lambda: metrics.exists() and metrics.stat().st_size > 0, 90)
-    assert sum("RolloutHost" in name or "EngineHost" in name for name in marked(mark)) == 3
+    there = marked(mark)
+    assert sum("RolloutHost" in name or "EngineHost" in name for name in there) == 3
+    assert any("TrainerHost" in name for name in there) == (trainers == "at_once")
     os.kill(run.pid, how)
     _, errors = run.communicate(timeout=60)
     if how != signal.SIGKILL:

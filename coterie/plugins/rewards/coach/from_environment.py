@@ -10,25 +10,25 @@ from coterie.core.plugins.origin import failure, origin_of, plugin_call
 from coterie.core.protocols.work import Brief, Work
 from coterie.core.types import Task
 
-Told = TypeVar("Told", Brief, Work)
+Part = TypeVar("Part", Brief, Work)
 
 
-def told_brief(environment: Any, task: Task, roles: Collection[str]) -> Brief:
+def brief_from(environment: Any, task: Task, roles: Collection[str]) -> Brief:
     """The environment's `brief` of a task.
 
     Raises:
         PluginError: it raised something, or gave no Brief of texts by roles of the team.
     """
-    return _told(environment, "brief", Brief, lambda brief: brief_fault(brief, roles), task)
+    return _returned(environment, "brief", Brief, lambda brief: brief_fault(brief, roles), task)
 
 
-def told_work(environment: Any, role: str, info: Mapping[str, Any]) -> Work:
+def work_from(environment: Any, role: str, info: Mapping[str, Any]) -> Work:
     """The environment's `work` of an action.
 
     Raises:
         PluginError: it raised something, or gave no Work of texts.
     """
-    return _told(environment, "work", Work, work_fault, role, info)
+    return _returned(environment, "work", Work, work_fault, role, info)
 
 
 def brief_fault(brief: Any, roles: Collection[str]) -> str:
@@ -64,18 +64,18 @@ def _texts(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value)
 
 
-def _told(
-    environment: Any, method: str, kind: type[Told], fault: Callable[[Any], str], *arguments: Any
-) -> Told:
+def _returned(
+    environment: Any, method: str, kind: type[Part], fault: Callable[[Any], str], *arguments: Any
+) -> Part:
     origin = origin_of(environment)
     try:
         with plugin_call(environment, method):
-            told = getattr(environment, method)(*arguments)
+            returned = getattr(environment, method)(*arguments)
     except PluginError:
         raise
     except Exception as error:  # a fault of it would be scored as one of the action
         raise PluginError(failure(environment, method, error), path=origin.path) from error
-    if wrong := fault(told):
+    if wrong := fault(returned):
         fix = f"return a coterie.{kind.__name__}, all of whose parts are texts"
         raise PluginError(f"{origin}: {method}: {wrong}", path=origin.path, fix=fix)
-    return told
+    return returned
