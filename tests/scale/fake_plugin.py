@@ -18,5 +18,6 @@ def with_fake_transfer(folder: Path) -> dict[str, str]:
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: fake-transfer\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[vllm.general_plugins]\nfake = fake_transfer:register\n")
-    path = os.pathsep.join([str(ROOT), str(folder)])
+    present = os.environ.get("PYTHONPATH", "")  # `make test-long` has the installed Coterie in it
+    path = os.pathsep.join([str(ROOT), str(folder), *filter(None, [present])])
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
