@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -24,3 +24,15 @@ class Tracker(Protocol):
         """Store the row of a step; `metrics` is the tracker's own copy."""
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class TracksEpisodes(Protocol):
+    """A tracker that also stores whole episodes of a step."""
+
+    @property
+    def log_episodes(self) -> int:
+        """How many episodes of a step it wants; 0: none."""
+
+    def track_episodes(self, step: int, actions: Sequence[Mapping[str, Any]]) -> None:
+        """Store the episodes of a step, one row an action, in the order in which they were played."""
