@@ -1,0 +1,84 @@
+"""How roles fail, read off the role tables of a run's recorded steps: a sentence a failure, with its rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from coterie.viewing.role_table import RoleInStep
+
+LEAST_ACTIONS = 4
+"""Steps in which a role acted less often say nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A way in which a role fails in a step."""
+
+    step: int
+    role: str
+    kind: str
+    """Name of the rule."""
+    value: float
+    """What the rule compares with its threshold."""
+    since: int
+    """The first recorded step of the unbroken series of steps, up to this one, in which the rule holds."""
+    text: str
+    """What fails, in a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """When a role fails: `value` reaches `threshold`."""
+
+    kind: str
+    threshold: float
+    value: Callable[[RoleInStep], float | None]
+    text: str
+    """With `{share}` in percent, `{value}` and the fields of the role's table."""
+    grown: float = 0.0
+    """Least factor by which the mean length has grown since the first recorded step; 0: any."""
+
+
+RULES = (
+    Rule("unparsed", 0.5, lambda of: of.unparsed,
+         "its parser could not read {share} of its answers (the first: {fault})"),
+    Rule("empty", 0.3, lambda of: of.empty, "{share} of its answers have no text"),
+    Rule("cut", 0.5, lambda of: of.cut, "max_new_tokens cut off {share} of its answers"),
+    Rule("missing", 0.2, lambda of: of.missing,
+         "{share} of its actions have no reward, since a score is missing"),
+    Rule("repeats", 0.5, lambda of: of.repeats,
+         "{share} of its committed actions repeat the last answer of another role"),
+    Rule("length", 0.8, lambda of: of.length_reward, "its reward grows with the length of its answers "
+         "(rank correlation {value}), and they have grown to {tokens} tokens", grown=1.5),
+)  # fmt: skip
+"""In the order in which they are shown."""
+
+
+def findings(tables: Sequence[Sequence[RoleInStep]]) -> list[Finding]:
+    """What fails in each recorded step, in the order of steps, roles and rules.
+
+    Args:
+        tables: of the recorded steps, in order (`roles_in_step`).
+    """
+    first_tokens: dict[str, float] = {}
+    since: dict[tuple[str, str], int] = {}
+    result: list[Finding] = []
+    for table in tables:
+        for role in table:
+            if role.actions < LEAST_ACTIONS:
+                continue
+            if role.tokens is not None:
+                first_tokens.setdefault(role.role, role.tokens)
+            for rule in RULES:
+                place, value = (role.role, rule.kind), rule.value(role)
+                grown = (role.tokens or 0.0) >= rule.grown * first_tokens.get(role.role, 0.0)
+                if value is None or value < rule.threshold or not grown:
+                    since.pop(place, None)
+                    continue
+                begin = since.setdefault(place, role.step)
+                text = rule.text.format(
+                    share=f"{value:.0%}", value=f"{value:.2f}", tokens=f"{role.tokens:.0f}", fault=role.fault
+                )
+                result.append(Finding(role.step, role.role, rule.kind, value, begin, text))
+    return result
