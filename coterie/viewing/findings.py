@@ -44,7 +44,7 @@ RULES = (
     Rule("unparsed", 0.5, lambda of: of.unparsed,
          "its parser could not read {share} of its answers (the first: {fault})"),
     Rule("empty", 0.3, lambda of: of.empty, "{share} of its answers have no text"),
-    Rule("cut", 0.5, lambda of: of.cut, "max_new_tokens cut off {share} of its answers"),
+    Rule("finish_length", 0.5, lambda of: of.finish_length, "max_new_tokens cut off {share} of its answers"),
     Rule("missing", 0.2, lambda of: of.missing,
          "{share} of its actions have no reward, since a score is missing"),
     Rule("repeats", 0.5, lambda of: of.repeats,

@@ -35,7 +35,7 @@ class RoleInStep:
     unparsed: float
     """Share that its parser could not read."""
     empty: float
-    cut: float
+    finish_length: float
     """Share that `max_new_tokens` cut off."""
     repeats: float | None
     """Share of the committed actions that repeat the last action of another role."""
@@ -89,7 +89,9 @@ def _role(
         missing=_share(len(rows) - len(rewarded), rows),
         unparsed=_share(len(faults), rows),
         empty=_share(sum(not row["completion"].strip() for row in rows), rows),
-        cut=_share(sum(bool(r["calls"]) and r["calls"][-1]["finish"] == "length" for r in rows), rows),
+        finish_length=_share(
+            sum(bool(r["calls"]) and r["calls"][-1]["finish"] == "length" for r in rows), rows
+        ),
         repeats=_mean(map(float, committed.values())),
         distinct=_mean(len(set(group)) / len(group) for group in texts),
         length_reward=_correlation(

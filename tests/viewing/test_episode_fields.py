@@ -28,7 +28,12 @@ def test_fields_of_the_toy_are_those_by_hand():
     assert fields["score.team.progress"] == math.fsum([1 / 3, 1.0]) / 2 and fields["score.coder.tests"] == 1.0
     assert fields["score.planner.format"] is None
     assert (fields["faults"], fields["faults.coder"], fields["faults.planner"]) == (1, 1, 0)
-    assert (fields["cut"], fields["cut.planner"], fields["empty"], fields["lost"]) == (1, 1, 0, 0)
+    assert (fields["finish_length"], fields["finish_length.planner"], fields["empty"], fields["lost"]) == (
+        1,
+        1,
+        0,
+        0,
+    )
     assert (fields["tokens"], fields["tokens.planner"], fields["tokens.coder"]) == (5 + 3 + 2, 7, 3)
     assert (
         fields["advantage.coder"] == 1.0 and fields["advantage.planner"] is None and fields["return"] is None
@@ -47,7 +52,7 @@ def branch(text):
     return {"completion": text, "branch": 0}
 
 
-class Played:
+class Acted:
     def __init__(self, role, text, node):
         self.role, self.branch, self.node = role, branch(text), node
 
@@ -55,14 +60,12 @@ class Played:
 def test_an_action_repeats_the_last_other_role_that_it_could_see():
     first, second, third = object(), object(), object()
     actions = [
-        Played("planner", "go  left", first),
-        Played("executor", "go left\n", second),  # repeats
-        Played("planner", "go left", third),  # repeats the executor
-        Played(
-            "executor", "go left", third
-        ),  # at the same time; before it stands its own, then the planner's
-        Played("executor", "", object()),
+        Acted("planner", "go  left", first),
+        Acted("executor", "go left\n", second),  # repeats
+        Acted("planner", "go left", third),  # repeats the executor
+        Acted("executor", "go left", third),  # at the same time; before it stands its own, then the planner's
+        Acted("executor", "", object()),
     ]
     assert list(repeats_of(actions)) == [actions[1], actions[2], actions[3]]
-    together = [Played("row", "a", first), Played("column", "a", first)]
+    together = [Acted("row", "a", first), Acted("column", "a", first)]
     assert list(repeats_of(together)) == []

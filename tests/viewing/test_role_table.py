@@ -16,7 +16,7 @@ def test_the_toys_roles_by_hand():
     assert (planner.role, planner.step, planner.actions) == ("planner", 4, 3)
     # Joint 0 pays .5 * 1 + 2 * .25, the second node 2 * 1; branch 1 has a missing score.
     assert planner.reward == (1.0 + 2.0) / 2 and planner.missing == pytest.approx(1 / 3)
-    assert planner.tokens == (4 + 5 + 2) / 3 and planner.cut == pytest.approx(1 / 3)
+    assert planner.tokens == (4 + 5 + 2) / 3 and planner.finish_length == pytest.approx(1 / 3)
     assert (coder.actions, coder.unparsed, coder.empty, coder.fault) == (2, 0.5, 0.5, "unparsable")
     assert coder.advantage == 1.0 and coder.distinct == 1.0 and coder.length_reward is None
 
