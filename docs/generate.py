@@ -169,6 +169,32 @@ def dsbench_table() -> str:
     return "\n".join(rows)
 
 
+def names_table() -> str:
+    """Every metric, by group, with its unit, range and the rows that have it."""
+    from coterie.viewing.metric_names import GROUPS
+
+    parts = []
+    for title, group in GROUPS.items():
+        parts += [
+            f"## {title}",
+            "",
+            "| metric | unit | range | meaning | better | where |",
+            "|---|---|---|---|---|---|",
+        ]
+        for metric in group:
+            star = " ★" if metric.first else ""
+            cells = (
+                metric.unit,
+                metric.range,
+                metric.meaning,
+                metric.better or "–",
+                metric.when or "every run",
+            )
+            parts.append(f"| `{metric.pattern}`{star} | {' | '.join(map(_cell, cells))} |")
+        parts.append("")
+    return "\n".join(parts).strip()
+
+
 SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Runs from Python", ("coterie.api", "coterie.recipes")),
     (
@@ -251,6 +277,7 @@ PARTS: dict[str, tuple[tuple[str, Callable[[], str]], ...]] = {
     "public_names.md": (("public", public_table),),
     "recipes.md": (("overlays", overlays_table),),
     "chat_models.md": (("vendors", vendors_table),),
+    "metrics.md": (("names", names_table),),
     "data_science.md": (("metrics", metrics_table), ("dsbench", dsbench_table)),
 }
 """Page -> its generated parts, by name."""
