@@ -1,0 +1,324 @@
+"""Curves of metrics: of one run, and of the runs of one configuration with several seeds.
+
+Values are exactly those of `metrics.jsonl`. A value that is missing there is a gap (NaN), and nothing is
+smoothed unless somebody asks.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.api.rows import read_metrics, tokens_so_far
+from coterie.api.run_record import RECORD
+from coterie.core.config import flatten
+from coterie.core.errors import RunFolderError, UserError
+from coterie.core.storage.run_folder import RunFolder
+from coterie.recipes import read_yaml
+from coterie.stats import clustered_bootstrap
+from coterie.viewing.metric_names import described
+
+log = logging.getLogger("coterie")
+
+Floats = npt.NDArray[np.float64]
+By = Literal["step", "tokens"]
+
+SAME = (
+    *("seed", "name", "summary"),
+    *("schedule.steps", "schedule.epochs", "schedule.tokens", "schedule.stop_after"),
+    *("schedule.record_every", "schedule.evaluate_every", "schedule.checkpoint_every"),
+    *("schedule.keep_checkpoints", "trackers", "trackers.*"),
+)
+"""Patterns of settings in which the runs of one configuration may differ: the seed, names, the length of a
+run and its reports. They decide nothing that a step learns."""
+BUDGET = "schedule.tokens"
+"""Counts where a learning rate decays over it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRows:
+    """The rows of a run, and what its configuration says."""
+
+    path: Path
+    settings: Mapping[str, Any]
+    """By dotted path; those of `resolved.yaml`, or of `config.yaml` where there is none."""
+    rows: Sequence[Mapping[str, Any]]
+
+    @property
+    def seed(self) -> int:
+        return int(self.settings.get("seed", 0))
+
+    @property
+    def names(self) -> list[str]:
+        """The metrics that a row has, in the order in which they come."""
+        return list(dict.fromkeys(name for row in self.rows for name in row if name != "step"))
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One metric of one run. All arrays have one entry a row."""
+
+    steps: npt.NDArray[np.int64]
+    tokens: Floats
+    """Generated in training up to the step."""
+    values: Floats
+    """NaN: the row has none."""
+    named: npt.NDArray[np.bool_]
+    """Whether the row has the metric at all: a gap where it is there without a value."""
+    low: Floats
+    high: Floats
+    """Bounds of the value's own 95 % interval, such as those of `eval/success`; NaN where it has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One metric of the runs of one configuration, at the steps whose rows have it."""
+
+    metric: str
+    x: Floats
+    """Steps, or tokens (of several runs their mean at the step)."""
+    values: Floats
+    """Of several runs, the mean of those that have a value at the step; NaN: none has, which is a gap."""
+    low: Floats
+    high: Floats
+    """Bounds of a 95 % interval; NaN where there is none."""
+    seeds: int
+    """Runs that it is over."""
+    interval: str
+    """What the bounds are of: `over 3 seeds`, `over tasks`; empty: there are none."""
+    left_out: int = 0
+    """Last steps that not every run has reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """Runs that differ in their seed alone."""
+
+    runs: Sequence[RunRows]
+    differs: Mapping[str, Any] = field(default_factory=dict)
+    """The settings in which it differs from the other configurations, by dotted path."""
+
+    @property
+    def label(self) -> str:
+        """What tells it from the others, in a legend."""
+        if not self.differs:
+            first = self.runs[0]
+            return str(first.settings.get("name") or first.path.name)
+        parts = [f"{_short(path, self.differs)}={_text(value)}" for path, value in self.differs.items()]
+        more = f" and {len(parts) - 3} more" if len(parts) > 3 else ""
+        return ", ".join(parts[:3]) + more
+
+
+def read_run(path: Path) -> RunRows:
+    """Read a run's rows and settings; a run without a row yet has none.
+
+    Raises:
+        RunFolderError: it is no run folder, or can't be read.
+    """
+    try:
+        folder = RunFolder.open(path)
+        rows = read_metrics(folder.metrics) if folder.metrics.is_file() else []
+        record = read_yaml(path / RECORD) if (path / RECORD).is_file() else {}
+        settings = dict(flatten(record.get("settings") or read_yaml(folder.config)))
+        settings["name"] = read_yaml(folder.config).get("name")
+    except OSError as error:
+        fix = "ask the run's owner to let you read the folder, or copy it"
+        raise RunFolderError(f"{path} can't be read", why=str(error), fix=fix) from error
+    return RunRows(path, settings, rows)
+
+
+def run_folders(path: Path) -> list[Path]:
+    """The folder itself if it is a run, else the runs in it, such as those of `coterie run --seeds`.
+
+    Raises:
+        RunFolderError: the folder can't be read.
+    """
+    try:
+        if not path.is_dir():
+            return []
+        if (path / "config.yaml").is_file():
+            return [path]
+        return sorted(config.parent for config in path.glob("*/config.yaml"))
+    except OSError as error:
+        fix = "ask the run's owner to let you read the folder, or copy it"
+        raise RunFolderError(f"{path} can't be read", why=str(error), fix=fix) from error
+
+
+def configurations(runs: Sequence[RunRows]) -> list[Configuration]:
+    """The runs by configuration, in the order of the runs; those of one configuration by seed."""
+    groups: dict[str, list[RunRows]] = {}
+    for run in runs:
+        kept = {path: value for path, value in run.settings.items() if _counts(path, run.settings)}
+        groups.setdefault(json.dumps(kept, sort_keys=True, default=str), []).append(run)
+    several = [sorted(group, key=lambda run: run.seed) for group in groups.values()]
+    for group in several:
+        seeds = [run.seed for run in group]
+        for run in group:
+            if seeds.count(run.seed) > 1:
+                log.warning("%s: another run has its configuration and its seed, %d", run.path, run.seed)
+    paths = dict.fromkeys(path for group in several for path in group[0].settings)
+    differing = [path for path in paths if len({_key(group[0], path) for group in several}) > 1]
+    return [
+        Configuration(
+            group,
+            {path: group[0].settings.get(path) for path in differing if _counts(path, group[0].settings)},
+        )
+        for group in several
+    ]
+
+
+def _counts(path: str, settings: Mapping[str, Any]) -> bool:
+    """Whether a setting tells configurations apart."""
+    if path == BUDGET and any(
+        name.endswith(".optimizer.horizon") and value == "budget" for name, value in settings.items()
+    ):
+        return True
+    return not any(fnmatchcase(path, pattern) for pattern in SAME)
+
+
+def _key(run: RunRows, path: str) -> str:
+    return json.dumps(run.settings.get(path), sort_keys=True, default=str)
+
+
+def _short(path: str, among: Iterable[str]) -> str:
+    """The end of a dotted path that no other one has."""
+    parts = path.split(".")
+    for count in range(1, len(parts)):
+        end = ".".join(parts[-count:])
+        if sum(other == end or other.endswith(f".{end}") for other in among) == 1 and end != "type":
+            return end
+    return path
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    text = "none" if value is None else str(value)
+    return text if len(text) <= 24 else f"{text[:21]}..."
+
+
+def series(rows: Sequence[Mapping[str, Any]], metric: str) -> Series:
+    """A metric in the rows of a run, with the interval that a row has of it (`<metric>_ci95`)."""
+    steps = np.array([row["step"] for row in rows], dtype=np.int64)
+    bounds = [row.get(f"{metric}_ci95") or (None, None) for row in rows]
+    return Series(
+        steps,
+        np.array(tokens_so_far(rows), dtype=np.float64),
+        np.array([_number(row.get(metric)) for row in rows], dtype=np.float64),
+        np.array([metric in row for row in rows], dtype=bool),
+        np.array([_number(low) for low, _ in bounds], dtype=np.float64),
+        np.array([_number(high) for _, high in bounds], dtype=np.float64),
+    )
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, (int, float)) else math.nan
+
+
+def smoothed(values: Floats, window: int) -> Floats:
+    """The mean of `window` entries around each one, those that are gaps left out; a gap stays a gap.
+
+    An even window reaches one entry further back than ahead. At the ends the window is shorter.
+    """
+    if window <= 1:
+        return values
+    before, after = window // 2, (window - 1) // 2
+    means = np.full_like(values, math.nan)
+    for at in np.flatnonzero(~np.isnan(values)):
+        near = values[max(0, at - before) : at + after + 1]
+        means[at] = near[~np.isnan(near)].mean()
+    return means
+
+
+def curve(runs: Sequence[RunRows], metric: str, by: By = "step", smooth: int = 1) -> Curve:
+    """The curve of a metric over the runs of one configuration.
+
+    Of one run: its values, with the intervals that its rows have. Of several: at each step the mean over the
+    runs that have a value, with a 95 % interval over runs, since the seed is the unit: Student's t, from 6
+    runs on the bootstrap of `coterie.stats.clustered_bootstrap`, within the metric's range. The curve ends
+    where the shortest run does; otherwise its last part would be of other seeds than its first.
+
+    Args:
+        smooth: steps of the moving average of each run's values; 1: none.
+    """
+    every = [series(run.rows, metric) for run in runs]
+    if len(every) == 1:
+        return _single(every[0], metric, by, smooth)
+    ends = [int(each.steps[-1]) if len(each.steps) else 0 for each in every]
+    values = [smoothed(each.values, smooth) for each in every]
+    by_step: list[dict[int, tuple[float, float]]] = []
+    for each, of_run in zip(every, values, strict=True):
+        cells = zip(of_run.tolist(), each.tokens.tolist(), strict=True)
+        named = zip(each.steps.tolist(), cells, each.named.tolist(), strict=True)
+        by_step.append({step: cell for step, cell, is_named in named if is_named and step <= min(ends)})
+    steps = sorted({step for of in by_step for step in of})
+    points = np.array([_point(step, by_step, metric, by) for step in steps], dtype=np.float64).reshape(-1, 4)
+    interval = "" if np.isnan(points[:, 2]).all() else f"over {len(runs)} seeds"
+    x, mean, low, high = points.T
+    return Curve(metric, x, mean, low, high, len(runs), interval, max(ends) - min(ends))
+
+
+def _single(run: Series, metric: str, by: By, smooth: int) -> Curve:
+    """The curve of one run. A moving average has no interval: its rows' are of single values."""
+    x = run.tokens if by == "tokens" else run.steps.astype(np.float64)
+    nothing = np.full_like(run.values, math.nan)
+    low, high = (nothing, nothing) if smooth > 1 else (run.low, run.high)
+    interval = "" if np.isnan(low).all() else "over tasks"
+    x, values, low, high = (part[run.named] for part in (x, smoothed(run.values, smooth), low, high))
+    return Curve(metric, x, values, low, high, 1, interval)
+
+
+def _point(
+    step: int, by_step: Sequence[Mapping[int, tuple[float, float]]], metric: str, by: By
+) -> tuple[float, float, float, float]:
+    """(x, mean, low, high) of a step; NaN: no run has a value, or too few for an interval."""
+    cells = [of[step] for of in by_step if step in of]
+    x = float(step) if by == "step" else math.fsum(tokens for _, tokens in cells) / len(cells)
+    there = [cell for cell in cells if not math.isnan(cell[0])]
+    if not there:
+        return x, math.nan, math.nan, math.nan
+    interval = clustered_bootstrap({str(n): [value] for n, (value, _) in enumerate(there)}, share=False)
+    if math.isnan(interval.lo):
+        return x, interval.mean, math.nan, math.nan
+    known = described(metric)
+    low, high = (min(max(bound, known.low), known.high) for bound in (interval.lo, interval.hi))
+    return x, interval.mean, low, high
+
+
+def expand(patterns: Sequence[str], names: Iterable[str]) -> list[str]:
+    """The metrics that names and wildcards such as `reward/*` stand for, in the order of the patterns.
+
+    Raises:
+        UserError: no metric has such a name; the message has the nearest ones.
+    """
+    known = [name for name in names if not name.endswith("_ci95")]
+    chosen: dict[str, None] = {}
+    for pattern in patterns:
+        found = [pattern] if pattern in known else [name for name in known if fnmatchcase(name, pattern)]
+        if not found:
+            raise unknown_metric(pattern, known)
+        chosen.update(dict.fromkeys(found))
+    return list(chosen)
+
+
+def unknown_metric(name: str, known: Sequence[str]) -> UserError:
+    """The error about a metric that no row has, with the nearest names."""
+    import difflib
+
+    near = difflib.get_close_matches(name, known, 4, 0.5)
+    near += [other for other in known if name.strip("*").rstrip("/") in other and other not in near][
+        : 6 - len(near)
+    ]
+    listed = ", ".join(near) if near else ", ".join(known[:8])
+    fix = f"did you mean {listed}?" if near else f"metrics are, for example, {listed}" if known else ""
+    why = "no row of these runs has it" if known else "these runs have no row yet"
+    return UserError(f"there is no metric '{name}'", why=why, fix=fix or "wait for the first step")
