@@ -6,28 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from coterie.api.figures import BLUE, ORANGE, new_figure, plain, require_matplotlib, save
 from coterie.api.rows import tokens_so_far
-from coterie.core.errors import MissingExtra
-from coterie.core.storage.atomic import written
 
 Interval = Mapping[str, Any]
 """`{"mean", "ci95": [lo, hi], "n"}`"""
 
-BLUE, ORANGE, GREY = "#2563a8", "#d9822b", "#5c6670"
 SMOOTH = 3
 """Steps on each side over which the drawn reward is averaged; the raw curve stays visible behind it."""
-
-
-def require_matplotlib() -> None:
-    """Fail early where matplotlib is missing, before minutes are spent on training.
-
-    Raises:
-        MissingExtra: matplotlib is not installed.
-    """
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise MissingExtra("matplotlib", "torch", needed_by="the learning curve") from error
 
 
 def draw(
@@ -43,27 +29,17 @@ def draw(
         rows: the rows of `metrics.jsonl`.
         before, after: {"success": interval, "success_greedy": interval} on test, before and after training.
     """
-    require_matplotlib()
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
+    require_matplotlib("the learning curve")
     tokens = [total / 1000 for total in tokens_so_far(rows)]
-    figure = Figure(figsize=(7.2, 5.4), layout="constrained")
-    FigureCanvasAgg(figure)  # pyplot would choose a window system and keep the figure
+    figure = new_figure(7.2, 5.4)
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[2.2, 1])
     _success(top, rows, tokens, before, after)
     _reward(bottom, rows, tokens)
     top.set_title(title, loc="left", fontsize=11, fontweight="bold")
     bottom.set_xlabel("generated tokens (thousands)")
     for axes in (top, bottom):
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(axis="y", color="#e3e6ea", linewidth=0.8)
-        axes.set_axisbelow(True)
-        axes.tick_params(colors=GREY)
-    with written(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=150)
-    return path
+        plain(axes)
+    return save(figure, path)
 
 
 def _success(

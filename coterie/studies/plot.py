@@ -6,23 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from coterie.core.errors import MissingExtra
-from coterie.core.storage.atomic import written
+from coterie.api.figures import BLUE, GREY, ORANGE, new_figure, plain, require_matplotlib, save
 from coterie.studies.graph import Plan
-
-BLUE, ORANGE, GREY = "#2563a8", "#d9822b", "#5c6670"
-
-
-def require_matplotlib() -> None:
-    """Check that matplotlib can be imported.
-
-    Raises:
-        MissingExtra: matplotlib is not installed.
-    """
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise MissingExtra("matplotlib", "torch", needed_by="the plot") from error
 
 
 def draw(path: Path, table: Mapping[str, Any], plan: Plan) -> Path:
@@ -31,13 +16,9 @@ def draw(path: Path, table: Mapping[str, Any], plan: Plan) -> Path:
     Raises:
         MissingExtra: matplotlib is not installed.
     """
-    require_matplotlib()
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
+    require_matplotlib("the plot")
     columns = table["columns"]
-    figure = Figure(figsize=(max(6.4, 4.6 * len(columns)), 4.8), layout="constrained")
-    FigureCanvasAgg(figure)  # not pyplot, which chooses a window system and keeps the figure
+    figure = new_figure(max(6.4, 4.6 * len(columns)), 4.8)
     panels = figure.subplots(1, len(columns), squeeze=False)[0]
     analysis = plan.study.analysis
     for axes, column in zip(panels, columns.values(), strict=True):
@@ -46,11 +27,8 @@ def draw(path: Path, table: Mapping[str, Any], plan: Plan) -> Path:
             analysis.draw(axes, curves, column["title"])
         else:
             _bars(axes, column)
-        axes.spines[["top"]].set_visible(False)
-        axes.tick_params(colors=GREY)
-    with written(path):
-        figure.savefig(path, dpi=150)
-    return path
+        plain(axes, right=True)
+    return save(figure, path)
 
 
 def _bars(axes: Any, column: Mapping[str, Any]) -> None:
@@ -74,8 +52,6 @@ def _bars(axes: Any, column: Mapping[str, Any]) -> None:
     axes.set_ylim(-2, 102)
     axes.set_ylabel("success, %")
     axes.set_title(column["title"], loc="left", fontsize=11, fontweight="bold")
-    axes.grid(axis="y", color="#e3e6ea", linewidth=0.8)
-    axes.set_axisbelow(True)
     axes.legend(frameon=False, fontsize=8)
 
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import click
 
+from coterie.api.figures import require_matplotlib
 from coterie.cli.errors import INTERRUPTED
 from coterie.cli.interrupt import Interruption, interruptible
-from coterie.cli.learning_curve import draw, require_matplotlib
+from coterie.cli.learning_curve import draw
 from coterie.cli.options import verbose_option
 from coterie.cli.output import duration, interval
 from coterie.cli.progress import progress
@@ -43,7 +44,7 @@ def command(seed: int, out: Path | None) -> None:
     from coterie.api.rows import read_metrics
     from coterie.core.storage.run_folder import RunFolder
 
-    require_matplotlib()
+    require_matplotlib("the learning curve")
     with interruptible() as interrupt:
         click.echo("making the model and its warm start")
         folder, start_seconds = _start(seed, out)
