@@ -3,41 +3,51 @@
 from __future__ import annotations
 
 import copy
-import logging
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from coterie.core.plugins.origin import failure
-from coterie.core.protocols import Tracker
+from coterie.core.protocols import Tracker, TracksEpisodes
 from coterie.core.storage.jsonl import MetricsLog
 from coterie.core.storage.run_folder import RunFolder
+from coterie.core.training.tracker_thread import TrackerThread
 
-log = logging.getLogger("coterie")
+CLOSE_SECONDS = 15.0
+"""How long the end of a run waits for all trackers together."""
+Rows = Sequence[Mapping[str, Any]]
 
 
 @dataclass(slots=True)
 class MetricsWriter:
     """Writes the row of each step to `metrics.jsonl`, and hands every tracker a copy.
 
-    A tracker that raises is told once, and called again only to close it. The run goes on.
+    Each tracker is called in a thread of its own (`tracker_thread.py`); no step waits for one.
     """
 
     trackers: Mapping[str, Tracker]
     _log: MetricsLog | None = None
-    _failed: set[str] = field(default_factory=set)
-    """Names of the trackers that raised."""
+    _threads: dict[str, TrackerThread] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._threads = {name: TrackerThread(tracker) for name, tracker in self.trackers.items()}
 
     def open(self, folder: RunFolder, step: int) -> None:
         """Open the metrics of a run that stands at a step."""
         self._log = MetricsLog(folder.metrics)
-        self._each("open", step, lambda tracker: tracker.open(folder.path))
+        self._each("open", step, lambda: folder.path)
 
     def truncate_after(self, step: int) -> None:
         """Remove the rows of later steps, which a resumed run writes again."""
         if self._log is not None:
             self._log.truncate_after(step)
-        self._each("truncate", step, lambda tracker: tracker.truncate(step))
+        self._each("truncate", step, lambda: step)
+
+    @property
+    def lost(self) -> dict[str, int]:
+        """Rows that trackers have lost since the run was opened, by the name of a metric."""
+        counted = {f"machine/trackers/{name}/lost": thread.lost for name, thread in self._threads.items()}
+        return {name: number for name, number in counted.items() if number}
 
     def write(self, step: int, row: Mapping[str, Any]) -> None:
         """Store the row of a step; without a run folder only the trackers have it.
@@ -47,22 +57,24 @@ class MetricsWriter:
         """
         if self._log is not None:
             self._log.append(step, row)
-        self._each("track", step, lambda tracker: tracker.track(step, copy.deepcopy(row)))
+        self._each("track", step, lambda: step, lambda: copy.deepcopy(row))
+
+    def episodes(self, step: int, rows: Callable[[int], Rows]) -> None:
+        """Hand each tracker that stores episodes those of a step; `rows` makes as many as one asks for."""
+        for thread in self._threads.values():
+            tracker = thread.tracker
+            if isinstance(tracker, TracksEpisodes) and tracker.log_episodes > 0:
+                thread.put("track_episodes", step, step, rows(tracker.log_episodes))
 
     def close(self, step: int) -> None:
-        """Close the file and all trackers."""
+        """Close the file and all trackers, which have `CLOSE_SECONDS` together."""
         if self._log is not None:
             self._log.close()
-        self._each("close", step, lambda tracker: tracker.close())
+        self._each("close", step)
+        deadline = time.monotonic() + CLOSE_SECONDS
+        for thread in self._threads.values():
+            thread.end(deadline)
 
-    def _each(self, method: str, step: int, call: Callable[[Tracker], None]) -> None:
-        for name, tracker in self.trackers.items():
-            if name in self._failed and method != "close":
-                continue
-            try:
-                call(tracker)
-            except (Exception, SystemExit) as error:  # a library may call sys.exit
-                if name not in self._failed:
-                    text = "step %d: %s; this tracker receives nothing more, and metrics.jsonl has all rows"
-                    log.warning(text, step, failure(tracker, method, error))
-                self._failed.add(name)
+    def _each(self, method: str, step: int, *arguments: Callable[[], Any]) -> None:
+        for thread in self._threads.values():
+            thread.put(method, step, *(make() for make in arguments))

@@ -128,9 +128,8 @@ class Run(StepsInPlay):
         }
 
     def record(self, step: int, batch: Batch, state: Any, credit: Credit) -> None:
-        """Record the rollouts, and the estimator's `state` before the step, where the schedule says so."""
-        every = self.config.schedule.record_every
-        if self.recorder is not None and every and step % every == 0:
+        """Record the rollouts, and the estimator's `state` before the step."""
+        if self.recorder is not None:
             self.recorder(step, batch, state, credit)
 
     def metrics(
@@ -166,6 +165,7 @@ class Run(StepsInPlay):
         """
         waited = {"time/engine_waited": self.engine_client.idle_time.take()} if self.ahead else {}
         row = {**row, **waited, **(self.watch(step, row) if self.watch is not None else {})}
+        row |= self.metrics_writer.lost
         self.state.step, self.state.tokens = step, row["tokens/total"]
         if self.curriculum is not None and self.state.curriculum is not None:
             level = self.pin(step).level

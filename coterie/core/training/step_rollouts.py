@@ -15,7 +15,7 @@ Progress = Callable[[int, int, Mapping[str, Any]], None]
 """Called after each step with the steps done, the steps expected (`End.expected`) and the step's metrics."""
 
 Recorder = Callable[[int, Batch, Any, Credit], None]
-"""Writes the rollouts of a step: (step, the estimator's batch, its state before the step, credit)."""
+"""Takes the rollouts of every step: (step, the estimator's batch, its state before the step, credit)."""
 
 Watch = Callable[[int, Mapping[str, Any]], Mapping[str, Any]]
 """Reads a step's metrics before they are stored; returns what it adds to them."""
