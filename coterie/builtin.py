@@ -215,6 +215,10 @@ def register_data_sources(register: Register) -> None:
 @hookimpl
 def register_trackers(register: Register) -> None:
     register("jsonl", "coterie.backends.trackers.jsonl:JsonlTracker")
+    register("mlflow", "coterie.backends.trackers.mlflow:MlflowTracker")
+    register("tensorboard", "coterie.backends.trackers.tensorboard:TensorBoardTracker")
+    register("wandb", "coterie.backends.trackers.wandb:WandbTracker")
+    register("weave", "coterie.backends.trackers.weave:WeaveTracker")
 
 
 @hookimpl

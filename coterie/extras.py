@@ -23,5 +23,11 @@ EXTRA_OF: dict[str, str] = {
     "vllm": "vllm",
     "deepspeed": "deepspeed",
     "ray": "ray",
+    "tensorboard": "tensorboard",
+    "wandb": "wandb",
+    "mlflow": "mlflow",
+    "sqlalchemy": "mlflow",
+    "alembic": "mlflow",
+    "weave": "weave",
 }
 """Which extra brings an optional package."""

@@ -28,7 +28,7 @@ BROUGHT = {
     "sympy": "latex2sympy2_extended",
 }
 """Imported packages that another one brings."""
-NAMES = {"google_genai": "google", "scikit_learn": "sklearn"}
+NAMES = {"google_genai": "google", "scikit_learn": "sklearn", "mlflow_skinny": "mlflow"}
 """Distributions that are imported by another name."""
 KIT = {"pytest"}
 """What the conformance kit's fixtures import: they run in a plugin author's tests."""
@@ -137,7 +137,7 @@ def test_nothing_names_an_extra_that_is_gone():
 
 
 @pytest.mark.parametrize(
-    "setting", ["engine=sglang", "trackers={mine: {type: wandb}}", "executor=slurm", "trainer=megatron"]
+    "setting", ["engine=sglang", "trackers={mine: {type: comet}}", "executor=slurm", "trainer=megatron"]
 )
 def test_a_plugin_that_nobody_built_is_unknown_and_names_no_extra(setting: str):
     from tests.cli.support import coterie

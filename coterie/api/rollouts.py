@@ -24,7 +24,6 @@ from coterie.core.rollout.rewards import branch_rewards, joint_reward
 from coterie.core.storage.atomic import write_atomic, written
 from coterie.core.storage.jsonl import to_json
 from coterie.core.storage.run_folder import RunFolder
-from coterie.core.training.step_rollouts import Recorder
 from coterie.core.types import (
     TEAM,
     Annotations,
@@ -275,7 +274,7 @@ def step_row(step: int, reward_weights: RewardWeights, state: Any) -> dict[str, 
     }
 
 
-def rollout_recorder(folder: RunFolder) -> Recorder:
+def rollout_recorder(folder: RunFolder) -> Callable[[int, Batch, Any, Credit], None]:
     """Write the rollouts of a run's steps to its folder."""
 
     def record(step: int, batch: Batch, state: Any, credit: Credit) -> None:

@@ -17,8 +17,8 @@ from coterie.api.cost import warn_of_tasks
 from coterie.api.discarded import Discarded
 from coterie.api.least import acceptable, check_size, check_trees, warn_of_size, warn_of_trees
 from coterie.api.open_run import open_run, to_its_end
+from coterie.api.recording import step_recorder
 from coterie.api.resume import Resumption, resumption
-from coterie.api.rollouts import rollout_recorder
 from coterie.api.rows import read_metrics
 from coterie.api.run_files import check_out, claimed, new_run, resumable
 from coterie.api.run_record import RunRecord
@@ -111,7 +111,7 @@ def train(
         claim = claimed(RunFolder.open(folder))
     with claim as run_folder:
         store = CheckpointStore(run_folder.checkpoints, run.config.schedule.keep_checkpoints)
-        run = replace(run, folder=run_folder, store=store, recorder=rollout_recorder(run_folder),
+        run = replace(run, folder=run_folder, store=store, recorder=step_recorder(run_folder, run.config),
                       progress=progress, interrupt=interrupt, facts=record.facts)  # fmt: skip
         with resumable(run_folder, store), logs.kept_in(run_folder.logs):
             return to_its_end(_train(run, store, resumed))

@@ -11,9 +11,9 @@ from typing import Any, Protocol, runtime_checkable
 class Tracker(Protocol):
     """Stores the metrics of every step.
 
-    Its methods are called one after the other in a thread of the tracker's own. What one raises is told once; after
-    a failure of `open` or `truncate`, or three of `track` in a row, it receives nothing more. The run goes on, and
-    waits for no call but `close`, and for that some seconds.
+    Its methods are called one after the other in a thread of its own. What one raises is told once; after a
+    failure of `open` or `truncate`, or three of `track` in a row, the tracker receives nothing more. The run
+    goes on, and waits for no call but `close`, and for that some seconds.
     """
 
     def open(self, folder: Path) -> None:

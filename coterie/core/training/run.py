@@ -128,9 +128,9 @@ class Run(StepsInPlay):
         }
 
     def record(self, step: int, batch: Batch, state: Any, credit: Credit) -> None:
-        """Record the rollouts, and the estimator's `state` before the step."""
+        """Record the rollouts, with the estimator's `state` before the step."""
         if self.recorder is not None:
-            self.recorder(step, batch, state, credit)
+            self.recorder(step, batch, state, credit, self.metrics_writer)
 
     def metrics(
         self, step: int, rollouts: StepRollouts, scores: Scores, credit: Credit, updated: Mapping[str, Any]

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coterie.core.protocols import Batch, Rollout
+from coterie.core.training.metrics_writer import MetricsWriter
 from coterie.core.types import Credit, Tree
 
 Progress = Callable[[int, int, Mapping[str, Any]], None]
 """Called after each step with the steps done, the steps expected (`End.expected`) and the step's metrics."""
 
-Recorder = Callable[[int, Batch, Any, Credit], None]
-"""Takes the rollouts of every step: (step, the estimator's batch, its state before the step, credit)."""
+Recorder = Callable[[int, Batch, Any, Credit, MetricsWriter], None]
+"""Takes every step's rollouts: (step, the estimator's batch, its state before the step, credit, trackers)."""
 
 Watch = Callable[[int, Mapping[str, Any]], Mapping[str, Any]]
 """Reads a step's metrics before they are stored; returns what it adds to them."""

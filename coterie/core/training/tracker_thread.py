@@ -18,13 +18,13 @@ WAITING = {"track": 1000}
 OTHERS_WAITING = 20
 """The same of every other method: one call may hold the episodes of a step."""
 FAILURES = 3
-"""Calls in a row that fail before a tracker receives nothing more; one failure of `open` or `truncate` is enough."""
+"""Failures in a row after which a tracker receives nothing more; of `open` or `truncate` one is enough."""
 SLOW_SECONDS = 30.0
 """A call that lasts longer is reported."""
 
 
 class TrackerThread:
-    """Calls a tracker in order. Nobody waits for a call but for the last, and the thread keeps no process alive."""
+    """Calls a tracker in order. Nobody waits for a call but the last, and it keeps no process alive."""
 
     def __init__(self, tracker: Any) -> None:
         self.tracker = tracker
@@ -64,7 +64,8 @@ class TrackerThread:
             self.lost += left
             self._report(begun[1], f"{begun[0]} didn't return in time, and is waited for no longer")
         if self.lost:
-            log.warning("%s lost %d rows of this run", origin_of(self.tracker), self.lost)
+            origin = origin_of(self.tracker)
+            log.warning("%s lost %d rows of this run (%s)", origin, self.lost, origin.path)
 
     def _run(self) -> None:
         method = ""
@@ -96,6 +97,7 @@ class TrackerThread:
         """Tell the first trouble of the tracker; the number of lost rows follows at the end."""
         if not self._reported:
             self._reported = True
-            who = "" if " raised " in what else f"{origin_of(self.tracker)}: "
+            origin = origin_of(self.tracker)
+            who = "" if what.startswith(str(origin)) else f"{origin}: "
             out = "; this tracker receives nothing more" if self._failures >= FAILURES else ""
-            log.warning("step %d: %s%s%s; metrics.jsonl has all rows", step, who, what, out)
+            log.warning("step %d: %s%s%s; metrics.jsonl has all rows (%s)", step, who, what, out, origin.path)

@@ -1,0 +1,47 @@
+"""A run whose trackers meet every fault at once; a process of its own, since its end is what is tested."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import coterie
+from coterie.core.training import metrics_writer
+from tests.backends.trackers.servers import hanging, serving
+
+PLUGINS = "tests.backends.trackers.plugins"
+
+
+def main(folder: Path) -> None:
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", force=True)
+    logging.getLogger("urllib3").setLevel(logging.ERROR)
+    metrics_writer.CLOSE_SECONDS = 8.0
+    with ExitStack() as stack:
+        trackers = {"first": {"type": f"{PLUGINS}:Lines"}}
+        for fault in ("500", "401", "hang"):
+            status = int(fault) if fault.isdecimal() else 0
+            answering = hanging() if not status else serving(lambda *_, status=status: (status, b"{}"))
+            url = stack.enter_context(answering)
+            short = {"timeout": 2}
+            trackers[f"wandb_{fault}"] = {"type": "wandb", "entity": "team", "base_url": url, **short}
+            trackers[f"mlflow_{fault}"] = {"type": "mlflow", "tracking_uri": url, "retries": 1, **short}
+            trackers[f"weave_{fault}"] = {
+                "type": "weave", "project": "team/small", "create_project": False, "server": url, "retries": 1, **short,
+            }  # fmt: skip
+        trackers["hangs"] = {"type": f"{PLUGINS}:Hangs"}
+        trackers["hangs_at_once"] = {"type": f"{PLUGINS}:HangsAtOnce"}
+        trackers["fails_once"] = {"type": f"{PLUGINS}:FailsOnce"}
+        trackers["last"] = {"type": "tensorboard", "log_episodes": 2}
+        coterie.train(
+            "tests/recipes/matrix.yaml",
+            overrides=["schedule.steps=4", f"trackers={trackers!r}"],
+            out=folder,
+        )
+        print(f"ended at {time.time()}", flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
