@@ -55,9 +55,12 @@ class TensorBoardTracker(LibraryTracker):
         self._tensor, self._shape, self._types = tensor_pb2, tensor_shape_pb2, types_pb2
         where = folder / self.config.log_dir
         where.mkdir(parents=True, exist_ok=True)
+        resumed = any(where.glob("events.out.tfevents.*"))
         name = f"events.out.tfevents.{time.time_ns() // 10**6}.{socket.gethostname()}.{os.getpid()}"
         self._handle = os.open(where / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         self._write(event_pb2.Event(wall_time=time.time(), file_version="brain.Event:2"))
+        if not resumed:
+            self._start(0)  # readers take the first start for no restart, wherever it stands
         table, text = configuration(folder)
         settings = {name: value for name, value in flat(table) if value is not None}
         values = [*hparams_pb(settings).value, self._text("config", "    " + text.replace("\n", "\n    "))]
@@ -65,8 +68,7 @@ class TensorBoardTracker(LibraryTracker):
 
     def truncate(self, step: int) -> None:
         """Readers drop what earlier files have of steps after `step`."""
-        start = self._event.SessionLog(status=self._event.SessionLog.START)
-        self._write(self._event.Event(wall_time=time.time(), step=max(step, 0) + 1, session_log=start))
+        self._start(max(step, 0) + 1)
 
     def track(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Raises OSError, e.g. where the disk is full."""
@@ -75,15 +77,22 @@ class TensorBoardTracker(LibraryTracker):
         self._add(step, values + [self._text(name, escaped(text)) for name, text in texts.items()])
 
     def track_episodes(self, step: int, actions: Sequence[Mapping[str, Any]]) -> None:
-        """One text `episodes`: a table, one line an action. What models wrote is shown as text."""
+        """One text `logged_episodes`: a table, one line an action. What models wrote is shown as text."""
         lines = [COLUMNS, ("---",) * len(COLUMNS)]
         lines += [tuple(escaped(_cell(action[name])) for name in COLUMNS) for action in actions]
-        self._add(step, [self._text("episodes", "\n".join(f"| {' | '.join(line)} |" for line in lines))])
+        self._add(
+            step, [self._text("logged_episodes", "\n".join(f"| {' | '.join(line)} |" for line in lines))]
+        )
 
     def close(self) -> None:
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
+
+    def _start(self, step: int) -> None:
+        """Readers drop earlier events of this step and of later ones."""
+        start = self._event.SessionLog(status=self._event.SessionLog.START)
+        self._write(self._event.Event(wall_time=time.time(), step=step, session_log=start))
 
     def _scalar(self, name: str, value: float) -> Any:
         tensor = self._tensor.TensorProto(

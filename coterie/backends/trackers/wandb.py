@@ -50,7 +50,8 @@ class WandbTracker(LibraryTracker):
         Raises:
             Exception: W&B's own: no key, no such entity, no answer within `timeout`.
         """
-        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # else errors go to W&B's own reporting
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # errors of W&B's library are not for W&B
+        os.environ.setdefault("WANDB_SILENT", "true")  # read before a run's settings are
         import wandb
 
         ids, config = self.kept(folder), self.config
@@ -102,13 +103,13 @@ class WandbTracker(LibraryTracker):
             self._run.log(dict(flat(metrics)), step=step)
 
     def track_episodes(self, step: int, actions: Sequence[Mapping[str, Any]]) -> None:
-        """A table `episodes`; scores and tool results are JSON."""
+        """A table `logged_episodes`; scores and tool results are JSON."""
         if step < self._run.step or not actions:
             return
         columns = list(actions[0])
         rows = [[_cell(action[name]) for name in columns] for action in actions]
         self._run.log(
-            {"episodes": self._table(columns=columns, data=rows, allow_mixed_types=True)}, step=step
+            {"logged_episodes": self._table(columns=columns, data=rows, allow_mixed_types=True)}, step=step
         )
 
     def close(self) -> None:

@@ -26,7 +26,7 @@ class WeaveTracker(LibraryTracker):
     """Calls `coterie.step` (its output is the row), `coterie.episode` and `coterie.action`.
 
     They are sent when the step has ended, by the library's client of the trace server, in two requests. The
-    ids of the steps' calls are kept in the run folder, so that a resumed run can delete those that it plays again.
+    ids of the steps' calls are kept in the run folder: a resumed run deletes those that it plays again.
     """
 
     class Config(TrackerConfig):

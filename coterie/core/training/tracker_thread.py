@@ -65,7 +65,7 @@ class TrackerThread:
             self._report(begun[1], f"{begun[0]} didn't return in time, and is waited for no longer")
         if self.lost:
             origin = origin_of(self.tracker)
-            log.warning("%s lost %d rows of this run (%s)", origin, self.lost, origin.path)
+            log.warning("rows of this run that %s (%s) has lost: %d", origin, origin.path, self.lost)
 
     def _run(self) -> None:
         method = ""

@@ -26,11 +26,10 @@ def main(folder: Path) -> None:
             answering = hanging() if not status else serving(lambda *_, status=status: (status, b"{}"))
             url = stack.enter_context(answering)
             short = {"timeout": 2}
+            place = {"project": "team/small", "create_project": False, "server": url}
             trackers[f"wandb_{fault}"] = {"type": "wandb", "entity": "team", "base_url": url, **short}
             trackers[f"mlflow_{fault}"] = {"type": "mlflow", "tracking_uri": url, "retries": 1, **short}
-            trackers[f"weave_{fault}"] = {
-                "type": "weave", "project": "team/small", "create_project": False, "server": url, "retries": 1, **short,
-            }  # fmt: skip
+            trackers[f"weave_{fault}"] = {"type": "weave", "retries": 1, **place, **short}
         trackers["hangs"] = {"type": f"{PLUGINS}:Hangs"}
         trackers["hangs_at_once"] = {"type": f"{PLUGINS}:HangsAtOnce"}
         trackers["fails_once"] = {"type": f"{PLUGINS}:FailsOnce"}

@@ -82,7 +82,11 @@ class Traces:
             gone = set(sent["call_ids"])
             while gone:
                 self.calls = {id: call for id, call in self.calls.items() if id not in gone}
-                gone = {id for id, call in self.calls.items() if call["parent_id"] and call["parent_id"] not in self.calls}
+                gone = {
+                    id
+                    for id, call in self.calls.items()
+                    if call["parent_id"] and call["parent_id"] not in self.calls
+                }
         elif path == "/calls/stream_query":
             return 200, b"".join(json.dumps(call).encode() + b"\n" for call in self.calls.values())
         else:
