@@ -177,6 +177,7 @@ if TYPE_CHECKING:
         HasSchemas as HasSchemas,
         Opens as Opens,
     )
+    from coterie.core.protocols.tracker import TracksEpisodes as TracksEpisodes
     from coterie.core.protocols.trainer import (
         FollowsBudget as FollowsBudget,
         KeepsVersions as KeepsVersions,

@@ -46,6 +46,7 @@ PUBLIC = {
     "coterie.core.protocols.role": "Remembers",
     "coterie.core.protocols.sandbox": "KeepsFiles KeptFiles ReportsProtections",
     "coterie.core.protocols.tool": "Closes CountsMetrics HasSchemas Opens",
+    "coterie.core.protocols.tracker": "TracksEpisodes",
     "coterie.core.protocols.trainer": "FollowsBudget KeepsVersions",
     "coterie.core.protocols.transition": "RepeatsTask",
     "coterie.core.rollout.rewards": "branch_rewards joint_reward",

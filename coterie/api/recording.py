@@ -14,6 +14,7 @@ from coterie.core.training.metrics import episodes
 from coterie.core.training.metrics_writer import MetricsWriter
 from coterie.core.training.step_rollouts import Recorder
 from coterie.core.types import Credit, Tree
+from coterie.core.types.messages import encodable
 from coterie.core.types.seeding import generator
 
 
@@ -39,12 +40,19 @@ def episode_rows(batch: Batch, credit: Credit, step: int, seed: int, number: int
     trees: Sequence[Tree] = [batch.trees[place] for place in chosen]
     played = rollout_rows(trees, batch.scores, credit, batch.reward_weights)
     return [
-        row
+        {name: _encodable(value) for name, value in row.items()}
         for tree, wanted in zip(trees_of(played, step), chosen.values(), strict=True)
         for episode in tree.episodes()
         if episode.index in wanted
         for row in action_rows(episode)
     ]
+
+
+def _encodable(value: Any) -> Any:
+    """Half a surrogate pair in a model's text would make a library refuse the whole table."""
+    if isinstance(value, str):
+        return encodable(value)
+    return [_encodable(item) for item in value] if isinstance(value, list) else value
 
 
 def drawn(counts: Sequence[int], step: int, seed: int, number: int) -> dict[int, set[int]]:

@@ -107,10 +107,11 @@ ELSEWHERE = {
     *(("role", f"math_{name}") for name in (*MATH_ROLES, "tool")),
     *(("role", f"data_science_{name}") for name in DATA_SCIENCE_ROLES),
     ("reward", "coach"),
+    *(("tracker", name) for name in ("mlflow", "tensorboard", "wandb", "weave")),
 }
 """Plugins that need a network, whose own tests fake one, those that tests/scale checks, and those whose own
 tests run the check: data science, mathematics and code (tests/plugins/envs, tests/plugins/agents), data sets
-(tests/backends/data/sets) and the coach."""
+(tests/backends/data/sets), trackers of libraries (tests/backends/trackers) and the coach."""
 
 
 def names(kind: str) -> list[str]:

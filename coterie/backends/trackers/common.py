@@ -41,8 +41,6 @@ class LibraryTracker(Plugin):
         MissingExtra: the package is not installed.
     """
 
-    packages: tuple[str, ...] = ()
-    """Imported by the tracker, once it is opened."""
     config: Any
 
     def __init__(self, config: Any = None, build: Any = None) -> None:
@@ -50,6 +48,11 @@ class LibraryTracker(Plugin):
         for package in self.packages:
             if find_spec(package) is None:
                 raise MissingExtra(package, EXTRA_OF[package], needed_by=self.place)
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """What the tracker imports once it is opened, its library first."""
+        raise NotImplementedError
 
     @property
     def place(self) -> str:

@@ -48,8 +48,13 @@ class MlflowTracker(LibraryTracker):
         timeout: float = Field(10.0, gt=0, description="Seconds to wait for an answer of the server.")
         retries: int = Field(2, ge=0, description="How often a request that failed is sent again.")
 
-    packages = ("mlflow", "sqlalchemy", "alembic")
     _client: Any = None
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """MLflow needs two more for a store that is no server."""
+        uri = self.config.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI", "")
+        return ("mlflow",) if uri.startswith("http") else ("mlflow", "sqlalchemy", "alembic")
 
     def open(self, folder: Path) -> None:
         """Begin the run, or go on with the run whose id the folder keeps.
@@ -64,6 +69,9 @@ class MlflowTracker(LibraryTracker):
             "MLFLOW_DISABLE_TELEMETRY": "true",
         }.items():
             os.environ.setdefault(name, str(value))  # it has no other way to set them
+        if "alembic" in self.packages:
+            import alembic  # noqa: F401
+            import sqlalchemy  # noqa: F401
         from mlflow.entities import Metric, Param
         from mlflow.tracking import MlflowClient
 

@@ -38,8 +38,11 @@ class TensorBoardTracker(LibraryTracker):
     class Config(TrackerConfig):
         log_dir: str = Field("tensorboard", description="Folder of the event files, from the run folder.")
 
-    packages = ("tensorboard",)
     _handle = -1
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        return ("tensorboard",)
 
     def open(self, folder: Path) -> None:
         """Start an event file, with the configuration as hyperparameters and as text.
@@ -137,6 +140,5 @@ def _cell(value: Any) -> str:
 
 def escaped(text: str) -> str:
     """A text that Markdown and HTML show as it is, on one line of a table."""
-    shown = ACTIVE.sub(lambda found: f"&#{ord(found[0])};", text)
-    shown = "".join(c if c in "\n\t" or c.isprintable() else f"&#92;x{ord(c):02x}" for c in shown)
-    return shown.replace("\n", "<br>")
+    text = "".join(c if c in "\n\t" or c.isprintable() else f"\\x{ord(c):02x}" for c in text)
+    return ACTIVE.sub(lambda found: f"&#{ord(found[0])};", text).replace("\n", "<br>")

@@ -41,8 +41,11 @@ class WandbTracker(LibraryTracker):
             10.0, gt=0, description="Seconds to wait for W&B at the start, and for the rest at the end."
         )
 
-    packages = ("wandb",)
     _run: Any = None
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        return ("wandb",)
 
     def open(self, folder: Path) -> None:
         """Begin the run, or go on with the run whose id the folder keeps.
@@ -52,6 +55,7 @@ class WandbTracker(LibraryTracker):
         """
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # errors of W&B's library are not for W&B
         os.environ.setdefault("WANDB_SILENT", "true")  # read before a run's settings are
+        os.environ.setdefault("WANDB_DISABLE_WEAVE", "true")  # else it traces every call of a chat model, too
         import wandb
 
         ids, config = self.kept(folder), self.config
@@ -119,8 +123,13 @@ class WandbTracker(LibraryTracker):
             TimeoutError: it took longer than `timeout`; the files in the folder's `wandb` have the rest.
         """
         run, self._run = self._run, None
-        if run is not None:
+        if run is None:
+            return
+        try:
             run.finish()
+        except TimeoutError as error:
+            fix = f"`wandb sync {Path(run.dir).parent}` sends the rest"
+            raise TimeoutError(f"W&B has not taken all rows in {self.config.timeout:g} s; {fix}") from error
 
 
 def _cell(value: Any) -> Any:

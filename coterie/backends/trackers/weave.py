@@ -49,8 +49,11 @@ class WeaveTracker(LibraryTracker):
         timeout: float = Field(10.0, gt=0, description="Seconds to wait for an answer of the server.")
         retries: int = Field(2, ge=0, description="How often a request that failed is sent again.")
 
-    packages = ("weave",)
     _server: Any = None
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        return ("weave",)
 
     def open(self, folder: Path) -> None:
         """Connect to the trace server (WF_TRACE_SERVER_URL, else W&B's) with W&B's key.

@@ -69,7 +69,7 @@ from coterie.core.protocols.sandbox import (
 )
 from coterie.core.protocols.team import Member as Member, Team as Team
 from coterie.core.protocols.tool import Tool as Tool
-from coterie.core.protocols.tracker import Tracker as Tracker, TracksEpisodes as TracksEpisodes
+from coterie.core.protocols.tracker import Tracker as Tracker
 from coterie.core.protocols.trainer import (
     Demonstration as Demonstration,
     Trainer as Trainer,

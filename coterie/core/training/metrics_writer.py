@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from coterie.core.protocols import Tracker, TracksEpisodes
+from coterie.core.protocols import Tracker
+from coterie.core.protocols.tracker import TracksEpisodes
 from coterie.core.storage.jsonl import MetricsLog
 from coterie.core.storage.run_folder import RunFolder
 from coterie.core.training.tracker_thread import TrackerThread

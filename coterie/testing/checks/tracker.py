@@ -8,6 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from coterie.core.protocols.tracker import TracksEpisodes
 from coterie.testing.support.failure import guarded, require, require_kind
 from coterie.testing.support.values import fingerprint
 
@@ -27,6 +28,9 @@ def check_tracker(
     - It leaves the run's `config.yaml` and `metrics.jsonl` alone: the run writes both.
     - A closed tracker can be opened again (a resume): `truncate` drops the rows after a step, and their steps
       can be tracked again. `close` does nothing on a tracker that is closed or was never opened.
+    - Where it stores episodes (`TracksEpisodes`), `log_episodes` is a number. If it is above 0,
+      `track_episodes` accepts the rows of a step's episodes, before the step's own row, and leaves them
+      unchanged. Their texts are what models write.
     - With `read`, the steps that are kept are exactly the valid ones.
 
     Args:
@@ -68,6 +72,41 @@ def _run_and_resume(
         )
 
 
+def _track_episodes(tracker: TracksEpisodes, name: str, step: int) -> None:
+    """Two episodes: one of two actions, and one whose scores are missing."""
+    number = tracker.log_episodes
+    require(
+        isinstance(number, int) and number >= 0,
+        f"is {number!r}",
+        where=f"{name}.log_episodes",
+        fix="return how many episodes of a step the tracker stores; 0: none",
+    )
+    if not number:
+        return
+    rows = [
+        {
+            "step": step, "task": "t-1", "epoch": 0, "chain": 0, "episode": episode, "turn": 0,
+            "stage": stage, "role": role, "policy": "shared", "branch": 1, "prompt": "[user]\n1 + 1 = | ?",
+            "thought": "", "completion": text, "tool_results": ["2"], "fault": None,
+            "scores": {"right": score}, "reward": score, "advantage": score, "tokens": 3, "success": score,
+        }
+        for episode, stage, role, text, score in (
+            (0, 0, "planner", "<script>alert('2')</script>\n| \x1b[1m \u4e8c", 1.0),
+            (0, 1, "solver", "", 0.5),
+            (1, 0, "planner", "2", None),
+        )
+    ]  # fmt: skip
+    mark = fingerprint(rows)
+    with guarded(f"{name}.track_episodes", "texts are what models write"):
+        tracker.track_episodes(step, rows)
+    require(
+        fingerprint(rows) == mark,
+        "changed the episodes that it was given",
+        where=f"{name}.track_episodes",
+        fix="copy the rows",
+    )
+
+
 def _track(
     tracker: Any, name: str, folder: Path, steps: Sequence[int], truncate_after: int | None = None
 ) -> None:
@@ -77,6 +116,8 @@ def _track(
         with guarded(f"{name}.truncate"):
             tracker.truncate(truncate_after)
     for step in steps:
+        if isinstance(tracker, TracksEpisodes):
+            _track_episodes(tracker, name, step)
         row = {"loss": 0.5 * step, "tokens": step, "missing": None, "odd": float("nan"), "note": "text"}
         mark = fingerprint(row)
         with guarded(f"{name}.track", "rows hold numbers, texts, None and sometimes NaN"):

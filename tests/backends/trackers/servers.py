@@ -61,6 +61,36 @@ def hanging():
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
 
 
+def later(first: Any, path: str, status: int) -> Any:
+    """A server that answers as another one does, until a path is asked for: then a status, or 0: it hangs."""
+    broken = threading.Event()
+
+    def answer(asked: str, body: bytes, headers: Any) -> tuple[int, bytes]:
+        if asked.endswith(path):
+            broken.set()
+        if not broken.is_set():
+            answered: tuple[int, bytes] = first(asked, body, headers)
+            return answered
+        if not status:
+            threading.Event().wait(120)
+        return status, b"{}"
+
+    return answer
+
+
+def flow(path: str, body: bytes, headers: Any) -> tuple[int, bytes]:
+    """What an MLflow server answers a run that begins."""
+    experiment = {
+        "experiment_id": "1",
+        "name": "coterie",
+        "artifact_location": "x",
+        "lifecycle_stage": "active",
+    }
+    info = {"run_id": "r", "run_uuid": "r", "experiment_id": "1", "status": "RUNNING", "artifact_uri": "x",
+            "lifecycle_stage": "active"}  # fmt: skip
+    return 200, json.dumps({"experiment": experiment, "run": {"info": info, "data": {}}}).encode()
+
+
 class Traces:
     """What a Weave trace server and W&B's GraphQL answer, and the calls that were sent."""
 
@@ -92,3 +122,36 @@ class Traces:
         else:
             return 404, b"{}"
         return 200, json.dumps(answer).encode()
+
+
+class Bias:
+    """What W&B's server answers a run, and the rows that it was sent."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+
+    def __call__(self, path: str, body: bytes, headers: Any) -> tuple[int, bytes]:
+        sent = json.loads(body) if body else {}
+        if path == "/graphql":
+            text = sent["query"]
+            return 200, json.dumps({"data": self._data(text, sent.get("variables", {}))}).encode()
+        if path.endswith("/file_stream"):
+            history = sent.get("files", {}).get("wandb-history.jsonl", {})
+            self.rows += [json.loads(line) for line in history.get("content", ())]
+        return 200, b"{}"
+
+    def _data(self, text: str, variables: Any) -> Any:
+        if "upsertBucket" in text:
+            project = {"name": "small", "entity": {"name": "team"}}
+            bucket = {
+                "id": "1",
+                "name": variables.get("name"),
+                "displayName": "n",
+                "project": project,
+                "config": "{}",
+            }
+            return {"upsertBucket": {"bucket": bucket, "inserted": True}}
+        if "createRunFiles" in text:
+            return {"createRunFiles": {"runID": "1", "uploadHeaders": [], "files": []}}
+        return {"viewer": {"id": "1", "username": "team", "entity": "team", "flags": "{}"}, "model": None,
+                "serverInfo": {"features": [], "cliVersionInfo": {}}}  # fmt: skip

@@ -16,13 +16,13 @@ import coterie
 from coterie.api.rows import read_metrics
 from coterie.backends.trackers.common import flat
 from coterie.backends.trackers.tensorboard import COLUMNS
+from coterie.testing import build, check_tracker
 from tests.backends.trackers.servers import Traces, serving
 from tests.test_resume import MATRIX
 
 for package in ("tensorboard", "wandb", "mlflow", "sqlalchemy", "weave"):
     pytest.importorskip(package)
 STEPS, KEPT, EPISODES = 5, 3, 3
-HOSTILE = "<script>alert(1)</script> | *x* `y` \x1b[31m\n# h"
 
 
 class Run:
@@ -211,3 +211,18 @@ def test_weave(stored, monkeypatch):
         for action in (action for action in stored.actions if action["step"] == step):
             assert action in actions
     assert not any(b"s3cret" in body or b"k" * 40 in body for body in stored.traces.bodies)
+
+
+def test_the_kit_checks_mlflow(stored, tmp_path):
+    """Here, since a new database takes MLflow five seconds."""
+    from mlflow.tracking import MlflowClient
+
+    store = f"sqlite:///{stored.folder.parent}/flow.db"
+    table = {"type": "mlflow", "tracking_uri": store, "experiment": "kit", "log_episodes": 2}
+
+    def steps(folder: Path) -> list[int]:
+        run_id = json.loads((folder / "trackers" / "flow.json").read_text())["run_id"]
+        return sorted(metric.step for metric in MlflowClient(store).get_metric_history(run_id, "loss"))
+
+    check_tracker(build("tracker", table, name="flow"), folder=tmp_path, read=steps)
+    assert (stored.folder.parent / "mlruns").is_dir(), "files are beside the database"

@@ -28,7 +28,7 @@ class Record:
         self.rows: list[dict[str, Any]] = []
         self.weights: dict[str, str] = {}
 
-    def steps(self, step: int, batch: Batch, state: Any, credit: Any) -> None:
+    def steps(self, step: int, batch: Batch, state: Any, credit: Any, trackers: Any) -> None:
         self.trees.append((step, list(batch.trees), dict(credit.advantage)))
 
     def row(self, step: int, expected: int, row: Mapping[str, Any]) -> None:

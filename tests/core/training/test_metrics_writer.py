@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import sys
+import threading
+import time
 
 import pytest
 
 import coterie
 from coterie.api.rows import read_metrics
 from coterie.compose import run as compose_run
+from coterie.core.storage.run_folder import RunFolder
+from coterie.core.training import metrics_writer, tracker_thread
+from coterie.core.training.metrics_writer import MetricsWriter
 from tests.test_resume import MATRIX, rows
 
 RAISED = (OSError("no route to the server"), SystemExit(0), coterie.PluginError("no key", fix="give one"))
@@ -104,17 +109,19 @@ def test_a_run_with_any_tracker_has_its_metrics_and_the_default_one_adds_nothing
 
 @pytest.mark.parametrize("error", RAISED, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("method", ["open", "track", "close"])
-def test_a_tracker_that_raises_is_told_once_and_left_out(tracked, caplog, method, error):
+def test_a_tracker_that_raises_is_told_once_and_its_rows_are_counted(tracked, caplog, method, error):
     broken, sound = (Broken, {"at": method, "error": error}), (Rows, {})
     _, classes = tracked(first=broken, last=sound)
     told = [record.getMessage() for record in caplog.records if "raised" in record.getMessage()]
     assert len(told) == 1, told
+    lost = {"open": "lost: 2", "track": "lost: 2"}.get(method, "")
+    assert lost in caplog.text and ("has lost" in caplog.text) == bool(lost)
     step = {"open": 0, "track": 1, "close": 2}[method]
     assert (
         f"step {step}: tracker '{__name__}:first' of tests: {method} raised {type(error).__name__}" in told[0]
     )
     assert str(error) in told[0] and "metrics.jsonl has all rows" in told[0]
-    expected = {"open": ["open"], "track": ["open", 1], "close": ["open", 1, 2]}[method]
+    expected = {"open": ["open"], "track": ["open", 1, 2], "close": ["open", 1, 2]}[method]
     assert classes["first"].calls == [*expected, "close"]
     assert classes["last"].calls == ["open", 1, 2, "close"]
 
@@ -132,6 +139,101 @@ def test_a_tracker_that_raises_when_a_run_resumes_gets_no_more_rows(tracked, cap
     ]
     assert [f":{name}'" in caplog.text for name in ("first", "last", "third")] == [True, False, True]
     assert caplog.text.count("truncate raised") == 2
+
+
+class Odd(Rows):
+    """Fails at the steps that `bad` names."""
+
+    bad: tuple[int, ...] = ()
+
+    def track(self, step, metrics):
+        super().track(step, metrics)
+        if step in self.bad:
+            raise OSError("status 500")
+
+
+def test_three_failures_in_a_row_end_a_tracker_and_fewer_do_not(tracked, caplog):
+    _, classes = tracked(steps=8, seldom=(Odd, {"bad": (1, 2, 4, 6, 7)}), often=(Odd, {"bad": (2, 4, 5, 6)}))
+    assert classes["seldom"].calls == ["open", *range(1, 9), "close"]
+    assert classes["often"].calls == ["open", *range(1, 7), "close"], "rows 7 and 8 are lost too"
+    assert caplog.text.count("status 500") == 2, "told once each"
+    assert "(trackers.seldom) has lost: 5" in caplog.text and "(trackers.often) has lost: 6" in caplog.text
+
+
+class Slow(Rows):
+    """Waits until it may go on."""
+
+    gate = threading.Event()
+
+    def track(self, step, metrics):
+        assert self.gate.wait(30)
+        super().track(step, metrics)
+
+
+def test_no_step_waits_for_a_tracker_and_what_is_too_much_is_dropped(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(tracker_thread, "WAITING", {"track": 3})
+    slow, quick = (
+        type("Slow", (Slow,), {"calls": [], "gate": threading.Event()})(),
+        type("Quick", (Rows,), {"calls": []})(),
+    )
+    writer = MetricsWriter({"slow": slow, "quick": quick})
+    writer.open(RunFolder(tmp_path), 0)
+    for step in range(1, 7):
+        writer.write(step, {"loss": float(step)})
+        while quick.calls[-1] != step:
+            time.sleep(0.001)
+    assert writer.lost == {"machine/trackers/slow/lost": 3}
+    slow.gate.set()
+    writer.close(6)
+    assert slow.calls == ["open", 1, 2, 3, "close"] and quick.calls == ["open", *range(1, 7), "close"]
+    assert caplog.text.count("slower than the run, and rows are dropped") == 1
+    assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == [*range(1, 7)]
+
+
+def test_the_end_waits_for_a_tracker_no_longer_than_a_deadline(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(metrics_writer, "CLOSE_SECONDS", 0.2)
+    monkeypatch.setattr(tracker_thread, "SLOW_SECONDS", 0.0)
+    slow = type("Slow", (Slow,), {"calls": [], "gate": threading.Event()})()
+    writer = MetricsWriter({"slow": slow})
+    writer.open(RunFolder(tmp_path), 0)
+    writer.write(1, {})
+    while not slow.calls:
+        time.sleep(0.001)
+    time.sleep(0.01)
+    writer.write(2, {})
+    begin = time.monotonic()
+    writer.close(2)
+    assert time.monotonic() - begin < 5
+    assert "track takes more than 0 s; later rows wait" in caplog.text, (
+        "a call that hangs is told while it does"
+    )
+    assert "has lost: 2" in caplog.text
+    slow.gate.set()
+
+
+class Episodes(Rows):
+    """Stores episodes too."""
+
+    log_episodes = 2
+
+    def track_episodes(self, step, actions):
+        self.calls.append((step, [action["episode"] for action in actions]))
+
+
+def test_a_tracker_gets_as_many_episodes_as_it_asks_for(tmp_path):
+    of = {"two": 2, "three": 3, "none": 0}
+    trackers = {name: type(name, (Episodes,), {"calls": [], "log_episodes": n})() for name, n in of.items()}
+    writer = MetricsWriter({**trackers, "plain": type("Plain", (Rows,), {"calls": []})()})
+    asked = []
+
+    def rows(number):
+        asked.append(number)
+        return [{"episode": index} for index in range(number)]
+
+    writer.episodes(7, rows)
+    writer.close(7)
+    assert asked == [2, 3], "rows are made for those that want some"
+    assert [tracker.calls[:-1] for tracker in trackers.values()] == [[(7, [0, 1])], [(7, [0, 1, 2])], []]
 
 
 class Clears:
