@@ -19,6 +19,8 @@ COMMANDS = {
     "eval": "Evaluate a run, or a recipe's untrained team.",
     "export": "Write a policy as a Hugging Face folder or a PEFT adapter.",
     "runs": "List the runs in a folder.",
+    "watch": "Show how runs go, live in the terminal.",
+    "plot": "Draw curves of runs, with intervals over seeds.",
     "coach": "Report how well a run's coach agrees with the verifier.",
     "recipes": "List the recipes.",
     "data": "Write tasks as files, split records by content, find leaks.",
