@@ -116,8 +116,7 @@ def console_of(*, terminal: bool) -> Any:
 def look_of(console: Any) -> Look:
     from coterie.viewing.frame import LEAST, Look
 
-    blocks = (getattr(sys.stdout, "encoding", None) or "ascii").lower().replace("-", "").startswith("utf")
-    return Look(max(console.width, LEAST), ascii=not blocks)
+    return Look(max(console.width, LEAST), ascii=not console.encoding.startswith("utf"))
 
 
 def print_frame(runs: Sequence[FollowedRun]) -> None:
