@@ -1,0 +1,245 @@
+"""The data of the page, compressed: blocks that the page's script opens when they are looked at."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import math
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from coterie.api.episodes import RecordedTree, trees_of
+from coterie.api.rollouts import read_rollouts
+from coterie.core.errors import UserError
+from coterie.viewing.episode_fields import Value, fields_of
+from coterie.viewing.report.reading import ReportedRun
+from coterie.viewing.report.roles import role_table, signs
+from coterie.viewing.report.tokens import TokenCuts
+from coterie.viewing.report.trees import path_json, tree_json
+
+BYTES = 10_000_000
+"""Of compressed episodes in a page; its base64 and all else make it at most 15 MB."""
+EXACT_BYTES = 4_000_000
+"""Rollout files of together at most this size are shown with all digits of their per-token numbers."""
+READ_BYTES = 400_000_000
+"""Most bytes of rollout files that are read; of more, evenly spaced steps are."""
+BLOCK_TREES, BLOCK_BYTES = 50, 300_000
+LEVEL = 6
+"""Of gzip."""
+
+
+@dataclass(slots=True)
+class PackedTree:
+    """A tree of the page, compressed by itself until it is known which trees are kept."""
+
+    step: int
+    text: bytes
+    episodes: list[dict[str, Any]]
+    """Fields of its episodes, with `path` and `key`."""
+
+    @property
+    def reward(self) -> float:
+        """Mean reward of its episodes; of none, the lowest: what is missing should be seen."""
+        rewards = [of["reward"] for of in self.episodes if of["reward"] is not None]
+        return math.fsum(rewards) / len(rewards) if rewards else -math.inf
+
+
+@dataclass(slots=True)
+class PackedRun:
+    """The rollouts of a run, compressed."""
+
+    trees: list[PackedTree] = field(default_factory=list)
+    roles: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """Step: `table` and `signs` of `roles.py`, over all of its trees."""
+    recorded: int = 0
+    """Steps with a rollout file."""
+    steps_read: int = 0
+    all_trees: int = 0
+    all_episodes: int = 0
+    notes: list[str] = field(default_factory=list)
+
+
+def pack(run: ReportedRun, rounded: bool) -> PackedRun:
+    """Read the rollouts of a run. A damaged file is a note."""
+    packed, cuts = PackedRun(), TokenCuts(run.config.get("policies") or {})
+    files = run.folder.rollout_files()
+    packed.recorded = len(files)
+    rows = {int(row["step"]): row for row in run.rows}
+    for file in _within(files, READ_BYTES):
+        try:
+            trees = trees_of(read_rollouts(file), _step_of(file))
+        except (UserError, KeyError, TypeError) as error:
+            packed.notes.append(f"{file} is left out: {error.what if isinstance(error, UserError) else error}")
+            continue
+        packed.steps_read += 1
+        _add(packed, trees, cuts, rows, rounded)
+    if packed.steps_read < len(files) and not packed.notes:
+        packed.notes.append(
+            f"of {len(files)} recorded steps {packed.steps_read}, evenly spaced, were read: all are more than "
+            f"{READ_BYTES / 1e6:.0f} MB"
+        )
+    return packed
+
+
+def _add(
+    packed: PackedRun,
+    trees: Sequence[RecordedTree],
+    cuts: TokenCuts,
+    rows: Mapping[int, Mapping[str, Any]],
+    rounded: bool,
+) -> None:
+    by_step: dict[int, list[RecordedTree]] = {}
+    for tree in trees:
+        by_step.setdefault(tree.step, []).append(tree)
+    for step, of_step in by_step.items():
+        branches = [row for tree in of_step for row in _branches(tree)]
+        cuts.learn(branches)
+        fields: list[dict[str, Value]] = []
+        for tree in of_step:
+            episodes: list[dict[str, Any]] = []
+            for episode in tree.episodes():
+                values = fields_of(episode)
+                fields.append(values)
+                episodes.append({**values, "path": path_json(episode), "key": episode.key})
+            text = zlib.compress(dumps(tree_json(tree, cuts, rounded)).encode(), 1)
+            packed.trees.append(PackedTree(step, text, episodes))
+            packed.all_episodes += len(episodes)
+        packed.all_trees += len(of_step)
+        table = role_table(branches, fields, rows.get(step, {}))
+        packed.roles[step] = {"table": table, "signs": list(signs(table))}
+
+
+def kept(packed: PackedRun, budget: int) -> tuple[list[PackedTree], str]:
+    """The trees that fit, and the rule by which they were chosen, as a sentence; empty: all are there.
+
+    Of each step as many trees are kept, evenly spaced in the order of their mean reward, the worst and the
+    best among them. Where two a step are too many, so are the steps: evenly spaced, the last one among them.
+    """
+    if _size(packed.trees) <= budget:
+        return packed.trees, ""
+    by_step: dict[int, list[PackedTree]] = {}
+    for tree in packed.trees:
+        by_step.setdefault(tree.step, []).append(tree)
+    steps = sorted(by_step)
+    chosen: list[PackedTree] = []
+    count, of_steps = 2, steps
+    while True:
+        tried = [tree for step in of_steps for tree in _spaced(by_step[step], count)]
+        if _size(tried) <= budget:
+            chosen, count = tried, count + max(1, count // 8)
+            if count > max(map(len, by_step.values())):
+                break
+        elif chosen or len(of_steps) == 1:
+            break
+        else:
+            of_steps = [steps[-1 - round(i * (len(steps) - 1) / max(1, len(of_steps) // 2 - 1))]
+                        for i in range(max(1, len(of_steps) // 2))][::-1]
+    chosen = chosen or tried[-1:]
+    most = max(sum(tree.step == step for tree in chosen) for step in of_steps)
+    which = "each recorded step" if of_steps == steps else f"{len(of_steps)} evenly spaced steps of {len(steps)}"
+    rule = (
+        f"Of {packed.all_trees:,} recorded trees {len(chosen):,} are in this file: of {which} at most {most}, evenly "
+        "spaced in the order of their mean reward, so the worst and the best are always among them."
+    )
+    return chosen, rule
+
+
+def _spaced(trees: Sequence[PackedTree], count: int) -> list[PackedTree]:
+    """`count` trees, evenly spaced by reward, in their own order."""
+    if len(trees) <= count:
+        return [*trees]
+    order = sorted(range(len(trees)), key=lambda index: (trees[index].reward, index))
+    places = {order[round(i * (len(order) - 1) / (count - 1))] for i in range(count)}
+    return [trees[index] for index in sorted(places)]
+
+
+def episode_index(trees: Sequence[PackedTree], blocks: Sequence[Sequence[PackedTree]], first: int) -> dict[str, Any]:
+    """Columns of the episodes' fields, for filters: {"count", "columns": {field: values}}.
+
+    Args:
+        first: number of the run's first block.
+    """
+    rows: list[dict[str, Any]] = []
+    for number, block in enumerate(blocks, first):
+        for position, tree in enumerate(block):
+            rows += [{**of, "block": number, "tree": position} for of in tree.episodes]
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {
+        "count": len(rows),
+        "trees": len(trees),
+        "columns": {name: [row.get(name) for row in rows] for name in names},
+    }
+
+
+def in_blocks(trees: Iterable[PackedTree]) -> Iterator[list[PackedTree]]:
+    """Trees of one step, at most 50 or 300 kB together."""
+    block: list[PackedTree] = []
+    for tree in trees:
+        full = len(block) >= BLOCK_TREES or _size(block) + len(tree.text) > BLOCK_BYTES
+        if block and (full or block[-1].step != tree.step):
+            yield block
+            block = []
+        block.append(tree)
+    if block:
+        yield block
+
+
+def block_json(block: Sequence[PackedTree]) -> str:
+    """The JSON of a block: prompts that repeat are said once."""
+    prompts: dict[str, int] = {}
+    trees = [json.loads(zlib.decompress(tree.text)) for tree in block]
+    for tree in trees:
+        for node in tree["nodes"]:
+            for decision in node["decisions"]:
+                decision["prompt"] = prompts.setdefault(decision["prompt"], len(prompts))
+    return dumps({"prompts": list(prompts), "trees": trees})
+
+
+def encoded(text: str) -> str:
+    """A text as base64 of gzip."""
+    return base64.b64encode(gzip.compress(text.encode(), LEVEL, mtime=0)).decode("ascii")
+
+
+def dumps(value: Any) -> str:
+    """Strict JSON in ASCII. Floats are exact; NaN and infinities are null."""
+    try:
+        return json.dumps(value, allow_nan=False, separators=(",", ":"))
+    except ValueError:
+        return json.dumps(_finite(value), allow_nan=False, separators=(",", ":"))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(of) for key, of in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(of) for of in value]
+    return value
+
+
+def _branches(tree: RecordedTree) -> Iterator[Mapping[str, Any]]:
+    for node in tree.nodes.values():
+        for decision in node.decisions.values():
+            yield from decision.branches
+
+
+def _size(trees: Iterable[PackedTree]) -> int:
+    return sum(len(tree.text) for tree in trees)
+
+
+def _within(files: Sequence[Path], most: int) -> list[Path]:
+    """All files, or evenly spaced ones of together about `most` bytes; the last one is among them."""
+    total = sum(file.stat().st_size for file in files)
+    if total <= most:
+        return [*files]
+    count = max(1, int(len(files) * most / total))
+    return sorted({files[-1 - round(i * (len(files) - 1) / count)] for i in range(count)})
+
+
+def _step_of(file: Path) -> int:
+    return int(file.name.split("-")[1].split(".")[0])
