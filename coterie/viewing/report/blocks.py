@@ -15,9 +15,9 @@ from typing import Any
 from coterie.api.episodes import RecordedTree, trees_of
 from coterie.api.rollouts import read_rollouts
 from coterie.core.errors import UserError
-from coterie.viewing.episode_fields import Value, fields_of
+from coterie.viewing.episode_fields import fields_of
 from coterie.viewing.report.reading import ReportedRun
-from coterie.viewing.report.roles import role_table, signs
+from coterie.viewing.report.roles import roles_of_step
 from coterie.viewing.report.tokens import TokenCuts
 from coterie.viewing.report.trees import path_json, tree_json
 
@@ -54,7 +54,7 @@ class PackedRun:
 
     trees: list[PackedTree] = field(default_factory=list)
     roles: dict[int, dict[str, Any]] = field(default_factory=dict)
-    """Step: `table` and `signs` of `roles.py`, over all of its trees."""
+    """Step: what `roles_of_step` says, over all of its trees."""
     recorded: int = 0
     """Steps with a rollout file."""
     steps_read: int = 0
@@ -96,21 +96,17 @@ def _add(
     for tree in trees:
         by_step.setdefault(tree.step, []).append(tree)
     for step, of_step in by_step.items():
-        branches = [row for tree in of_step for row in _branches(tree)]
-        cuts.learn(branches)
-        fields: list[dict[str, Value]] = []
+        cuts.learn(row for tree in of_step for row in _branches(tree))
         for tree in of_step:
             episodes: list[dict[str, Any]] = []
             for episode in tree.episodes():
-                values = fields_of(episode)
-                fields.append(values)
-                episodes.append({**values, "path": path_json(episode), "key": episode.key})
+                place = {"path": path_json(episode), "key": episode.key}
+                episodes.append({**fields_of(episode), **place})
             text = zlib.compress(dumps(tree_json(tree, cuts, rounded)).encode(), 1)
             packed.trees.append(PackedTree(step, text, episodes))
             packed.all_episodes += len(episodes)
         packed.all_trees += len(of_step)
-        table = role_table(branches, fields, rows.get(step, {}))
-        packed.roles[step] = {"table": table, "signs": list(signs(table))}
+        packed.roles[step] = roles_of_step(of_step, rows.get(step, {}))
 
 
 def kept(packed: PackedRun, budget: int) -> tuple[list[PackedTree], str]:

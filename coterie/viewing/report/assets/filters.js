@@ -1,0 +1,100 @@
+"use strict";
+// Which episodes a list shows, and in which order. A filter is `name` or `name.role`.
+(() => {
+  const C = window.Coterie;
+  const FAIL = (value) => value !== null && value > 0;
+  const FILTERS = {
+    all: { label: "all episodes", keep: () => true },
+    worst: { label: "worst: lowest reward first", keep: (of) => of("reward") !== null, sort: "reward" },
+    best: { label: "best: highest reward first", keep: (of) => of("reward") !== null, sort: "-reward" },
+    failed: { label: "without success", keep: (of) => of("success") !== null && of("success") < 1 },
+    solved: { label: "with success", keep: (of) => of("success") === 1 },
+    disagreeing: { label: "disagreeing siblings", keep: (of) => FAIL(of("spread")), sort: "-spread" },
+    missing: { label: "missing scores or lost", keep: (of) => FAIL(of("missing")) || FAIL(of("lost")) || of("success") === null },
+  };
+  const OF_ROLES = {
+    fails: { label: "failed: any of these", keep: (of) => ["faults", "missing", "lost", "empty"].some((name) => FAIL(of(name))) },
+    faults: { label: "could not be parsed", keep: (of) => FAIL(of("faults")) },
+    repeats: { label: "repeats another role", keep: (of) => FAIL(of("repeats")) },
+    empty: { label: "empty answer", keep: (of) => FAIL(of("empty")) },
+    cut: { label: "cut off", keep: (of) => FAIL(of("cut")) },
+    missing: { label: "missing score or lost", keep: (of) => FAIL(of("missing")) || FAIL(of("lost")) },
+    low: { label: "low reward first", keep: (of) => of("reward") !== null, sort: "reward" },
+    long: { label: "longest first", keep: () => true, sort: "-tokens" },
+    spread: { label: "disagreeing siblings", keep: (of) => FAIL(of("spread")), sort: "-spread" },
+  };
+  const OF_SIGN = { unparsed: "faults", empty: "empty", repeats: "repeats", cut: "cut", length_reward: "long", equal: "low", missing: "missing" };
+  const SORTS = [
+    ["", "as played"],
+    ["reward", "reward, lowest first"],
+    ["-reward", "reward, highest first"],
+    ["advantage", "advantage, lowest first"],
+    ["-advantage", "advantage, highest first"],
+    ["-spread", "difference of siblings"],
+    ["-tokens", "most tokens"],
+    ["tokens", "fewest tokens"],
+    ["-turns", "most turns"],
+    ["turns", "fewest turns"],
+    ["-faults", "most faults"],
+    ["task", "task"],
+  ];
+
+  const value = (columns, name, row) => columns[name]?.[row] ?? null;
+
+  function parts(filter) {
+    if (Object.hasOwn(FILTERS, filter)) return [FILTERS[filter], ""];
+    const dot = filter.indexOf(".");
+    const of = dot > 0 && Object.hasOwn(OF_ROLES, filter.slice(0, dot)) ? OF_ROLES[filter.slice(0, dot)] : null;
+    return of ? [of, `.${filter.slice(dot + 1)}`] : [FILTERS.all, ""];
+  }
+
+  function compared(a, b) {
+    if (a === b) return 0;
+    if (a === null) return 1; // what is missing comes last
+    if (b === null) return -1;
+    return a < b ? -1 : 1;
+  }
+
+  C.filters = {
+    ofSign: (sign, role) => (OF_SIGN[sign] ? `${OF_SIGN[sign]}.${role}` : null),
+    // A role's filter keeps episodes in which the role acted.
+    keeps(filter, columns, row) {
+      const [of, suffix] = parts(filter);
+      if (suffix && !value(columns, `actions${suffix}`, row)) return false;
+      return of.keep((name) => value(columns, name + suffix, row));
+    },
+    sortOf(filter) {
+      const [of, suffix] = parts(filter);
+      return of.sort ? of.sort + suffix : "";
+    },
+    ordered(rows, sort, columns) {
+      if (!sort) return rows;
+      const down = sort.startsWith("-");
+      const name = down ? sort.slice(1) : sort;
+      const of = (row) => value(columns, name, row);
+      return [...rows].sort((a, b) => {
+        const [x, y] = [of(a), of(b)];
+        if (x === null || y === null) return compared(x, y) || a - b;
+        return (down ? compared(y, x) : compared(x, y)) || a - b;
+      });
+    },
+    fill(select, roles) {
+      const own = Object.entries(FILTERS).map(([name, of]) => ({ value: name, label: of.label }));
+      const ofRoles = roles.map((role) => ({
+        group: role,
+        entries: Object.entries(OF_ROLES).map(([name, of]) => ({ value: `${name}.${role}`, label: `${role}: ${of.label}` })),
+      }));
+      C.options(select, [...own, ...ofRoles]);
+    },
+    fillSorts(select) {
+      C.options(select, SORTS.map(([name, label]) => ({ value: name, label })));
+    },
+    // A sort that only a filter asks for joins the list.
+    chooseSort(select, sort) {
+      if (![...select.options].some((option) => option.value === sort)) {
+        select.append(C.h("option", { value: sort }, `${sort.replace(/^-/, "")}${sort.startsWith("-") ? ", highest first" : ", lowest first"}`));
+      }
+      select.value = sort;
+    },
+  };
+})();

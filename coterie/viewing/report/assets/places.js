@@ -1,0 +1,97 @@
+"use strict";
+// Links to a place: the part of the report, and in it the run, step, episode and joint action.
+(() => {
+  const C = window.Coterie;
+  const VIEWS = ["overview", "roles", "episodes", "metrics", "coach", "configuration"];
+  let view = "overview";
+  let going = false;
+
+  const views = () => VIEWS.filter((name) => C.get(`view-${name}`));
+  const label = (run) => C.data.main.runs[run]?.label;
+
+  function link(to) {
+    const words = new URLSearchParams();
+    if (to.run && label(to.run)) words.set("run", label(to.run));
+    if (to.step === null) words.set("step", "all");
+    else if (to.step !== undefined) words.set("step", to.step);
+    for (const name of ["filter", "sort", "episode", "at", "metrics", "text"]) if (to[name]) words.set(name, to[name]);
+    const text = words.toString();
+    return `#${to.view}${text ? `?${text}` : ""}`;
+  }
+
+  function read(hash) {
+    const [name, text = ""] = hash.replace(/^#/, "").split("?");
+    const words = new URLSearchParams(text);
+    const run = C.data.main.runs.findIndex((of) => of.label === words.get("run"));
+    const to = { view: views().includes(name) ? name : "overview", run: run < 0 ? 0 : run };
+    if (words.has("step")) to.step = words.get("step") === "all" ? null : Number(words.get("step"));
+    for (const key of ["filter", "sort", "episode", "text"]) if (words.has(key)) to[key] = words.get(key);
+    if (words.has("at")) [to.node, to.joint] = words.get("at").split(".").map(Number);
+    if (words.has("metrics")) to.metrics = words.get("metrics").split(",");
+    return to;
+  }
+
+  function present() {
+    if (view === "episodes" && C.list.index()) {
+      const { run, step, filter, sort, chosen } = C.list.state;
+      const at = C.episode.sides[0]?.at;
+      return {
+        view,
+        run,
+        step,
+        filter: filter === "all" ? "" : filter,
+        sort: sort === C.filters.sortOf(filter) ? "" : sort,
+        episode: chosen === null ? "" : C.list.of("key", chosen, run),
+        at: at ? at.join(".") : "",
+        text: C.search.words(),
+      };
+    }
+    if (view === "roles") return { view, ...C.roles.at() };
+    if (view === "metrics") return { view, metrics: C.metrics.chosen().join(",") };
+    return { view };
+  }
+
+  function show(name) {
+    view = name;
+    for (const of of views()) C.get(`view-${of}`).hidden = of !== name;
+    for (const tab of document.querySelectorAll(".tabs a")) {
+      if (tab.getAttribute("href") === `#${name}`) tab.setAttribute("aria-current", "page");
+      else tab.removeAttribute("aria-current");
+    }
+  }
+
+  async function goTo(to) {
+    going = true;
+    try {
+      if (view !== to.view) window.scrollTo(0, 0);
+      show(to.view);
+      if (to.view === "episodes") {
+        await C.list.goTo(to);
+        if (to.text) await C.search.set(to.text);
+      } else if (to.view === "roles") C.roles.goTo(to.run, to.step);
+      else if (to.view === "metrics" && to.metrics) C.metrics.show(to.metrics);
+    } finally {
+      going = false;
+    }
+  }
+
+  C.places = {
+    link,
+    views,
+    view: () => view,
+    goTo,
+    changed() {
+      if (going || !C.data.main) return;
+      history.replaceState(null, "", link(present()));
+    },
+    // Hide all parts but the first one to be seen, before anything is drawn.
+    first: () => show(read(location.hash === "#content" ? "" : location.hash).view),
+    async start() {
+      window.addEventListener("hashchange", () => {
+        if (location.hash === "#content") return;
+        goTo(read(location.hash)).catch(C.failed);
+      });
+      await goTo(read(location.hash === "#content" ? "" : location.hash));
+    },
+  };
+})();

@@ -1,0 +1,254 @@
+"""The report as one HTML file: what it holds, and how it is written."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from functools import partial
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from coterie.core.errors import MissingExtra, UserError
+from coterie.core.storage.atomic import write_atomic, written
+from coterie.viewing.report import blocks, charts, differences, seeds
+from coterie.viewing.report.reading import ReportedRun, read_run
+from coterie.viewing.report.summary import summary, warnings
+from coterie.viewing.report.trees import DIGITS
+
+FORMAT = 1
+"""Of the embedded data."""
+SCRIPTS = (
+    "uPlot/uPlot.iife.min.js",
+    *(
+        f"{name}.js"
+        for name in (
+            "data text dom theme charts metrics roles filters list tree tokens actions episode compare search "
+            "keys places main"
+        ).split()
+    ),
+)
+STYLES = ("uPlot/uPlot.min.css", "base.css", "charts.css", "explorer.css", "narrow.css")
+INVISIBLE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff]"
+)
+"""Characters that nobody would see, or that would reorder others."""
+
+
+def report(runs: str | Path | Sequence[str | Path], out: str | Path) -> Path:
+    """Write the report of one or several runs as one HTML file that needs no network.
+
+    Args:
+        runs: run folders.
+        out: the file; it is replaced as a whole.
+
+    Returns:
+        The file's path.
+
+    Raises:
+        RunFolderError: a folder is no run's, or the run has nothing to report yet.
+        MissingExtra: jinja2 is not installed.
+        UserError: no run, the same run twice, or `out` is in no folder.
+        WriteError: the file can't be written.
+    """
+    environment = _environment()
+    paths = [Path(path) for path in ([runs] if isinstance(runs, str | Path) else runs)]
+    out = Path(out)
+    _check(paths, out)
+    text = page(environment, [read_run(path) for path in paths])
+    with written(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(out, text)
+    return out
+
+
+def page(environment: Any, runs: Sequence[ReportedRun]) -> str:
+    """The page's HTML."""
+    rounded = _bytes(runs) > blocks.EXACT_BYTES
+    packed = [blocks.pack(run, rounded) for run in runs]
+    data, texts, rules = _episodes(runs, packed)
+    main = _main(runs, packed, rules, rounded)
+    embedded = {"main": blocks.dumps(main), "episodes": blocks.dumps(data)}
+    embedded |= {f"block-{number}": text for number, text in enumerate(texts)}
+    style = "\n".join(_asset(name) for name in STYLES)
+    script = "\n".join(_asset(name) for name in SCRIPTS)
+    facts = [
+        {
+            **summary(run),
+            "warnings": [*warnings(run, of)],
+            "changes": differences.changes(run),
+            "settings": differences.all_settings(run),
+            "coaches": run.coaches,
+            "evaluations": run.evaluations,
+        }
+        for run, of in zip(runs, packed, strict=True)
+    ]
+    return str(
+        environment.get_template("report.html").render(
+            title=", ".join(labels(runs)),
+            labels=labels(runs),
+            runs=facts,
+            rules=rules,
+            digits=DIGITS if rounded else None,
+            differing=differences.differing(runs) if len(runs) > 1 else [],
+            environments={of["environment"] for of in facts},
+            made=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+            version=_version(),
+            style=style,
+            script=script,
+            policy=_policy(style, script),
+            blocks={name: blocks.encoded(text) for name, text in embedded.items()},
+        )
+    )
+
+
+def labels(runs: Sequence[ReportedRun]) -> list[str]:
+    """A name for each run: its folder's, with as many folders above it as tell runs apart."""
+    paths = [run.folder.path.resolve() for run in runs]
+    for depth in range(1, max(len(path.parts) for path in paths) + 1):
+        names = ["/".join(path.parts[-depth:]) for path in paths]
+        if len(set(names)) == len(names):
+            break
+    return names
+
+
+def visible(text: Any) -> str:
+    """A text with symbols for control characters and for what reorders or hides others."""
+    return INVISIBLE.sub(lambda match: symbol(match[0]), str(text))
+
+
+def symbol(character: str) -> str:
+    """`␀` of a control character; `⟨U+202E⟩` of one that has no symbol."""
+    code = ord(character)
+    if code < 0x20:
+        return chr(0x2400 + code)
+    return "␡" if code == 0x7F else f"⟨U+{code:04X}⟩"
+
+
+def number(value: Any, digits: int = 3) -> str:
+    """A number for people; what is none is a dash."""
+    if value is None:
+        return "–"
+    if isinstance(value, int) or float(value).is_integer():
+        return f"{value:,.0f}"
+    return f"{value:.{digits}g}"
+
+
+def _episodes(
+    runs: Sequence[ReportedRun], packed: Sequence[blocks.PackedRun]
+) -> tuple[dict[str, Any], list[str], list[str]]:
+    """The index of all episodes, the texts of their blocks, and a rule a run (empty: all are there)."""
+    texts: list[str] = []
+    indices, rules = [], []
+    for of in packed:
+        trees, rule = blocks.kept(of, blocks.BYTES // len(runs))
+        in_blocks = [*blocks.in_blocks(trees)]
+        indices.append(blocks.episode_index(trees, in_blocks, len(texts)))
+        texts += map(blocks.block_json, in_blocks)
+        rules.append(rule)
+    return {"runs": indices}, texts, rules
+
+
+def _main(
+    runs: Sequence[ReportedRun],
+    packed: Sequence[blocks.PackedRun],
+    rules: Sequence[str],
+    rounded: bool,
+) -> dict[str, Any]:
+    """What the page draws first: metrics, charts, and what each role did."""
+    names = charts.metric_names(runs)
+    roles = [*dict.fromkeys(role for run in runs for role in run.team)]
+    return {
+        "format": FORMAT,
+        "digits": DIGITS if rounded else None,
+        "runs": [
+            {
+                "label": label,
+                "team": run.team,
+                "steps": run.steps,
+                "columns": charts.columns(run.rows),
+                "evaluations": run.evaluations,
+                "roles": of.roles,
+                "recorded": of.recorded,
+                "all_trees": of.all_trees,
+                "all_episodes": of.all_episodes,
+                "rule": rule,
+            }
+            for label, run, of, rule in zip(labels(runs), runs, packed, rules, strict=True)
+        ],
+        "groups": seeds.groups(runs),
+        "charts": charts.charts_of(names, roles),
+        "metrics": charts.descriptions(names),
+    }
+
+
+def _environment() -> Any:
+    """jinja2 with autoescape: models wrote some of what the page shows.
+
+    Raises:
+        MissingExtra: jinja2 is not installed.
+    """
+    try:
+        import jinja2
+    except ImportError as error:
+        raise MissingExtra("jinja2", "report", needed_by="the report") from error
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(partial(_file, "templates")),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"visible": visible, "number": number}
+    return environment
+
+
+def _check(paths: Sequence[Path], out: Path) -> None:
+    if not paths:
+        raise UserError("no run to report", fix="name a run's folder")
+    resolved = [path.resolve() for path in paths]
+    twice = [path for path in paths if resolved.count(path.resolve()) > 1]
+    if twice:
+        raise UserError(f"{twice[0]} is named twice", fix="name each run once")
+    if out.is_dir():
+        raise UserError(f"{out} is a folder", why="the report is one file", fix=f"-o {out / 'report.html'}")
+
+
+def _policy(style: str, script: str) -> str:
+    """A content security policy: nothing but this page's own style and script."""
+    of_style, of_script = (_digest(text) for text in (style, script))
+    return (
+        f"default-src 'none'; script-src {of_script}; style-src {of_style}; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _digest(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _asset(name: str) -> str:
+    text = _file("assets", name)
+    if "</" + "script" in text or "<!--" in text:
+        raise AssertionError(f"{name} would end the element that it is in")
+    return text.replace("\r\n", "\n")
+
+
+def _file(folder: str, name: str) -> str:
+    return resources.files(__package__).joinpath(folder, *name.split("/")).read_text(encoding="utf-8")
+
+
+def _bytes(runs: Sequence[ReportedRun]) -> int:
+    return sum(file.stat().st_size for run in runs for file in run.folder.rollout_files())
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("coterie")
+    except PackageNotFoundError:
+        return ""

@@ -1,0 +1,129 @@
+"""What a run is, in a few lines, and what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from coterie.api.rows import tokens_so_far
+from coterie.viewing.report.blocks import PackedRun
+from coterie.viewing.report.reading import ReportedRun, discarded
+
+EMPTY_SHARE = 0.1
+"""A larger share of answers without text is an alarm (docs/runs.md)."""
+MISSING_SHARE = 0.05
+
+
+def summary(run: ReportedRun) -> dict[str, Any]:
+    """The facts of a run's header. `success` holds the first and the last evaluation as they are."""
+    config = run.config
+    rows = run.rows
+    schedule = config.get("schedule") or {}
+    tokens = tokens_so_far(rows)
+    return {
+        "name": run.name,
+        "recipe": config.get("name"),
+        "about": config.get("summary"),
+        "algorithm": _type(config.get("algorithm")),
+        "environment": _type(config.get("env")),
+        "order": (config.get("team") or {}).get("order") or [],
+        "team": run.team,
+        "models": {name: model(table) for name, table in (config.get("policies") or {}).items()},
+        "seed": config.get("seed"),
+        "step": int(rows[-1]["step"]) if rows else 0,
+        "steps": schedule.get("steps"),
+        "tokens": tokens[-1] if tokens else 0,
+        "success": _success(run),
+        "best": run.best,
+        "versions": dict(run.record.versions) if run.record is not None else {},
+        "live": run.live,
+    }
+
+
+def model(table: Any) -> str:
+    """A policy's model in a few words."""
+    table = table or {}
+    of = table.get("model")
+    if isinstance(of, Mapping):
+        size = f"{of.get('layers')} layers of {of.get('hidden_size')}" if of.get("layers") else ""
+        text = ", ".join(filter(None, (f"new {of.get('init')}", size, f"tokenizer {of.get('tokenizer')}")))
+    else:
+        text = str(of) if of is not None else "a table of logits"
+    train = table.get("train")
+    return text if train in (None, "full") else f"{text}, {'frozen' if train == 'none' else train}"
+
+
+def warnings(run: ReportedRun, packed: PackedRun) -> Iterator[dict[str, str]]:
+    """What a reader should know before believing a curve: `{"what", "detail"}`."""
+    yield from _signals(run)
+    yield from _lost(run)
+    folders, cancelled = discarded(run.folder)
+    for name in folders:
+        yield {"what": "A resume took steps out", "detail": f"discarded/{name}"}
+    for row in cancelled:
+        yield {
+            "what": f"An end after step {row.get('step')} cancelled steps in play",
+            "detail": f"{row.get('steps')} steps, {row.get('tokens')} tokens",
+        }
+    for note in (*run.notes, *packed.notes):
+        yield {"what": "Read with a warning", "detail": note}
+    if run.live:
+        last = run.rows[-1]["step"] if run.rows else 0
+        yield {"what": "The run goes on", "detail": f"This page shows it up to step {last}."}
+    if not packed.recorded:
+        yield {
+            "what": "No rollouts",
+            "detail": "The run has recorded none (schedule.record_every), so there are no episodes to look at.",
+        }
+
+
+def _signals(run: ReportedRun) -> Iterator[dict[str, str]]:
+    """The signs that nothing is learned, with their steps."""
+    steps: dict[str, list[int]] = {}
+    for row in run.rows:
+        for name, value in row.items():
+            if name.startswith("signal/") and value:
+                steps.setdefault(name, []).append(int(row["step"]))
+    for name, of in steps.items():
+        yield {"what": name, "detail": f"held in {len(of)} steps, from step {of[0]} to step {of[-1]}"}
+
+
+def _lost(run: ReportedRun) -> Iterator[dict[str, str]]:
+    """Rows that are lost, and shares that are alarms, with the step of the largest."""
+    steps = set(run.steps)
+    missing = [step for step in range(1, max(steps, default=0) + 1) if step not in steps]
+    if missing:
+        yield {"what": "Rows are missing", "detail": f"{len(missing)} steps, the first of them {missing[0]}"}
+    alarms = (
+        ("missing/share", MISSING_SHARE, "Missing scores"),
+        ("episodes/missing", MISSING_SHARE, "Episodes lost by a fault"),
+        ("empty/", EMPTY_SHARE, "Answers without text"),
+        ("faults/system", 0.0, "Actions lost by the system"),
+    )
+    for prefix, bound, what in alarms:
+        names = dict.fromkeys(name for row in run.rows for name in row if name.startswith(prefix))
+        for name in names:
+            above = [(float(row[name]), int(row["step"])) for row in run.rows if (row.get(name) or 0) > bound]
+            if above:
+                most, step = max(above)
+                yield {
+                    "what": what,
+                    "detail": f"{name} was above {bound:g} in {len(above)} steps; most in step {step}: {most:.3g}",
+                }
+
+
+def _success(run: ReportedRun) -> dict[str, Any]:
+    """The first and the last evaluation on `val`; without any, those of training, unless it is the best of K."""
+    rated = [row for row in run.rows if row.get("eval/success") is not None]
+    key = "eval/success" if rated else "success"
+    rated = rated or [row for row in run.rows if row.get("success") is not None]
+    if not rated:
+        return {}
+    ends = [
+        {"step": row["step"], "mean": row[key], "ci95": row.get(f"{key}_ci95")} for row in (rated[0], rated[-1])
+    ]
+    return {"of": "val" if key == "eval/success" else "training", "first": ends[0], "last": ends[1]}
+
+
+def _type(table: Any) -> str | None:
+    return table.get("type") if isinstance(table, Mapping) else table
