@@ -8,7 +8,7 @@ EXTRA_OF: dict[str, str] = {
     "peft": "torch",
     "safetensors": "torch",
     "tokenizers": "torch",
-    "matplotlib": "torch",
+    "matplotlib": "report",
     "datasets": "data",
     "pyarrow": "data",
     "jinja2": "data",

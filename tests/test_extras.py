@@ -17,7 +17,7 @@ from coterie.extras import EXTRA_OF
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 EXTRAS: dict[str, list[str]] = PROJECT["project"]["optional-dependencies"]
-TOOLING = {"dev", "docs"}
+TOOLING = {"dev", "docs", "browser"}
 """For the repository: tests, lint and pages. No module of the package needs them."""
 BROUGHT = {
     "tokenizers": "transformers",

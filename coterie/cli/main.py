@@ -21,6 +21,7 @@ COMMANDS = {
     "runs": "List the runs in a folder.",
     "watch": "Show how runs go, live in the terminal.",
     "plot": "Draw curves of runs, with intervals over seeds.",
+    "report": "Write a run's curves, roles and episodes as one HTML file.",
     "coach": "Report how well a run's coach agrees with the verifier.",
     "recipes": "List the recipes.",
     "data": "Write tasks as files, split records by content, find leaks.",

@@ -17,9 +17,10 @@ from coterie.api.rollouts import read_rollouts
 from coterie.core.errors import UserError
 from coterie.viewing.episode_fields import fields_of
 from coterie.viewing.report.reading import ReportedRun
-from coterie.viewing.report.roles import roles_of_step
+from coterie.viewing.report.roles import Reasons, fault_reasons, roles_json
 from coterie.viewing.report.tokens import TokenCuts
 from coterie.viewing.report.trees import path_json, tree_json
+from coterie.viewing.role_table import RoleInStep, roles_in_step
 
 BYTES = 10_000_000
 """Of compressed episodes in a page; its base64 and all else make it at most 15 MB."""
@@ -54,7 +55,7 @@ class PackedRun:
 
     trees: list[PackedTree] = field(default_factory=list)
     roles: dict[int, dict[str, Any]] = field(default_factory=dict)
-    """Step: what `roles_of_step` says, over all of its trees."""
+    """By step, `roles_json` of all of its trees."""
     recorded: int = 0
     """Steps with a rollout file."""
     steps_read: int = 0
@@ -68,6 +69,7 @@ def pack(run: ReportedRun, rounded: bool) -> PackedRun:
     packed, cuts = PackedRun(), TokenCuts(run.config.get("policies") or {})
     files = run.folder.rollout_files()
     packed.recorded = len(files)
+    tables: dict[int, tuple[Sequence[RoleInStep], Reasons]] = {}
     rows = {int(row["step"]): row for row in run.rows}
     for file in _within(files, READ_BYTES):
         try:
@@ -76,37 +78,37 @@ def pack(run: ReportedRun, rounded: bool) -> PackedRun:
             packed.notes.append(f"{file} is left out: {error.what if isinstance(error, UserError) else error}")
             continue
         packed.steps_read += 1
-        _add(packed, trees, cuts, rows, rounded)
+        for step, of_step in _by_step(trees).items():
+            _add(packed, of_step, cuts, rounded)
+            tables[step] = roles_in_step(of_step), fault_reasons(of_step)
     if packed.steps_read < len(files) and not packed.notes:
         packed.notes.append(
             f"of {len(files)} recorded steps {packed.steps_read}, evenly spaced, were read: all are more than "
             f"{READ_BYTES / 1e6:.0f} MB"
         )
+    packed.roles = roles_json(tables, rows)
     return packed
 
 
-def _add(
-    packed: PackedRun,
-    trees: Sequence[RecordedTree],
-    cuts: TokenCuts,
-    rows: Mapping[int, Mapping[str, Any]],
-    rounded: bool,
-) -> None:
-    by_step: dict[int, list[RecordedTree]] = {}
+def _by_step(trees: Sequence[RecordedTree]) -> dict[int, list[RecordedTree]]:
+    steps: dict[int, list[RecordedTree]] = {}
     for tree in trees:
-        by_step.setdefault(tree.step, []).append(tree)
-    for step, of_step in by_step.items():
-        cuts.learn(row for tree in of_step for row in _branches(tree))
-        for tree in of_step:
-            episodes: list[dict[str, Any]] = []
-            for episode in tree.episodes():
-                place = {"path": path_json(episode), "key": episode.key}
-                episodes.append({**fields_of(episode), **place})
-            text = zlib.compress(dumps(tree_json(tree, cuts, rounded)).encode(), 1)
-            packed.trees.append(PackedTree(step, text, episodes))
-            packed.all_episodes += len(episodes)
-        packed.all_trees += len(of_step)
-        packed.roles[step] = roles_of_step(of_step, rows.get(step, {}))
+        steps.setdefault(tree.step, []).append(tree)
+    return steps
+
+
+def _add(packed: PackedRun, trees: Sequence[RecordedTree], cuts: TokenCuts, rounded: bool) -> None:
+    """Add the trees of a step."""
+    cuts.learn(row for tree in trees for row in _branches(tree))
+    for tree in trees:
+        episodes = [
+            {**fields_of(episode), "path": path_json(episode), "key": episode.key}
+            for episode in tree.episodes()
+        ]
+        text = zlib.compress(dumps(tree_json(tree, cuts, rounded)).encode(), 1)
+        packed.trees.append(PackedTree(tree.step, text, episodes))
+        packed.all_episodes += len(episodes)
+    packed.all_trees += len(trees)
 
 
 def kept(packed: PackedRun, budget: int) -> tuple[list[PackedTree], str]:

@@ -28,7 +28,7 @@ class Chart:
     note: str = ""
 
 
-PHASES = ("rollouts", "score", "annotate", "credit", "update", "sync", "record", "evaluate", "checkpoint")
+PHASES = ("rollouts", "credit", "update", "sync", "record", "evaluate")
 """Parts of a step in their order."""
 ROLE, POLICY = r"([^/]+)", r"(.+)"
 CHARTS = (

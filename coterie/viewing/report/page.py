@@ -130,7 +130,7 @@ def symbol(character: str) -> str:
 
 def number(value: Any, digits: int = 3) -> str:
     """A number for people; what is none is a dash."""
-    if value is None:
+    if value is None or value != value:
         return "–"
     if isinstance(value, int) or float(value).is_integer():
         return f"{value:,.0f}"

@@ -73,7 +73,7 @@
     const field = (name) => C.list.of(name, of.row, of.run);
     const [sign, said, kind] = C.list.outcome(field("success"));
     const outcomes = Object.keys(C.list.index().runs[of.run].columns)
-      .filter((name) => name.startsWith("outcome.") && field(name) !== null)
+      .filter((name) => name.startsWith("outcome.") && name !== "outcome.turns" && field(name) !== null)
       .map((name) => `${name.slice(8)} ${C.text.number(field(name))}`);
     const several = C.data.main.runs.length > 1;
     return C.h(
@@ -101,7 +101,8 @@
   }
 
   function joint(of) {
-    const own = Object.entries(of.scores ?? {}).filter(([name]) => name.startsWith("team."));
+    const several = Object.keys(of.branches).length > 1; // of one role, its action shows them
+    const own = several ? Object.entries(of.scores ?? {}).filter(([name]) => name.startsWith("team.")) : [];
     const parts = [
       ...Object.entries(of.reward).map(([role, value]) => `${role} is paid ${C.text.number(value)}`),
       of.expanded ? { best: "the best went on", sampled: "drawn to go on", all: "all go on", only: "" }[of.rule] ?? `chosen by ${of.rule}` : "not followed in play",
@@ -161,7 +162,7 @@
       { class: "shades" },
       C.h("label", null, "shade by ", select),
       C.h("span", { class: "scale small", "aria-hidden": "true" }, scale),
-      whole ? C.h("span", { class: "small" }, "where the policy's tokenizer is not on the machine that made this page, a completion is shaded as one, by its mean") : null,
+      whole ? C.h("span", { class: "small" }, "Some completions can't be cut into tokens without their model's tokenizer: these are shaded as one, by their mean.") : null,
     );
   }
 

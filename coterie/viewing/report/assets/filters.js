@@ -17,13 +17,13 @@
     faults: { label: "could not be parsed", keep: (of) => FAIL(of("faults")) },
     repeats: { label: "repeats another role", keep: (of) => FAIL(of("repeats")) },
     empty: { label: "empty answer", keep: (of) => FAIL(of("empty")) },
-    cut: { label: "cut off", keep: (of) => FAIL(of("cut")) },
+    finish_length: { label: "cut off", keep: (of) => FAIL(of("finish_length")) },
     missing: { label: "missing score or lost", keep: (of) => FAIL(of("missing")) || FAIL(of("lost")) },
     low: { label: "low reward first", keep: (of) => of("reward") !== null, sort: "reward" },
     long: { label: "longest first", keep: () => true, sort: "-tokens" },
     spread: { label: "disagreeing siblings", keep: (of) => FAIL(of("spread")), sort: "-spread" },
   };
-  const OF_SIGN = { unparsed: "faults", empty: "empty", repeats: "repeats", cut: "cut", length_reward: "long", equal: "low", missing: "missing" };
+  const OF_FINDING = { unparsed: "faults", empty: "empty", repeats: "repeats", finish_length: "finish_length", length: "long", missing: "missing" };
   const SORTS = [
     ["", "as played"],
     ["reward", "reward, lowest first"],
@@ -56,7 +56,7 @@
   }
 
   C.filters = {
-    ofSign: (sign, role) => (OF_SIGN[sign] ? `${OF_SIGN[sign]}.${role}` : null),
+    ofFinding: (kind, role) => (OF_FINDING[kind] ? `${OF_FINDING[kind]}.${role}` : null),
     // A role's filter keeps episodes in which the role acted.
     keeps(filter, columns, row) {
       const [of, suffix] = parts(filter);

@@ -9,11 +9,11 @@
     ["tokens", "tokens", "number"],
     ["unparsed", "could not be parsed", "share"],
     ["empty", "empty", "share"],
-    ["cut", "cut off", "share"],
+    ["finish_length", "cut off", "share"],
     ["repeats", "repeats another role", "share"],
     ["distinct", "different siblings", "share"],
     ["length_reward", "reward with length", "number"],
-    ["equal", "groups of equal rewards", "share"],
+    ["zero_variance", "groups of equal rewards", "share"],
     ["missing", "no reward", "share"],
     ["lost", "lost by the system", "number"],
   ];
@@ -21,15 +21,14 @@
 
   const steps = () => Object.keys(C.data.main.runs[run].roles).map(Number);
 
-  function sentence(step, sign) {
-    const filter = C.filters.ofSign(sign.sign, sign.role);
+  function sentence(run, step, finding) {
+    const filter = C.filters.ofFinding(finding.kind, finding.role);
     return C.h(
       "li",
       null,
-      C.h("strong", null, sign.role),
+      C.h("strong", null, finding.role),
       " ",
-      sign.text,
-      ". ",
+      `${finding.text}${finding.since < step ? `, since step ${finding.since}` : ""}. `,
       filter ? C.h("a", { href: C.places.link({ view: "episodes", run, step, filter }) }, "See these episodes") : null,
     );
   }
@@ -46,8 +45,8 @@
     }
     C.get("roles-step-value").textContent = `step ${step}`;
     slider.setAttribute("aria-valuetext", `step ${step}`);
-    const { roles, signs } = C.data.main.runs[run].roles[step];
-    const marked = new Set(signs.map((sign) => `${sign.role}\n${sign.sign}`));
+    const { roles, findings } = C.data.main.runs[run].roles[step];
+    const marked = new Set(findings.map((of) => `${of.role}\n${of.kind === "length" ? "length_reward" : of.kind}`));
     const rows = roles.map((entry) => [
       entry.role,
       ...COLUMNS.map(([key, , kind]) => ({
@@ -58,9 +57,9 @@
     const reasons = roles.filter((entry) => entry.reasons.length);
     C.fill(
       place,
-      signs.length
-        ? C.h("ul", { class: "signs" }, signs.map((sign) => sentence(step, sign)))
-        : C.h("p", { class: "calm" }, "Nothing stands out in this step."),
+      findings.length
+        ? C.h("ul", { class: "signs" }, findings.map((of) => sentence(run, step, of)))
+        : C.h("p", { class: "calm" }, "No role fails in this step by the rules of docs/report.md."),
       C.table(["role", ...COLUMNS.map(([, label]) => label)], rows, `Roles in step ${step}`),
       reasons.length
         ? C.h(
@@ -73,6 +72,19 @@
           )
         : null,
     );
+  }
+
+  // On the overview: what fails in the last recorded step of each run.
+  function last() {
+    const { runs } = C.data.main;
+    const parts = runs.map((of, index) => {
+      const step = Object.keys(of.roles).map(Number).pop();
+      const here = step === undefined ? [] : of.roles[step].findings;
+      if (!here.length) return null;
+      const where = `In step ${step}${runs.length > 1 ? ` of ${of.label}` : ""}, the last recorded one`;
+      return [C.h("h2", null, where), C.h("ul", { class: "signs" }, here.map((finding) => sentence(index, step, finding)))];
+    });
+    C.fill(C.get("overview-findings"), parts);
   }
 
   function setRun(index) {
@@ -106,6 +118,7 @@
         C.places.changed();
       });
       setRun(0);
+      last();
     },
   };
 })();

@@ -17,12 +17,13 @@
         packed[level] = packed[level] ? [packed[level][0], right + offset] : [left + offset, right + offset];
       });
     });
-    const middle = offsets.length ? (offsets[0] + offsets[offsets.length - 1]) / 2 : 0;
+    const children = offsets.filter((_, j) => tree.nodes[index].joints[j].child !== null);
+    const middle = children.length === 1 ? children[0] : offsets.length ? (offsets[0] + offsets[offsets.length - 1]) / 2 : 0;
     const contour = [[0, 0], ...packed.map(([left, right]) => [left - middle, right - middle])];
     return { items, offsets: offsets.map((offset) => offset - middle), contour };
   }
 
-  // Places of nodes and joint actions: parents above the middle of theirs, as close as levels allow.
+  // Places of nodes and joint actions: parents above their only child or the middle of several, as close as levels allow.
   function layout(tree) {
     const nodes = tree.nodes.map(() => null);
     const joints = [];

@@ -1,0 +1,29 @@
+"""`coterie report`: a run as one HTML file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command(short_help="Write a run's curves, roles and episodes as one HTML file.")
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--out",
+    metavar="FILE.html",
+    type=click.Path(path_type=Path),
+    help="The file [report.html in the first run's folder].",
+)
+def command(runs: tuple[Path, ...], out: Path | None) -> None:
+    """Write a report of one or several runs: learning curves with intervals, what each role did, the episodes
+    with their trees, and in what the runs differ.
+
+    The file holds all that it shows and asks no server. Runs that differ in their seed alone are drawn
+    together.
+    """
+    from coterie.viewing.report import report
+
+    path = report(runs, out or runs[0] / "report.html")
+    click.echo(f"{path}  {path.stat().st_size / 1e6:.1f} MB")
