@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -38,17 +39,20 @@ class Rule:
     """With `{share}` in percent, `{value}` and the fields of the role's table."""
     grown: float = 0.0
     """Least factor by which the mean length has grown since the first recorded step; 0: any."""
+    unless_success: float = math.inf
+    """A team that succeeds this often in the step shows that it is no failure."""
 
 
 RULES = (
     Rule("unparsed", 0.5, lambda of: of.unparsed,
          "its parser could not read {share} of its answers (the first: {fault})"),
     Rule("empty", 0.3, lambda of: of.empty, "{share} of its answers have no text"),
-    Rule("finish_length", 0.5, lambda of: of.finish_length, "max_new_tokens cut off {share} of its answers"),
+    Rule("finish_length", 0.5, lambda of: of.finish_length, "max_new_tokens cut off {share} of its answers",
+         unless_success=0.5),
     Rule("missing", 0.2, lambda of: of.missing,
          "{share} of its actions have no reward, since a score is missing"),
     Rule("repeats", 0.5, lambda of: of.repeats,
-         "{share} of its committed actions repeat the last answer of another role"),
+         "{share} of its committed actions repeat the last answer of another role", unless_success=0.5),
     Rule("length", 0.8, lambda of: of.length_reward, "its reward grows with the length of its answers "
          "(rank correlation {value}), and they have grown to {tokens} tokens", grown=1.5),
 )  # fmt: skip
@@ -73,7 +77,8 @@ def findings(tables: Sequence[Sequence[RoleInStep]]) -> list[Finding]:
             for rule in RULES:
                 place, value = (role.role, rule.kind), rule.value(role)
                 grown = (role.tokens or 0.0) >= rule.grown * first_tokens.get(role.role, 0.0)
-                if value is None or value < rule.threshold or not grown:
+                succeeds = role.success is not None and role.success >= rule.unless_success
+                if value is None or value < rule.threshold or not grown or succeeds:
                     since.pop(place, None)
                     continue
                 begin = since.setdefault(place, role.step)

@@ -24,6 +24,8 @@ class RoleInStep:
     role: str
     actions: int
     """Actions that were sampled, those that the system lost left out."""
+    success: float | None
+    """Mean success of the step's episodes, each with its share of its tree; None: none has an outcome."""
     reward: float | None
     """Mean of those that have one."""
     advantage: float | None
@@ -54,12 +56,16 @@ def roles_in_step(trees: Sequence[RecordedTree]) -> list[RoleInStep]:
     branches: dict[str, list[Row]] = {}
     groups: dict[str, list[list[Row]]] = {}
     committed: dict[str, dict[int, bool]] = {}
+    outcomes: list[tuple[float, float]] = []
+    """(share, success) of the episodes that have one."""
     for tree in trees:
         for node in tree.nodes.values():
             for role, decision in node.decisions.items():
                 branches.setdefault(role, []).extend(decision.branches)
                 groups.setdefault(role, []).append(decision.branches)
         for episode in tree.episodes():
+            if episode.success is not None:
+                outcomes.append((episode.share, float(episode.success)))
             actions = list(episode.actions)
             repeated = {id(action.branch) for action in repeats_of(actions)}
             for action in actions:
@@ -67,12 +73,21 @@ def roles_in_step(trees: Sequence[RecordedTree]) -> list[RoleInStep]:
                 place[id(action.branch)] = id(action.branch) in repeated or place.get(
                     id(action.branch), False
                 )
-    step = trees[0].step if trees else 0
-    return [_role(step, role, rows, groups[role], committed.get(role, {})) for role, rows in branches.items()]
+    step, weight = trees[0].step if trees else 0, math.fsum(share for share, _ in outcomes)
+    success = math.fsum(share * value for share, value in outcomes) / weight if weight else None
+    return [
+        _role(step, success, role, rows, groups[role], committed.get(role, {}))
+        for role, rows in branches.items()
+    ]
 
 
 def _role(
-    step: int, role: str, every: Sequence[Row], groups: Sequence[Sequence[Row]], committed: dict[int, bool]
+    step: int,
+    success: float | None,
+    role: str,
+    every: Sequence[Row],
+    groups: Sequence[Sequence[Row]],
+    committed: dict[int, bool],
 ) -> RoleInStep:
     rows = [row for row in every if row["fault"] is None or row["fault"]["kind"] == "policy"]
     faults = [row["fault"]["reason"] for row in rows if row["fault"] is not None]
@@ -83,6 +98,7 @@ def _role(
         step=step,
         role=role,
         actions=len(rows),
+        success=success,
         reward=_mean(row["reward"] for row in rewarded),
         advantage=_mean(advantages),
         tokens=_mean(map(tokens_of, rows)),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from coterie.api.episodes import trees_of
 from coterie.api.rollouts import read_rollouts
 from coterie.core.storage.run_folder import RunFolder
 from coterie.viewing.findings import RULES, findings
-from coterie.viewing.role_table import roles_in_step
+from coterie.viewing.role_table import RoleInStep, roles_in_step
 from tests.viewing.planted import SINCE, make
 
 
@@ -27,6 +29,25 @@ def test_a_planted_failure_is_named_and_nothing_else(failure, tmp_path):
         "length": "grows with the length",
     }
     assert words[failure] in seen[-1].text
+
+
+def role(**fields):
+    nothing = {f.name: None for f in dataclasses.fields(RoleInStep)}
+    shares = {"step": 1, "role": "executor", "actions": 8, "missing": 0.0, "unparsed": 0.0, "empty": 0.0}
+    return RoleInStep(**{**nothing, **shares, "finish_length": 0.0, "lost": 0, "fault": "", **fields})
+
+
+@pytest.mark.parametrize("kind", ["repeats", "finish_length"])
+def test_a_team_that_succeeds_may_repeat_and_end_at_its_limit(kind):
+    assert [f.kind for f in findings([[role(success=0.4, **{kind: 0.9})]])] == [kind]
+    assert [f.kind for f in findings([[role(**{kind: 0.9})]])] == [kind], "no outcome says nothing"
+    assert findings([[role(success=0.6, **{kind: 0.9})]]) == []
+
+
+def test_a_failure_that_stops_begins_anew():
+    tables = [[role(step=step, empty=share)] for step, share in ((1, 0.5), (2, 0.1), (3, 0.4), (4, 0.3))]
+    assert [(f.step, f.since) for f in findings(tables)] == [(1, 1), (3, 3), (4, 3)]
+    assert findings([[role(actions=3, empty=1.0)]]) == [], "too few actions to say"
 
 
 def test_rules_have_names_of_their_own():

@@ -75,7 +75,9 @@ def pack(run: ReportedRun, rounded: bool) -> PackedRun:
         try:
             trees = trees_of(read_rollouts(file), _step_of(file))
         except (UserError, KeyError, TypeError) as error:
-            packed.notes.append(f"{file} is left out: {error.what if isinstance(error, UserError) else error}")
+            packed.notes.append(
+                f"{file} is left out: {error.what if isinstance(error, UserError) else error}"
+            )
             continue
         packed.steps_read += 1
         for step, of_step in _by_step(trees).items():
@@ -134,11 +136,15 @@ def kept(packed: PackedRun, budget: int) -> tuple[list[PackedTree], str]:
         elif chosen or len(of_steps) == 1:
             break
         else:
-            of_steps = [steps[-1 - round(i * (len(steps) - 1) / max(1, len(of_steps) // 2 - 1))]
-                        for i in range(max(1, len(of_steps) // 2))][::-1]
+            of_steps = [
+                steps[-1 - round(i * (len(steps) - 1) / max(1, len(of_steps) // 2 - 1))]
+                for i in range(max(1, len(of_steps) // 2))
+            ][::-1]
     chosen = chosen or tried[-1:]
     most = max(sum(tree.step == step for tree in chosen) for step in of_steps)
-    which = "each recorded step" if of_steps == steps else f"{len(of_steps)} evenly spaced steps of {len(steps)}"
+    which = (
+        "each recorded step" if of_steps == steps else f"{len(of_steps)} evenly spaced steps of {len(steps)}"
+    )
     rule = (
         f"Of {packed.all_trees:,} recorded trees {len(chosen):,} are in this file: of {which} at most {most}, evenly "
         "spaced in the order of their mean reward, so the worst and the best are always among them."
@@ -155,7 +161,9 @@ def _spaced(trees: Sequence[PackedTree], count: int) -> list[PackedTree]:
     return [trees[index] for index in sorted(places)]
 
 
-def episode_index(trees: Sequence[PackedTree], blocks: Sequence[Sequence[PackedTree]], first: int) -> dict[str, Any]:
+def episode_index(
+    trees: Sequence[PackedTree], blocks: Sequence[Sequence[PackedTree]], first: int
+) -> dict[str, Any]:
     """Columns of the episodes' fields, for filters: {"count", "columns": {field: values}}.
 
     Args:

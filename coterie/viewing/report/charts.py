@@ -64,7 +64,10 @@ CHARTS = (
         "kl",
         "Change of the policy in a step",
         "overview",
-        ((f"policy/{POLICY}/approx_kl", r"\1: KL of the update"), (f"policy/{POLICY}/kl_ref", r"\1: KL to the start")),
+        (
+            (f"policy/{POLICY}/approx_kl", r"\1: KL of the update"),
+            (f"policy/{POLICY}/kl_ref", r"\1: KL to the start"),
+        ),
     ),
     Chart("gradient", "Gradient norm", "overview", ((f"policy/{POLICY}/grad_norm", r"\1"),)),
     Chart(
@@ -80,9 +83,7 @@ CHARTS = (
         "time",
         "Time of a step by phase",
         "overview",
-        (
-            (f"time/({'|'.join(PHASES)})", r"\1"),
-        ),
+        ((f"time/({'|'.join(PHASES)})", r"\1"),),
         kind="stack",
     ),
     Chart(
@@ -107,8 +108,12 @@ CHARTS = (
     Chart("role-length", "Length of an action", "roles", ((f"length/{ROLE}", r"\1"),)),
     Chart("role-entropy", "Entropy of the role's policy", "roles", ((f"policy/{POLICY}/entropy", r"\1"),)),
     Chart("role-zero", "Groups with equal rewards", "roles", ((f"groups/{ROLE}/zero_variance", r"\1"),)),
-    Chart("role-missing", "Groups' rows that are missing", "roles", ((f"groups/{ROLE}/missing_rows", r"\1"),)),
-    Chart("role-components", "Missing scores by component", "roles", ((r"missing/(?!share$)([^/]+)", r"\1"),)),
+    Chart(
+        "role-missing", "Groups' rows that are missing", "roles", ((f"groups/{ROLE}/missing_rows", r"\1"),)
+    ),
+    Chart(
+        "role-components", "Missing scores by component", "roles", ((r"missing/(?!share$)([^/]+)", r"\1"),)
+    ),
     Chart("role-faults", "Answers that could not be parsed", "roles", ((f"faults/{ROLE}/policy", r"\1"),)),
     Chart("role-empty", "Answers without text", "roles", ((f"empty/{ROLE}", r"\1"),)),
     Chart("role-cut", "Answers that max_new_tokens cut off", "roles", ((f"finish_length/{ROLE}", r"\1"),)),

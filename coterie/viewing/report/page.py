@@ -6,7 +6,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from functools import partial
 from importlib import resources
 from pathlib import Path
@@ -25,10 +25,26 @@ SCRIPTS = (
     "uPlot/uPlot.iife.min.js",
     *(
         f"{name}.js"
-        for name in (
-            "data text dom theme charts metrics roles filters list tree tokens actions episode compare search "
-            "keys places main"
-        ).split()
+        for name in [
+            "data",
+            "text",
+            "dom",
+            "theme",
+            "charts",
+            "metrics",
+            "roles",
+            "filters",
+            "list",
+            "tree",
+            "tokens",
+            "actions",
+            "episode",
+            "compare",
+            "search",
+            "keys",
+            "places",
+            "main",
+        ]
     ),
 )
 STYLES = ("uPlot/uPlot.min.css", "base.css", "charts.css", "explorer.css", "narrow.css")
@@ -95,7 +111,7 @@ def page(environment: Any, runs: Sequence[ReportedRun]) -> str:
             digits=DIGITS if rounded else None,
             differing=differences.differing(runs) if len(runs) > 1 else [],
             environments={of["environment"] for of in facts},
-            made=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+            made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
             version=_version(),
             style=style,
             script=script,

@@ -120,7 +120,8 @@ def _success(run: ReportedRun) -> dict[str, Any]:
     if not rated:
         return {}
     ends = [
-        {"step": row["step"], "mean": row[key], "ci95": row.get(f"{key}_ci95")} for row in (rated[0], rated[-1])
+        {"step": row["step"], "mean": row[key], "ci95": row.get(f"{key}_ci95")}
+        for row in (rated[0], rated[-1])
     ]
     return {"of": "val" if key == "eval/success" else "training", "first": ends[0], "last": ends[1]}
 

@@ -66,7 +66,9 @@ class TokenCuts:
                 if any(table.setdefault(id, piece) != piece for id, piece in zip(ids, pieces, strict=True)):
                     tables[index] = None  # one id, two words: not the tokens
 
-    def cut(self, policy: str | None, call: Mapping[str, Any], completion: str) -> tuple[list[int], str] | None:
+    def cut(
+        self, policy: str | None, call: Mapping[str, Any], completion: str
+    ) -> tuple[list[int], str] | None:
         """Lengths of a call's tokens in units of UTF-16, and the text that they make; None: not known.
 
         A token without text, such as that of the end, has length 0. The text contains the completion.
@@ -80,9 +82,7 @@ class TokenCuts:
             return None
         return [utf16(piece) for piece in pieces], text
 
-    def _word_pieces(
-        self, policy: str | None, call: Mapping[str, Any], completion: str
-    ) -> list[str] | None:
+    def _word_pieces(self, policy: str | None, call: Mapping[str, Any], completion: str) -> list[str] | None:
         ids = _spoken(call)
         for table, (_, joint) in zip(self._tables(policy), PIECES, strict=True):
             if table and all(id in table for id in ids):
