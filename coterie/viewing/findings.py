@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -39,8 +38,12 @@ class Rule:
     """With `{share}` in percent, `{value}` and the fields of the role's table."""
     grown: float = 0.0
     """Least factor by which the mean length has grown since the first recorded step; 0: any."""
-    unless_success: float = math.inf
-    """A team that succeeds this often in the step shows that it is no failure."""
+    unless: Callable[[RoleInStep], bool] = lambda of: False
+    """What shows that it is no failure."""
+
+
+def _succeeds(of: RoleInStep) -> bool:
+    return of.success is not None and of.success >= 0.5
 
 
 RULES = (
@@ -48,11 +51,12 @@ RULES = (
          "its parser could not read {share} of its answers (the first: {fault})"),
     Rule("empty", 0.3, lambda of: of.empty, "{share} of its answers have no text"),
     Rule("finish_length", 0.5, lambda of: of.finish_length, "max_new_tokens cut off {share} of its answers",
-         unless_success=0.5),
+         unless=_succeeds),
     Rule("missing", 0.2, lambda of: of.missing,
          "{share} of its actions have no reward, since a score is missing"),
     Rule("repeats", 0.5, lambda of: of.repeats,
-         "{share} of its committed actions repeat the last answer of another role", unless_success=0.5),
+         "{share} of its answers repeat the last one of another role, and earn less than the others do",
+         unless=lambda of: _succeeds(of) if of.repeats_pay is None else of.repeats_pay > -0.5),
     Rule("length", 0.8, lambda of: of.length_reward, "its reward grows with the length of its answers "
          "(rank correlation {value}), and they have grown to {tokens} tokens", grown=1.5),
 )  # fmt: skip
@@ -77,13 +81,15 @@ def findings(tables: Sequence[Sequence[RoleInStep]]) -> list[Finding]:
             for rule in RULES:
                 place, value = (role.role, rule.kind), rule.value(role)
                 grown = (role.tokens or 0.0) >= rule.grown * first_tokens.get(role.role, 0.0)
-                succeeds = role.success is not None and role.success >= rule.unless_success
-                if value is None or value < rule.threshold or not grown or succeeds:
+                if value is None or value < rule.threshold or not grown or rule.unless(role):
                     since.pop(place, None)
                     continue
                 begin = since.setdefault(place, role.step)
                 text = rule.text.format(
-                    share=f"{value:.0%}", value=f"{value:.2f}", tokens=f"{role.tokens:.0f}", fault=role.fault
+                    share=f"{value:.0%}",
+                    value=f"{value:.2f}",
+                    tokens=f"{role.tokens or 0:.0f}",
+                    fault=role.fault,
                 )
                 result.append(Finding(role.step, role.role, rule.kind, value, begin, text))
     return result

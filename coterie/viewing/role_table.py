@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from coterie.api.coach_statistics import rank_correlation
-from coterie.api.episodes import RecordedTree, Row, mean_advantage, tokens_of
-from coterie.viewing.episode_fields import repeats_of
+from coterie.api.episodes import RecordedNode, RecordedTree, Row, mean_advantage, tokens_of
 
 LEAST = 8
 """Fewest actions for which a correlation is shown."""
@@ -40,7 +39,11 @@ class RoleInStep:
     finish_length: float
     """Share that `max_new_tokens` cut off."""
     repeats: float | None
-    """Share of the committed actions that repeat the last action of another role."""
+    """Share that repeats the last action of another role before it, which wrote the text first; of the
+    actions with one before them."""
+    repeats_pay: float | None
+    """Mean reward of those that repeat, less that of the others, in standard deviations of the role's
+    rewards; None: there are only one or the other, or all rewards are equal."""
     distinct: float | None
     """Different texts among the siblings of a prompt, as a share of them; mean over prompts with several."""
     length_reward: float | None
@@ -53,62 +56,68 @@ class RoleInStep:
 
 def roles_in_step(trees: Sequence[RecordedTree]) -> list[RoleInStep]:
     """One entry a role, in the order in which they first acted. The trees are those of one step."""
-    branches: dict[str, list[Row]] = {}
     groups: dict[str, list[list[Row]]] = {}
-    committed: dict[str, dict[int, bool]] = {}
+    repeats: dict[str, dict[int, bool]] = {}
     outcomes: list[tuple[float, float]] = []
     """(share, success) of the episodes that have one."""
     for tree in trees:
-        for node in tree.nodes.values():
+        for node, before in _with_texts_before(tree):
             for role, decision in node.decisions.items():
-                branches.setdefault(role, []).extend(decision.branches)
                 groups.setdefault(role, []).append(decision.branches)
-        for episode in tree.episodes():
-            if episode.success is not None:
-                outcomes.append((episode.share, float(episode.success)))
-            actions = list(episode.actions)
-            repeated = {id(action.branch) for action in repeats_of(actions)}
-            for action in actions:
-                place = committed.setdefault(action.role, {})
-                place[id(action.branch)] = id(action.branch) in repeated or place.get(
-                    id(action.branch), False
-                )
+                others = [text for other, text in before if other != role]
+                of_role = {text for other, text in before if other == role}
+                if others:
+                    same = {
+                        id(row): bool(others[-1]) and _text(row) == others[-1] for row in decision.branches
+                    }
+                    repeats.setdefault(role, {}).update(same)
+        outcomes += [(e.share, float(e.success)) for e in tree.episodes() if e.success is not None]
     step, weight = trees[0].step if trees else 0, math.fsum(share for share, _ in outcomes)
     success = math.fsum(share * value for share, value in outcomes) / weight if weight else None
-    return [
-        _role(step, success, role, rows, groups[role], committed.get(role, {}))
-        for role, rows in branches.items()
-    ]
+    return [_role(step, success, role, of, repeats.get(role, {})) for role, of in groups.items()]
+
+
+def _with_texts_before(tree: RecordedTree) -> Iterator[tuple[RecordedNode, tuple[tuple[str, str], ...]]]:
+    """Every node, with (role, text) of the committed actions on its path, in the order of play."""
+    stack: list[tuple[RecordedNode, tuple[tuple[str, str], ...]]] = [(tree.root, ())]
+    while stack:
+        node, before = stack.pop()
+        yield node, before
+        for index, child in reversed(node.children.items()):
+            taken = node.joints[index]["branches"].items()
+            texts = [(role, _text(node.decisions[role].branches[branch])) for role, branch in taken]
+            stack.append((child, (*before, *texts)))
+
+
+def _text(branch: Row) -> str:
+    """What an action wrote; spaces don't count."""
+    return " ".join(branch["completion"].split())
 
 
 def _role(
-    step: int,
-    success: float | None,
-    role: str,
-    every: Sequence[Row],
-    groups: Sequence[Sequence[Row]],
-    committed: dict[int, bool],
+    step: int, success: float | None, role: str, groups: Sequence[Sequence[Row]], repeats: dict[int, bool]
 ) -> RoleInStep:
+    every = [row for group in groups for row in group]
     rows = [row for row in every if row["fault"] is None or row["fault"]["kind"] == "policy"]
     faults = [row["fault"]["reason"] for row in rows if row["fault"] is not None]
     rewarded = [row for row in rows if row["reward"] is not None]
-    advantages = [abs(value) for row in rows if (value := mean_advantage(row)) is not None]
-    texts = [[" ".join(row["completion"].split()) for row in group] for group in groups if len(group) > 1]
+    texts = [[*map(_text, group)] for group in groups if len(group) > 1]
     return RoleInStep(
         step=step,
         role=role,
         actions=len(rows),
         success=success,
         reward=_mean(row["reward"] for row in rewarded),
-        advantage=_mean(advantages),
+        advantage=_mean(abs(value) for row in rows if (value := mean_advantage(row)) is not None),
         tokens=_mean(map(tokens_of, rows)),
         missing=_share(len(rows) - len(rewarded), rows),
         unparsed=_share(len(faults), rows),
-        empty=_share(sum(not row["completion"].strip() for row in rows), rows),
+        empty=_share(sum(not _text(row) for row in rows), rows),
         finish_length=_share(
             sum(bool(r["calls"]) and r["calls"][-1]["finish"] == "length" for r in rows), rows
         ),
-        repeats=_mean(map(float, committed.values())),
+        repeats=_mean(float(repeats[id(row)]) for row in rows if id(row) in repeats),
+        repeats_pay=_pay(rewarded, repeats),
         distinct=_mean(len(set(group)) / len(group) for group in texts),
         length_reward=_correlation(
             [float(tokens_of(row)) for row in rewarded], [row["reward"] for row in rewarded]
@@ -116,6 +125,13 @@ def _role(
         lost=len(every) - len(rows),
         fault=faults[0] if faults else "",
     )
+
+
+def _pay(rewarded: Sequence[Row], repeats: dict[int, bool]) -> float | None:
+    same = _mean(row["reward"] for row in rewarded if repeats.get(id(row)))
+    other = _mean(row["reward"] for row in rewarded if not repeats.get(id(row), True))
+    spread = float(np.std([row["reward"] for row in rewarded])) if rewarded else 0.0
+    return None if same is None or other is None or spread == 0 else (same - other) / spread
 
 
 def _correlation(lengths: Sequence[float], rewards: Sequence[float]) -> float | None:

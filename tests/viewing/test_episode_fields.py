@@ -62,10 +62,12 @@ def test_an_action_repeats_the_last_other_role_that_it_could_see():
     actions = [
         Acted("planner", "go  left", first),
         Acted("executor", "go left\n", second),  # repeats
-        Acted("planner", "go left", third),  # repeats the executor
-        Acted("executor", "go left", third),  # at the same time; before it stands its own, then the planner's
+        Acted("planner", "go left", third),  # its own text, which the executor repeated
+        Acted("planner", "up", object()),
+        Acted("executor", "down", object()),
+        Acted("planner", "down", object()),  # repeats
         Acted("executor", "", object()),
     ]
-    assert list(repeats_of(actions)) == [actions[1], actions[2], actions[3]]
+    assert list(repeats_of(actions)) == [actions[1], actions[5]]
     together = [Acted("row", "a", first), Acted("column", "a", first)]
     assert list(repeats_of(together)) == []

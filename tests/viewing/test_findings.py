@@ -25,7 +25,7 @@ def test_a_planted_failure_is_named_and_nothing_else(failure, tmp_path):
     assert min(steps) == SINCE[failure] + 5 and {f.since for f in seen} == {min(steps)}
     words = {
         "unparsed": "could not read",
-        "repeats": "repeat the last answer of another role",
+        "repeats": "repeat the last one of another role",
         "length": "grows with the length",
     }
     assert words[failure] in seen[-1].text
@@ -33,8 +33,10 @@ def test_a_planted_failure_is_named_and_nothing_else(failure, tmp_path):
 
 def role(**fields):
     nothing = {f.name: None for f in dataclasses.fields(RoleInStep)}
-    shares = {"step": 1, "role": "executor", "actions": 8, "missing": 0.0, "unparsed": 0.0, "empty": 0.0}
-    return RoleInStep(**{**nothing, **shares, "finish_length": 0.0, "lost": 0, "fault": "", **fields})
+    shares = {"step": 1, "role": "executor", "actions": 8, "missing": 0.0, "unparsed": 0.0}
+    return RoleInStep(
+        **{**nothing, **shares, "empty": 0.0, "finish_length": 0.0, "lost": 0, "fault": "", **fields}
+    )
 
 
 @pytest.mark.parametrize("kind", ["repeats", "finish_length"])
@@ -42,6 +44,8 @@ def test_a_team_that_succeeds_may_repeat_and_end_at_its_limit(kind):
     assert [f.kind for f in findings([[role(success=0.4, **{kind: 0.9})]])] == [kind]
     assert [f.kind for f in findings([[role(**{kind: 0.9})]])] == [kind], "no outcome says nothing"
     assert findings([[role(success=0.6, **{kind: 0.9})]]) == []
+    assert findings([[role(success=0.6, repeats=0.9, repeats_pay=-0.6)]]), "the others earn more"
+    assert findings([[role(success=0.1, repeats=0.9, repeats_pay=-0.4)]]) == []
 
 
 def test_a_failure_that_stops_begins_anew():
