@@ -121,16 +121,16 @@ def spread_of(action: PlayedAction) -> float | None:
 def repeats_of(actions: Iterable[PlayedAction]) -> Iterator[PlayedAction]:
     """The actions whose text is that of the last action of another role before them; spaces don't count.
 
-    Roles that act at once don't see each other, so they can't repeat each other. A text that the role wrote
-    itself before is its own.
+    Roles that act at once don't see each other, so they can't repeat each other. A text is that of the role
+    that wrote it first.
     """
     earlier: list[tuple[str, int, str]] = []
     """(role, identity of the node, text), in the order of play."""
     for action in actions:
         text = " ".join(action.branch["completion"].split())
         before = [entry for entry in earlier if entry[0] != action.role and entry[1] != id(action.node)]
-        repeated = bool(text and before) and before[-1][2] == text
-        if repeated and not any(entry[0] == action.role and entry[2] == text for entry in earlier):
+        writer = next((entry[0] for entry in earlier if entry[2] == text), action.role)
+        if text and before and before[-1][2] == text and writer != action.role:
             yield action
         earlier.append((action.role, id(action.node), text))
 

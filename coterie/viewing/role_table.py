@@ -65,10 +65,13 @@ def roles_in_step(trees: Sequence[RecordedTree]) -> list[RoleInStep]:
             for role, decision in node.decisions.items():
                 groups.setdefault(role, []).append(decision.branches)
                 others = [text for other, text in before if other != role]
-                of_role = {"", *(text for other, text in before if other == role)}
+                writer = {text: other for other, text in reversed(before)}  # the first one of each text
                 if others:
                     texts = {id(row): _text(row) for row in decision.branches}
-                    same = {row: text == others[-1] and text not in of_role for row, text in texts.items()}
+                    same = {
+                        row: bool(text) and text == others[-1] and writer[text] != role
+                        for row, text in texts.items()
+                    }
                     repeats.setdefault(role, {}).update(same)
         outcomes += [(e.share, float(e.success)) for e in tree.episodes() if e.success is not None]
     step, weight = trees[0].step if trees else 0, math.fsum(share for share, _ in outcomes)
