@@ -22,6 +22,7 @@ COMMANDS = {
     "watch": "Show how runs go, live in the terminal.",
     "plot": "Draw curves of runs, with intervals over seeds.",
     "report": "Write a run's curves, roles and episodes as one HTML file.",
+    "episodes": "Print the episodes that match, readably.",
     "coach": "Report how well a run's coach agrees with the verifier.",
     "recipes": "List the recipes.",
     "data": "Write tasks as files, split records by content, find leaks.",

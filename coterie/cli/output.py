@@ -111,14 +111,15 @@ def rendered(grid: Table) -> str:
 
 def print_json(value: Any) -> None:
     """Print strict JSON, and nothing else on stdout; a number that is not finite becomes null."""
-    click.echo(json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False))
+    click.echo(json.dumps(finite(value), indent=2, ensure_ascii=False, allow_nan=False))
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """The value for strict JSON: a number that is not finite becomes None."""
     if isinstance(value, Mapping):
-        return {key: _finite(inner) for key, inner in value.items()}
+        return {key: finite(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(inner) for inner in value]
+        return [finite(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

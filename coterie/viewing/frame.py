@@ -1,12 +1,11 @@
 """What `coterie watch` shows of runs: plain data laid out for a terminal of some width.
 
-Only names and numbers come from the run folder; they are made harmless (`shown`) and carry no markup.
+Only names and numbers come from the run folder; they are made harmless and carry no markup.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from coterie.api.signals import RULES
 from coterie.viewing.follow import FollowedRun, State
 from coterie.viewing.metric_names import described, firsts, parts_of
 from coterie.viewing.sparkline import sparkline
+from coterie.viewing.text import one_line as shown
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -49,13 +49,6 @@ class Look:
     width: int
     ascii: bool = False
     """It can't show blocks."""
-
-
-def shown(text: object, most: int = 200) -> str:
-    """Text of a run folder as one harmless line: control characters become `?`."""
-    line = re.sub(r"[^\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "?", str(text))
-    line = re.sub(r"[\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]", "?", line)
-    return line if len(line) <= most else f"{line[: most - 3]}..."
 
 
 def number(value: float | None) -> str:

@@ -230,7 +230,7 @@ def check_names(names: Iterable[str], known: Iterable[str], more: str = "") -> N
     for name in names:
         if name not in known:
             near = difflib.get_close_matches(name, known, 3, 0.6)
-            fix = f"did you mean {' or '.join(near)}? " if near else ""
+            fix = f"did you mean {' or '.join(near)}?" if near else ""
             raise UserError(
                 f"no episode has the field '{_short(name)}'",
                 why=f"fields are {', '.join(known)}{more}",

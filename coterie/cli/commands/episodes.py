@@ -1,0 +1,124 @@
+"""`coterie episodes`: recorded episodes, readably."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from coterie.cli.options import json_option
+
+if TYPE_CHECKING:
+    from coterie.viewing.episode_view import Detail
+    from coterie.viewing.find_episodes import Query, Search
+
+
+@click.command(short_help="Print the episodes that match, readably.")
+@click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
+@click.option("--step", "steps", metavar="N", type=int, multiple=True, help="Only of this step; repeatable.")
+@click.option(
+    "--role", metavar="R", help="Only episodes in which the role acted, and of them its actions alone."
+)
+@click.option(
+    "--where", metavar="CONDITION", help="Such as 'success == 0 and turns > 2'; --fields lists the names."
+)
+@click.option(
+    "--sort",
+    metavar="FIELDS",
+    help="Such as -advantage (the largest first) or 'reward.planner, -turns'. Missing values come last. "
+    "Default: the newest step first.",
+)
+@click.option("-n", "most", type=click.IntRange(min=1), default=5, show_default=True, help="Most episodes.")
+@click.option("--full", is_flag=True, help="Print long prompts, answers and tool results whole.")
+@click.option("--fields", is_flag=True, help="List the fields that conditions have, and end.")
+@json_option
+def command(
+    run: Path,
+    steps: tuple[int, ...],
+    role: str | None,
+    where: str | None,
+    sort: str | None,
+    most: int,
+    full: bool,
+    fields: bool,
+    as_json: bool,
+) -> None:
+    """Print recorded episodes of RUN: prompts, answers, scores, advantages, faults, tool results, outcome.
+
+    Steps are recorded every `schedule.record_every`; evaluations are not. Without --sort, files are read from
+    the newest on until -n episodes match; with it, all of them.
+
+    \b
+    coterie episodes RUN --where 'faults.executor > 0' --role executor
+    coterie episodes RUN --step 40 --where 'success == 0' --sort -spread -n 3
+    """
+    from coterie.core.storage.run_folder import RunFolder
+    from coterie.viewing.episode_view import Detail
+    from coterie.viewing.find_episodes import Query, find
+    from coterie.viewing.where import parse, parse_sort
+
+    folder = RunFolder.open(run)
+    if fields:
+        _print_fields()
+        return
+    condition = parse(where) if where is not None else None
+    keys = parse_sort(sort) if sort is not None else ()
+    query = Query(tuple(dict.fromkeys(steps)), role, condition, keys, most)
+    search = find(folder, query)
+    if as_json:
+        _print_json(search, role)
+    else:
+        _print(search, query, Detail(full, role))
+
+
+def _print_fields() -> None:
+    from coterie.cli.output import table
+    from coterie.viewing.episode_fields import FIELDS, OF_ROLES
+
+    click.echo(table(("field", "meaning"), FIELDS.items()))
+    click.echo(f"\nof one role, as in reward.planner: {', '.join(OF_ROLES)}")
+
+
+def _print_json(search: Search, role: str | None) -> None:
+    from coterie.cli.output import finite
+    from coterie.viewing.text import harmless_json
+
+    value = [found.as_dict(role) for found in search.found]
+    click.echo(harmless_json(json.dumps(finite(value), indent=2, ensure_ascii=False, allow_nan=False)))
+
+
+def _print(search: Search, query: Query, detail: Detail) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    from coterie.viewing.episode_view import episode_lines
+    from coterie.viewing.text import encodable
+
+    plain = not sys.stdout.isatty() or os.environ.get("TERM", "") in ("", "dumb", "unknown")
+    console = Console(
+        file=sys.stdout,
+        width=None if sys.stdout.isatty() else 10_000,  # in a pipe, lines are whole
+        color_system=None if plain else "auto",
+        markup=False,
+        highlight=False,
+        emoji=False,
+        soft_wrap=plain,
+    )
+    for number, found in enumerate(search.found):
+        for line in [Text("")] * (number > 0) + [*episode_lines(found, detail)]:
+            console.print(Text(encodable(line.plain, console.encoding), style=line.style, spans=line.spans))
+    click.echo(_summary(search, query), err=True)
+
+
+def _summary(search: Search, query: Query) -> str:
+    steps = f"step {search.steps[0]}" if len(search.steps) == 1 else f"{len(search.steps)} recorded steps"
+    if not search.found:
+        return f"none of the {search.episodes} episodes of {steps} matches"
+    shown = len(search.found)
+    if search.whole:
+        return f"{shown} of {search.matching} that match, among {search.episodes} episodes of {steps}"
+    return f"{shown} shown, the newest first, from {steps}; earlier steps were not read (-n, --sort)"

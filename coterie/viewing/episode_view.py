@@ -1,0 +1,155 @@
+"""An episode as text to read: who was asked what, what it answered, and what that was worth."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from coterie.api.episodes import PlayedAction, RecordedEpisode, Row, mean_advantage, tokens_of
+from coterie.viewing.find_episodes import Found
+from coterie.viewing.text import harmless, one_line, shortened
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+HEAD = ("success", "turns", "reward", "return", "advantage", "tokens", "faults", "lost", "missing")
+"""Fields that the first line of an episode has, where they say something."""
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """How much of an episode is shown."""
+
+    full: bool = False
+    """All lines of prompts, answers and tool results."""
+    role: str | None = None
+    """Only the actions of one role."""
+
+
+def episode_lines(found: Found, detail: Detail) -> Iterator[Text]:
+    """An episode, line by line. Control characters are written out, and nothing is markup."""
+    from rich.text import Text
+
+    episode = found.episode
+    yield Text(f"step {episode.tree.step}  {one_line(episode.key)}{_best(episode)}", style="bold")
+    pairs = [(name, found.fields.get(name)) for name in HEAD]
+    yield Text(
+        "  ".join(f"{name} {_number(value)}" for name, value in pairs if _says(name, value)), style="cyan"
+    )
+    turn, hidden = -1, 0
+    for action in episode.actions:
+        if detail.role not in (None, action.role):
+            hidden += 1
+            continue
+        if action.node.turn != turn:
+            turn = action.node.turn
+        yield from _action(action, detail)
+    if hidden:
+        yield Text(f"  ({hidden} actions of other roles)", style="dim")
+    yield from _end(episode)
+
+
+def _best(episode: RecordedEpisode) -> str:
+    return "  (chosen by reward: the best of several)" if episode.selected else ""
+
+
+def _says(name: str, value: object) -> bool:
+    return name in ("success", "turns", "reward") or value not in (None, 0)
+
+
+def _action(action: PlayedAction, detail: Detail) -> Iterator[Text]:
+    from rich.text import Text
+
+    branch = action.branch
+    facts = [f"reward {_number(action.reward)}"]
+    advantage = mean_advantage(branch)
+    facts.append("not trained" if advantage is None else f"advantage {_number(advantage)}")
+    facts.append(f"{tokens_of(branch)} tokens")
+    if len(action.siblings) > 1:
+        rewards = [_number(row["reward"]) for row in action.siblings]
+        several = ", ".join(rewards if len(rewards) <= 8 else [*rewards[:7], "..."])
+        facts.append(f"branch {branch['branch']} of {len(rewards)}, their rewards {several}")
+    who = f"{one_line(action.role)} ({one_line(branch['policy'] or 'silent')})"
+    yield Text.assemble(
+        (f"  turn {action.node.turn + 1}  {who}", "bold magenta"), "  ", ("  ".join(facts), "cyan")
+    )
+    yield from _block("|", str(action.prompt["prompt"]), "dim", detail, first=2, last=4)
+    if branch.get("thought"):
+        yield from _block("~", branch["thought"], "italic", detail, first=3, last=3)
+    for result in branch.get("tool_results", ()):
+        yield from _block("=", str(result), "blue", detail, first=3, last=3)
+    yield from _block(">", branch["completion"] or "(nothing)", "", detail, first=20, last=8)
+    yield from _marks(branch)
+    yield from _scores(branch)
+
+
+def _block(mark: str, text: str, style: str, detail: Detail, *, first: int, last: int) -> Iterator[Text]:
+    from rich.text import Text
+
+    lines = harmless(text).expandtabs(4).split("\n")
+    if not detail.full:
+        lines = shortened(text, first=first, last=last, width=600)
+    for line in lines:
+        yield Text(f"    {mark} {line}", style=style)
+
+
+def _marks(branch: Row) -> Iterator[Text]:
+    """What went wrong with an action."""
+    from rich.text import Text
+
+    if branch["fault"] is not None:
+        kind = {"policy": "not readable", "system": "lost"}.get(
+            branch["fault"]["kind"], branch["fault"]["kind"]
+        )
+        yield Text(f"    ! {kind}: {one_line(branch['fault']['reason'], 600)}", style="red")
+    if branch["calls"] and branch["calls"][-1]["finish"] == "length":
+        yield Text("    ! max_new_tokens ended it", style="yellow")
+    if branch.get("tool_limit"):
+        yield Text("    ! it reached the most calls of tools", style="yellow")
+
+
+def _scores(row: Row) -> Iterator[Text]:
+    """Scores, and what their sources say of them."""
+    from rich.text import Text
+
+    scores: Mapping[str, float | None] = row["scores"]
+    if scores:
+        parts = (
+            f"{one_line(name)} {'missing' if value is None else _number(value)}"
+            for name, value in scores.items()
+        )
+        yield Text(f"    scores: {', '.join(parts)}", style="cyan")
+    for name, reason in {**row.get("reasons", {}), **row.get("comments", {})}.items():
+        yield Text(f"      {one_line(name)}: {one_line(reason, 600)}", style="dim")
+
+
+def _end(episode: RecordedEpisode) -> Iterator[Text]:
+    from rich.text import Text
+
+    end = episode.end
+    if end is None:
+        yield Text("  end: no joint action of the last stage could go on", style="red")
+        return
+    if end["fault"] is not None:
+        yield Text(
+            f"  ! {one_line(end['fault']['kind'])}: {one_line(end['fault']['reason'], 600)}", style="red"
+        )
+    if not end["branches"]:
+        yield Text("  ! a prompt outgrew the context", style="yellow")
+    reasons = {**end.get("reasons", {}), **end.get("comments", {})}
+    for name, reason in reasons.items():
+        yield Text(f"    {one_line(name)}: {one_line(reason, 600)}", style="dim")
+    outcome = ", ".join(f"{one_line(name)} {_number(value)}" for name, value in episode.outcome.items())
+    how = "the environment ended it" if end["terminated"] else "cut short" if end["truncated"] else ""
+    yield Text(f"  end: {'; '.join(filter(None, (outcome or 'no outcome', how)))}", style="bold")
+
+
+def _number(value: object) -> str:
+    """A number to read; `missing` where there is none."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "missing"
+    if isinstance(value, (int, float)):
+        return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return one_line(value)

@@ -1,0 +1,174 @@
+"""The recorded episodes of a run that match a condition, in an order; files are read one at a time."""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from coterie.api.episodes import RecordedEpisode, action_rows, trees_of
+from coterie.api.rollouts import read_rollouts
+from coterie.core.errors import RunFolderError, UserError, did_you_mean
+from coterie.core.storage.run_folder import RunFolder
+from coterie.recipes import read_yaml
+from coterie.viewing.episode_fields import FIELDS, OF_ROLES, Value, fields_of
+from coterie.viewing.where import Expression, SortKey, check_names, place
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An episode, and what it is searched by."""
+
+    episode: RecordedEpisode
+    fields: dict[str, Value]
+
+    def as_dict(self, role: str | None = None) -> dict[str, Any]:
+        """Fields, outcome and actions (of one role, if one is named), as JSON."""
+        actions = [row for row in action_rows(self.episode) if role in (None, row["role"])]
+        end = self.episode.end
+        return {
+            "key": self.episode.key,
+            "fields": self.fields,
+            "outcome": dict(self.episode.outcome),
+            "fault": end["fault"] if end is not None else None,
+            "actions": actions,
+        }
+
+
+@dataclass(slots=True)
+class Search:
+    """What a search found."""
+
+    found: list[Found] = field(default_factory=list)
+    matching: int = 0
+    """Episodes that match, of those that were looked at."""
+    episodes: int = 0
+    """Episodes that were looked at."""
+    steps: list[int] = field(default_factory=list)
+    """Steps whose files were read."""
+    whole: bool = True
+    """Whether all files were read that could have a match."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What is asked for."""
+
+    steps: tuple[int, ...] = ()
+    """Empty: every recorded step."""
+    role: str | None = None
+    """Only episodes in which the role acted."""
+    where: Expression | None = None
+    sort: tuple[SortKey, ...] = ()
+    """Empty: the newest step first, within a step as they were played."""
+    most: int = 5
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The fields that it reads."""
+        sources = [self.where] if self.where else []
+        return tuple(
+            name for source in [*sources, *(key.expression for key in self.sort)] for name in source.names
+        )
+
+
+def recorded(folder: RunFolder) -> dict[int, Path]:
+    """Step -> its rollout file, the newest step first.
+
+    Raises:
+        RunFolderError: it has none, or can't be read.
+    """
+    try:
+        files = {_step(path): path for path in reversed(folder.rollout_files())}
+        every = (read_yaml(folder.config).get("schedule") or {}).get("record_every")
+    except OSError as error:
+        fix = "ask the run's owner to let you read the folder, or copy it"
+        raise RunFolderError(f"{folder.path} can't be read", why=str(error), fix=fix) from error
+    if not files:
+        why = (
+            "schedule.record_every is 0" if every == 0 else f"every {every}th step is (schedule.record_every)"
+        )
+        fix = "set schedule.record_every=1 in a new run, or resume this one with it"
+        raise RunFolderError(f"{folder.path} has no recorded episodes yet", why=why, fix=fix)
+    return dict(sorted(files.items(), reverse=True))
+
+
+def _step(path: Path) -> int:
+    found = re.match(r"step-(\d+)", path.name)
+    return int(found[1]) if found else 0
+
+
+def chosen(files: dict[int, Path], steps: Sequence[int]) -> dict[int, Path]:
+    """The files of some steps, or all.
+
+    Raises:
+        UserError: a step has none.
+    """
+    for step in steps:
+        if step not in files:
+            why = "schedule.record_every decides which steps are; evaluations are never recorded"
+            near = ", ".join(map(str, sorted(sorted(files, key=lambda other: abs(other - step))[:6])))
+            raise UserError(
+                f"the episodes of step {step} were not recorded", why=why, fix=f"recorded are {near}"
+            )
+    return {step: path for step, path in files.items() if not steps or step in steps}
+
+
+def find(folder: RunFolder, query: Query) -> Search:
+    """Search the recorded episodes of a run.
+
+    One file is in memory at a time, besides the `most` episodes that are kept. Without an order the search
+    ends once these are found.
+
+    Raises:
+        RunFolderError: nothing is recorded, or a file is damaged.
+        UserError: a step was not recorded; no episode has a field or a role; a condition computes with texts.
+    """
+    files, search = chosen(recorded(folder), query.steps), Search()
+    known: set[str] = {name for name in FIELDS if "<" not in name}
+    roles: set[str] = set()
+    best: list[tuple[Any, int, Found]] = []
+    for step, path in files.items():
+        search.steps.append(step)
+        for found in episodes_of(path, step):
+            search.episodes += 1
+            known |= found.fields.keys()
+            roles |= {action.role for action in found.episode.actions}
+            if not _matches(found, query):
+                continue
+            search.matching += 1
+            best.append((place(query.sort, found.fields), search.episodes, found))
+        best = heapq.nsmallest(query.most, best, key=lambda entry: entry[:2])
+        _check(query, known, roles, whole=False)
+        if not query.sort and len(best) >= query.most:
+            search.whole = step == min(files)
+            break
+    _check(query, known, roles, whole=True)
+    search.found = [found for _, _, found in best]
+    return search
+
+
+def episodes_of(path: Path, step: int) -> Iterator[Found]:
+    """The episodes of a rollout file, in the order of play."""
+    for tree in trees_of(read_rollouts(path), step):
+        for episode in tree.episodes():
+            yield Found(episode, fields_of(episode))
+
+
+def _matches(found: Found, query: Query) -> bool:
+    if query.role is not None and all(action.role != query.role for action in found.episode.actions):
+        return False
+    return query.where is None or query.where.holds(found.fields)
+
+
+def _check(query: Query, known: set[str], roles: set[str], *, whole: bool) -> None:
+    """Refuse what no episode has; but for the whole, not what another step may have."""
+    if query.role is not None and query.role not in roles and whole:
+        raise UserError(f"no episode has a role '{query.role}'", fix=did_you_mean(query.role, roles))
+    kept = known | {f"{name}.{role}" for name in OF_ROLES for role in roles}
+    late = ("outcome.", "score.")
+    names = [name for name in query.names if whole or not name.startswith(late)]
+    check_names(names, kept, "; a role has those of " + ", ".join(OF_ROLES))
