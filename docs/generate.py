@@ -195,6 +195,16 @@ def names_table() -> str:
     return "\n".join(parts).strip()
 
 
+def fields_table() -> str:
+    """What episodes are searched by."""
+    from coterie.viewing.episode_fields import FIELDS, OF_ROLES
+
+    rows = ["| field | meaning |", "|---|---|"]
+    rows += [f"| `{name}` | {meaning} |" for name, meaning in FIELDS.items()]
+    names = ", ".join(f"`{name}`" for name in OF_ROLES)
+    return "\n".join([*rows, "", f"A role has {names} of its own, as in `reward.planner`."])
+
+
 SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Runs from Python", ("coterie.api", "coterie.recipes")),
     (
@@ -278,6 +288,7 @@ PARTS: dict[str, tuple[tuple[str, Callable[[], str]], ...]] = {
     "recipes.md": (("overlays", overlays_table),),
     "chat_models.md": (("vendors", vendors_table),),
     "metrics.md": (("names", names_table),),
+    "viewing.md": (("fields", fields_table),),
     "data_science.md": (("metrics", metrics_table), ("dsbench", dsbench_table)),
 }
 """Page -> its generated parts, by name."""

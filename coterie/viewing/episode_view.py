@@ -132,7 +132,8 @@ def _end(episode: RecordedEpisode) -> Iterator[Text]:
     if end is None:
         yield Text("  end: no joint action of the last stage could go on", style="red")
         return
-    if end["fault"] is not None:
+    shown = [action.branch["fault"] for action in episode.actions]
+    if end["fault"] is not None and end["fault"] not in shown:
         yield Text(
             f"  ! {one_line(end['fault']['kind'])}: {one_line(end['fault']['reason'], 600)}", style="red"
         )

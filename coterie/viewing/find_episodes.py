@@ -15,6 +15,7 @@ from coterie.core.errors import RunFolderError, UserError, did_you_mean
 from coterie.core.storage.run_folder import RunFolder
 from coterie.recipes import read_yaml
 from coterie.viewing.episode_fields import FIELDS, OF_ROLES, Value, fields_of
+from coterie.viewing.reading import readable
 from coterie.viewing.where import Expression, SortKey, check_names, place
 
 
@@ -81,12 +82,9 @@ def recorded(folder: RunFolder) -> dict[int, Path]:
     Raises:
         RunFolderError: it has none, or can't be read.
     """
-    try:
+    with readable(folder.path):
         files = {_step(path): path for path in reversed(folder.rollout_files())}
         every = (read_yaml(folder.config).get("schedule") or {}).get("record_every")
-    except OSError as error:
-        fix = "ask the run's owner to let you read the folder, or copy it"
-        raise RunFolderError(f"{folder.path} can't be read", why=str(error), fix=fix) from error
     if not files:
         why = (
             "schedule.record_every is 0" if every == 0 else f"every {every}th step is (schedule.record_every)"
@@ -117,16 +115,18 @@ def chosen(files: dict[int, Path], steps: Sequence[int]) -> dict[int, Path]:
     return {step: path for step, path in files.items() if not steps or step in steps}
 
 
-def find(folder: RunFolder, query: Query) -> Search:
+def find(run: Path, query: Query) -> Search:
     """Search the recorded episodes of a run.
 
     One file is in memory at a time, besides the `most` episodes that are kept. Without an order the search
     ends once these are found.
 
     Raises:
-        RunFolderError: nothing is recorded, or a file is damaged.
+        RunFolderError: it is no run, nothing is recorded, or a file is damaged or can't be read.
         UserError: a step was not recorded; no episode has a field or a role; a condition computes with texts.
     """
+    with readable(run):
+        folder = RunFolder.open(run)
     files, search = chosen(recorded(folder), query.steps), Search()
     known: set[str] = {name for name in FIELDS if "<" not in name}
     roles: set[str] = set()
@@ -153,7 +153,9 @@ def find(folder: RunFolder, query: Query) -> Search:
 
 def episodes_of(path: Path, step: int) -> Iterator[Found]:
     """The episodes of a rollout file, in the order of play."""
-    for tree in trees_of(read_rollouts(path), step):
+    with readable(path):
+        rows = read_rollouts(path)
+    for tree in trees_of(rows, step):
         for episode in tree.episodes():
             yield Found(episode, fields_of(episode))
 

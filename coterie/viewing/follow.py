@@ -23,6 +23,7 @@ from coterie.core.storage.run_folder import RunFolder
 from coterie.core.training.schedule import End
 from coterie.recipes import read_yaml
 from coterie.viewing.metric_names import described
+from coterie.viewing.reading import readable
 
 LOCKS = Path("/proc/locks")
 CHUNK = 1 << 22
@@ -174,13 +175,10 @@ class FollowedRun:
         """
         now = time.time() if now is None else now
         before = self.state, self.pid
-        try:
+        with readable(self.path):
             changed = self._read_settings()
             changed |= self.metrics.read()
             alive = trained_by(self.path)
-        except OSError as error:
-            fix = "ask the run's owner to let you read the folder, or copy it"
-            raise RunFolderError(f"{self.path} can't be read", why=str(error), fix=fix) from error
         self.state, self.pid = self._state_at(now, alive), alive.pid
         self.seen_alive |= alive.lives is True
         return changed or before != (self.state, self.pid)
@@ -276,7 +274,7 @@ def trained_by(folder: Path) -> Alive:
     """Look for the lock of a run folder, which ends with its process, in the system's list of locks."""
     try:
         status = os.stat(folder)
-        locks = LOCKS.read_text(encoding="ascii", errors="replace")
+        locks = LOCKS.read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, NotADirectoryError):
         return Alive(None if not LOCKS.exists() else False)
     except PermissionError:

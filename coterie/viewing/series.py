@@ -21,11 +21,12 @@ import numpy.typing as npt
 from coterie.api.rows import read_metrics, tokens_so_far
 from coterie.api.run_record import RECORD
 from coterie.core.config import flatten
-from coterie.core.errors import RunFolderError, UserError
+from coterie.core.errors import UserError
 from coterie.core.storage.run_folder import RunFolder
 from coterie.recipes import read_yaml
 from coterie.stats import clustered_bootstrap
 from coterie.viewing.metric_names import described
+from coterie.viewing.reading import readable
 
 log = logging.getLogger("coterie")
 
@@ -124,15 +125,12 @@ def read_run(path: Path) -> RunRows:
     Raises:
         RunFolderError: it is no run folder, or can't be read.
     """
-    try:
+    with readable(path):
         folder = RunFolder.open(path)
         rows = read_metrics(folder.metrics) if folder.metrics.is_file() else []
         record = read_yaml(path / RECORD) if (path / RECORD).is_file() else {}
         settings = dict(flatten(record.get("settings") or read_yaml(folder.config)))
         settings["name"] = read_yaml(folder.config).get("name")
-    except OSError as error:
-        fix = "ask the run's owner to let you read the folder, or copy it"
-        raise RunFolderError(f"{path} can't be read", why=str(error), fix=fix) from error
     return RunRows(path, settings, rows)
 
 
@@ -142,15 +140,12 @@ def run_folders(path: Path) -> list[Path]:
     Raises:
         RunFolderError: the folder can't be read.
     """
-    try:
+    with readable(path):
         if not path.is_dir():
             return []
         if (path / "config.yaml").is_file():
             return [path]
         return sorted(config.parent for config in path.glob("*/config.yaml"))
-    except OSError as error:
-        fix = "ask the run's owner to let you read the folder, or copy it"
-        raise RunFolderError(f"{path} can't be read", why=str(error), fix=fix) from error
 
 
 def configurations(runs: Sequence[RunRows]) -> list[Configuration]:

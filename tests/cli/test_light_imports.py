@@ -25,6 +25,9 @@ COMMANDS = [
     ["plan", "--help"],
     ["run", "--help"],
     ["plugins"],
+    ["watch", "--help"],
+    ["plot", "--help"],
+    ["episodes", "--help"],
 ]
 
 LATE = {

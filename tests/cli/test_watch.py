@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -127,13 +128,54 @@ def test_signals_and_hostile_names_are_shown_as_text(tmp_path):
     done = coterie("watch", begun(tmp_path / "run", rows=[row]), "--once")
     assert done.exit_code == 0, done.output
     assert "truncated (a): max_new_tokens cuts off 90% of the answers" in done.stdout
-    assert "[red]?[31m" in done.stdout and "\x1b" not in done.stdout and "\x07" not in done.stdout
+    assert r"[red]\x1b[31m" in done.stdout and "\x1b" not in done.stdout and "\x07" not in done.stdout
 
 
 def test_what_is_no_run_is_refused_with_once(tmp_path):
     done = coterie("watch", tmp_path / "no", "--once")
     assert done.exit_code == 2 and "there is no such folder" in done.stderr
     assert coterie("watch", tmp_path, "--once").exit_code == 2
+
+
+AS_NOBODY = """
+import encodings.ascii, encodings.idna, json, os, sys, traceback
+from click.testing import CliRunner
+from coterie.cli.main import cli
+folder, answers = sys.argv[1], []
+words = ("watch RUN --once", "episodes RUN", "plot RUN -o RUN.png")
+def called(words):
+    done = CliRunner().invoke(cli, words.replace("RUN", folder).split(), prog_name="coterie")
+    return [done.exit_code, done.stdout, done.stderr]
+imported = [called(each) for each in words]  # root's interpreter may be closed to others
+for mode in (0o755, 0o700):
+    os.chmod(folder, mode)
+    if not (child := os.fork()):
+        os.setgid(65534)
+        os.setuid(65534)
+        print(json.dumps([called(each) for each in words]), flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can become another user")
+def test_the_run_of_another_user_is_shown_and_one_that_is_closed_is_told(trained, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("other") / "run"
+    shutil.copytree(trained / "seed-0", folder)
+    for path in (folder, *folder.parents):
+        if path.stat().st_uid == 0 and path.is_relative_to(tmp_path_factory.getbasetemp().parent):
+            path.chmod(0o755)
+    with locked(folder, wait=False):
+        done = subprocess.run(
+            [sys.executable, "-c", AS_NOBODY, folder], capture_output=True, text=True, timeout=WAIT
+        )
+    opened, closed = map(json.loads, done.stdout.splitlines())
+    assert [code for code, _, _ in opened] == [0, 0, 2], (opened, done.stderr)
+    assert f"training (process {os.getpid()})" in opened[0][1]
+    for code, stdout, stderr in closed:
+        assert (code, stdout) == (2, "") and "can't be read" in stderr and "Permission denied" in stderr, (
+            stderr
+        )
 
 
 def test_on_a_terminal_a_run_is_followed_from_before_it_begins_to_its_end(tmp_path):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="Print the episodes that match, readably.")
-@click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument("run", metavar="RUN", type=click.Path(path_type=Path, readable=False))
 @click.option("--step", "steps", metavar="N", type=int, multiple=True, help="Only of this step; repeatable.")
 @click.option(
     "--role", metavar="R", help="Only episodes in which the role acted, and of them its actions alone."
@@ -56,19 +56,17 @@ def command(
     coterie episodes RUN --where 'faults.executor > 0' --role executor
     coterie episodes RUN --step 40 --where 'success == 0' --sort -spread -n 3
     """
-    from coterie.core.storage.run_folder import RunFolder
     from coterie.viewing.episode_view import Detail
     from coterie.viewing.find_episodes import Query, find
     from coterie.viewing.where import parse, parse_sort
 
-    folder = RunFolder.open(run)
     if fields:
         _print_fields()
         return
     condition = parse(where) if where is not None else None
     keys = parse_sort(sort) if sort is not None else ()
     query = Query(tuple(dict.fromkeys(steps)), role, condition, keys, most)
-    search = find(folder, query)
+    search = find(run, query)
     if as_json:
         _print_json(search, role)
     else:

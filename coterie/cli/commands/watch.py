@@ -24,7 +24,9 @@ ENDED = ("finished", "stopped")
 
 
 @click.command(short_help="Show how runs go, live in the terminal.")
-@click.argument("paths", metavar="RUN [RUN ...]", type=click.Path(path_type=Path), nargs=-1, required=True)
+@click.argument(
+    "paths", metavar="RUN [RUN ...]", type=click.Path(path_type=Path, readable=False), nargs=-1, required=True
+)
 @click.option("--once", is_flag=True, help="Print one frame and end, for scripts and pipes.")
 @click.option(
     "--every",
