@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from coterie.api.episodes import PlayedAction, RecordedEpisode, Row, mean_advantage, tokens_of
-from coterie.viewing.find_episodes import Found
+from coterie.viewing.find_episodes import Match
 from coterie.viewing.text import harmless, one_line, shortened
 
 if TYPE_CHECKING:
@@ -28,13 +28,13 @@ class Detail:
     """Only the actions of one role."""
 
 
-def episode_lines(found: Found, detail: Detail) -> Iterator[Text]:
+def episode_lines(match: Match, detail: Detail) -> Iterator[Text]:
     """An episode, line by line. Control characters are written out, and nothing is markup."""
     from rich.text import Text
 
-    episode = found.episode
+    episode = match.episode
     yield Text(f"step {episode.tree.step}  {one_line(episode.key)}{_best(episode)}", style="bold")
-    pairs = [(name, found.fields.get(name)) for name in HEAD]
+    pairs = [(name, match.fields.get(name)) for name in HEAD]
     yield Text(
         "  ".join(f"{name} {_number(value)}" for name, value in pairs if _says(name, value)), style="cyan"
     )

@@ -20,7 +20,7 @@ from coterie.viewing.where import Expression, SortKey, check_names, place
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Match:
     """An episode, and what it is searched by."""
 
     episode: RecordedEpisode
@@ -43,7 +43,7 @@ class Found:
 class Search:
     """What a search found."""
 
-    found: list[Found] = field(default_factory=list)
+    matches: list[Match] = field(default_factory=list)
     matching: int = 0
     """Episodes that match, of those that were looked at."""
     episodes: int = 0
@@ -95,8 +95,8 @@ def recorded(folder: RunFolder) -> dict[int, Path]:
 
 
 def _step(path: Path) -> int:
-    found = re.match(r"step-(\d+)", path.name)
-    return int(found[1]) if found else 0
+    number = re.match(r"step-(\d+)", path.name)
+    return int(number[1]) if number else 0
 
 
 def chosen(files: dict[int, Path], steps: Sequence[int]) -> dict[int, Path]:
@@ -130,40 +130,40 @@ def find(run: Path, query: Query) -> Search:
     files, search = chosen(recorded(folder), query.steps), Search()
     known: set[str] = {name for name in FIELDS if "<" not in name}
     roles: set[str] = set()
-    best: list[tuple[Any, int, Found]] = []
+    best: list[tuple[Any, int, Match]] = []
     for step, path in files.items():
         search.steps.append(step)
-        for found in episodes_of(path, step):
+        for match in episodes_of(path, step):
             search.episodes += 1
-            known |= found.fields.keys()
-            roles |= {action.role for action in found.episode.actions}
-            if not _matches(found, query):
+            known |= match.fields.keys()
+            roles |= {action.role for action in match.episode.actions}
+            if not _matches(match, query):
                 continue
             search.matching += 1
-            best.append((place(query.sort, found.fields), search.episodes, found))
+            best.append((place(query.sort, match.fields), search.episodes, match))
         best = heapq.nsmallest(query.most, best, key=lambda entry: entry[:2])
         _check(query, known, roles, whole=False)
         if not query.sort and len(best) >= query.most:
             search.whole = step == min(files)
             break
     _check(query, known, roles, whole=True)
-    search.found = [found for _, _, found in best]
+    search.matches = [match for _, _, match in best]
     return search
 
 
-def episodes_of(path: Path, step: int) -> Iterator[Found]:
+def episodes_of(path: Path, step: int) -> Iterator[Match]:
     """The episodes of a rollout file, in the order of play."""
     with readable(path):
         rows = read_rollouts(path)
     for tree in trees_of(rows, step):
         for episode in tree.episodes():
-            yield Found(episode, fields_of(episode))
+            yield Match(episode, fields_of(episode))
 
 
-def _matches(found: Found, query: Query) -> bool:
-    if query.role is not None and all(action.role != query.role for action in found.episode.actions):
+def _matches(match: Match, query: Query) -> bool:
+    if query.role is not None and all(action.role != query.role for action in match.episode.actions):
         return False
-    return query.where is None or query.where.holds(found.fields)
+    return query.where is None or query.where.holds(match.fields)
 
 
 def _check(query: Query, known: set[str], roles: set[str], *, whole: bool) -> None:

@@ -176,11 +176,11 @@ class FollowedRun:
         now = time.time() if now is None else now
         before = self.state, self.pid
         with readable(self.path):
+            alive = trained_by(self.path)  # first: a process that is gone has written its last row
             changed = self._read_settings()
             changed |= self.metrics.read()
-            alive = trained_by(self.path)
-        self.state, self.pid = self._state_at(now, alive), alive.pid
         self.seen_alive |= alive.lives is True
+        self.state, self.pid = self._state_at(now, alive), alive.pid
         return changed or before != (self.state, self.pid)
 
     def _read_settings(self) -> bool:
@@ -190,15 +190,15 @@ class FollowedRun:
         except (FileNotFoundError, NotADirectoryError):
             self.settings = {}
             return False
-        found = (status.st_ino, status.st_mtime)
-        if found == self._config and self.settings:
+        identity = (status.st_ino, status.st_mtime)
+        if identity == self._config and self.settings:
             return False
         try:
             self.settings = read_yaml(config)
         except UserError as error:
             fix = "restore config.yaml from a copy"
             raise RunFolderError(f"{config} is damaged", why=error.what, fix=fix) from error
-        self._config = found
+        self._config = identity
         return True
 
     def _state_at(self, now: float, alive: Alive) -> State:
@@ -209,7 +209,7 @@ class FollowedRun:
             return "slow" if late and self.step else "training"
         if self.end.reached(self.step, self.tokens):
             return "finished"
-        if alive.lives is None or not late:
+        if alive.lives is None or not (late or self.seen_alive):
             return "unseen"
         return "stopped"
 

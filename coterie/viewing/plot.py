@@ -59,7 +59,7 @@ def draw(
     over_tasks = False
     for axes, metric in zip(panels, metrics, strict=False):
         curves = [curve(group.runs, metric, by, smooth) for group in groups]
-        over_tasks = over_tasks or any(found.interval == "over tasks" for found in curves)
+        over_tasks = over_tasks or any(shown.interval == "over tasks" for shown in curves)
         _panel(axes, metric, curves, by)
     for axes in panels[len(metrics) :]:
         axes.set_visible(False)
@@ -74,15 +74,15 @@ def draw(
 
 def _panel(axes: Any, metric: str, curves: Sequence[Curve], by: By) -> None:
     known = described(metric)
-    for number, found in enumerate(curves):
+    for number, shown in enumerate(curves):
         colour, style = COLOURS[number % len(COLOURS)], STYLES[number // len(COLOURS) % len(STYLES)]
-        marker = "o" if len(found.x) <= FEW else ""
-        axes.plot(found.x, found.values, style, color=colour, linewidth=1.6, marker=marker, markersize=3.5)
+        marker = "o" if len(shown.x) <= FEW else ""
+        axes.plot(shown.x, shown.values, style, color=colour, linewidth=1.6, marker=marker, markersize=3.5)
         if not marker:  # a value between two gaps is no line
-            alone = _alone(found.values)
-            axes.plot(found.x[alone], found.values[alone], ".", color=colour, markersize=3.5)
-        axes.fill_between(found.x, found.low, found.high, color=colour, alpha=0.15, linewidth=0)
-    _limits(axes, metric, np.concatenate([found.values for found in curves]))
+            alone = _alone(shown.values)
+            axes.plot(shown.x[alone], shown.values[alone], ".", color=colour, markersize=3.5)
+        axes.fill_between(shown.x, shown.low, shown.high, color=colour, alpha=0.15, linewidth=0)
+    _limits(axes, metric, np.concatenate([shown.values for shown in curves]))
     axes.set_title(metric, loc="left", fontsize=10 if len(metric) < 26 else 8.5, fontweight="bold")
     axes.set_ylabel("" if known.plugins else known.unit, color=GREY, fontsize=9)
     if by == "tokens":

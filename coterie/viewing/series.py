@@ -298,10 +298,10 @@ def expand(patterns: Sequence[str], names: Iterable[str]) -> list[str]:
     known = [name for name in names if not name.endswith("_ci95")]
     chosen: dict[str, None] = {}
     for pattern in patterns:
-        found = [pattern] if pattern in known else [name for name in known if fnmatchcase(name, pattern)]
-        if not found:
+        matching = [pattern] if pattern in known else [name for name in known if fnmatchcase(name, pattern)]
+        if not matching:
             raise unknown_metric(pattern, known)
-        chosen.update(dict.fromkeys(found))
+        chosen.update(dict.fromkeys(matching))
     return list(chosen)
 
 

@@ -14,7 +14,7 @@ Tabs and newlines stay."""
 
 def harmless(text: str) -> str:
     r"""Text in which each control character is written out, as in `\x1b[31m`; lines and tabs stay."""
-    return CONTROLS.sub(lambda found: _written(found[0]), text.replace("\r\n", "\n"))
+    return CONTROLS.sub(lambda match: _written(match[0]), text.replace("\r\n", "\n"))
 
 
 def one_line(text: object, most: int = 200) -> str:
@@ -42,7 +42,7 @@ def encodable(text: str, encoding: str) -> str:
 
 def harmless_json(text: str) -> str:
     r"""JSON that means the same, with control characters written as `\u009b`."""
-    return CONTROLS.sub(lambda found: _escaped(found[0]) if found[0] > "\x1f" else found[0], text)
+    return CONTROLS.sub(lambda match: _escaped(match[0]) if match[0] > "\x1f" else match[0], text)
 
 
 def _written(letter: str) -> str:

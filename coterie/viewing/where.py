@@ -91,8 +91,8 @@ class Expression:
         Raises:
             UserError: as `holds`.
         """
-        found = self._value(self._tree, fields)
-        return None if isinstance(found, float) and math.isnan(found) else found
+        result = self._value(self._tree, fields)
+        return None if isinstance(result, float) and math.isnan(result) else result
 
     def _value(self, node: ast.expr, fields: Fields) -> Any:
         if isinstance(node, ast.Constant):
@@ -250,9 +250,9 @@ def _parsed(text: str) -> ast.expr:
         body = ast.parse(_with_fields(text.strip()), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError, tokenize.TokenError) as error:
         where = f" at character {error.offset}" if isinstance(error, SyntaxError) and error.offset else ""
-        said = error.msg if isinstance(error, SyntaxError) else str(error)
+        message = error.msg if isinstance(error, SyntaxError) else str(error)
         fix = "quote texts, write == for equal, and 'success == 0 and turns > 2' for both"
-        raise UserError(f"'{_short(text)}' is no condition", why=f"{said}{where}", fix=fix) from None
+        raise UserError(f"'{_short(text)}' is no condition", why=f"{message}{where}", fix=fix) from None
     _check(text, body)
     return body
 

@@ -85,7 +85,7 @@ def _print_json(search: Search, role: str | None) -> None:
     from coterie.cli.output import finite
     from coterie.viewing.text import harmless_json
 
-    value = [found.as_dict(role) for found in search.found]
+    value = [match.as_dict(role) for match in search.matches]
     click.echo(harmless_json(json.dumps(finite(value), indent=2, ensure_ascii=False, allow_nan=False)))
 
 
@@ -106,17 +106,17 @@ def _print(search: Search, query: Query, detail: Detail) -> None:
         emoji=False,
         soft_wrap=plain,
     )
-    for number, found in enumerate(search.found):
-        for line in [Text("")] * (number > 0) + [*episode_lines(found, detail)]:
+    for number, match in enumerate(search.matches):
+        for line in [Text("")] * (number > 0) + [*episode_lines(match, detail)]:
             console.print(Text(encodable(line.plain, console.encoding), style=line.style, spans=line.spans))
     click.echo(_summary(search, query), err=True)
 
 
 def _summary(search: Search, query: Query) -> str:
     steps = f"step {search.steps[0]}" if len(search.steps) == 1 else f"{len(search.steps)} recorded steps"
-    if not search.found:
+    if not search.matches:
         return f"none of the {search.episodes} episodes of {steps} matches"
-    shown = len(search.found)
+    shown = len(search.matches)
     if search.whole:
         return f"{shown} of {search.matching} that match, among {search.episodes} episodes of {steps}"
     return f"{shown} shown, the newest first, from {steps}; earlier steps were not read (-n, --sort)"

@@ -81,15 +81,15 @@ def split(arguments: Sequence[str]) -> tuple[list[Path], list[str]]:
     folders: list[Path] = []
     metrics: list[str] = []
     for argument in arguments:
-        found = run_folders(Path(argument))
-        if not found and (Path(argument).is_dir() or argument.startswith((".", "~"))):
+        inside = run_folders(Path(argument))
+        if not inside and (Path(argument).is_dir() or argument.startswith((".", "~"))):
             why = "there is no config.yaml in it, nor in a folder in it"
             if not Path(argument).is_dir():
                 why = "there is no such folder"
             fix = "name a folder that `coterie run` made, or a metric such as eval/success"
             raise UserError(f"{argument} is no run folder", why=why, fix=fix)
-        folders += found
-        if not found:
+        folders += inside
+        if not inside:
             metrics.append(argument)
     return folders, metrics
 

@@ -84,10 +84,10 @@ class Watched:
         from coterie.viewing.series import run_folders
 
         for path in self._paths:
-            found = run_folders(path)
-            if found and found != [path]:
+            inside = run_folders(path)
+            if inside and inside != [path]:
                 self._followed.pop(path, None)  # it was waited for, and is a folder of runs
-            for folder in found or [path]:
+            for folder in inside or [path]:
                 self._followed.setdefault(folder, FollowedRun(folder))
         return any([run.read() for run in self.runs])
 
@@ -97,16 +97,16 @@ def can_draw() -> bool:
     return sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
 
 
-def console_of(*, terminal: bool) -> Any:
+def console_of(*, on_terminal: bool) -> Any:
     """A rich console on stdout, without colours where TERM or NO_COLOR says so."""
     from rich.console import Console
 
-    plain = not terminal or os.environ.get("TERM", "") in ("", "dumb", "unknown")
-    width = None if terminal else max(shutil.get_terminal_size().columns, 60)
+    plain = not on_terminal or os.environ.get("TERM", "") in ("", "dumb", "unknown")
+    width = None if on_terminal else max(shutil.get_terminal_size().columns, 60)
     return Console(
         file=sys.stdout,
         width=width,
-        force_terminal=terminal,
+        force_terminal=on_terminal,
         no_color=True if plain else None,
         color_system=None if plain else "auto",
         markup=False,
@@ -125,7 +125,7 @@ def print_frame(runs: Sequence[FollowedRun]) -> None:
     """Print one frame."""
     from coterie.viewing.frame import frame
 
-    console = console_of(terminal=sys.stdout.isatty())
+    console = console_of(on_terminal=sys.stdout.isatty())
     console.print(frame(runs, look_of(console), time.time()))
 
 
@@ -135,7 +135,7 @@ def draw(watched: Watched, every: float) -> None:
 
     from coterie.viewing.frame import frame
 
-    console = console_of(terminal=True)
+    console = console_of(on_terminal=True)
     drawn, width = 0.0, 0
     with Live(console=console, auto_refresh=False, vertical_overflow="ellipsis") as live:
         changed = True
@@ -154,11 +154,11 @@ def print_lines(watched: Watched, every: float) -> None:
     """Print a line for each step and each change of state, until all runs have ended."""
     from coterie.viewing.frame import line
 
-    told: dict[Path, tuple[int, str]] = {}
+    printed: dict[Path, tuple[int, str]] = {}
     while True:
         for run in watched.runs:
-            if told.get(run.path) != (run.step, run.state):
-                told[run.path] = (run.step, run.state)
+            if printed.get(run.path) != (run.step, run.state):
+                printed[run.path] = (run.step, run.state)
                 click.echo(line(run, time.time()))
         sys.stdout.flush()
         if watched.ended:
