@@ -210,7 +210,7 @@ def _place(value: Value, descending: bool) -> tuple[int, float, tuple[int, ...]]
     if value is None:
         return 2, 0.0, ()
     if isinstance(value, str):  # the end of a text comes before what goes on, or after it
-        return 1, 0.0, (*(sign * ord(letter) for letter in value), 0 if sign < 0 else -1)
+        return 1, 0.0, (*(sign * ord(letter) for letter in value), -sign)
     try:
         return 0, sign * float(value), ()
     except OverflowError:  # an integer that no float is

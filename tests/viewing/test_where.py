@@ -7,7 +7,7 @@ import types
 from contextlib import suppress
 
 import pytest
-from hypothesis import assume, given, strategies as st
+from hypothesis import assume, example, given, strategies as st
 
 from coterie.core.errors import UserError
 from coterie.viewing.where import Value, check_names, parse, parse_sort, place
@@ -187,6 +187,7 @@ def test_an_order_puts_the_largest_first_and_what_is_missing_last():
     assert place(parse_sort("9" * 400), {}) == ((0, math.inf, ()),)
 
 
+@example(["a", "a\x00"])
 @given(st.lists(st.text(max_size=4), max_size=6))
 def test_texts_are_sorted_as_python_sorts_them(words):
     for text, reverse in (("task", False), ("-task", True)):
