@@ -218,33 +218,38 @@ def tokens_of(branch: Row) -> int:
 
 
 def action_rows(episode: RecordedEpisode) -> Iterator[dict[str, Any]]:
-    """An episode as flat rows, one an action, for tables.
+    """An episode as flat rows, one an action, for tables (`action_row`)."""
+    for action in episode.actions:
+        node, row = action.node, action_row(action.joint, action.role, action.prompt, action.branch)
+        of = {"step": episode.tree.step, "episode": episode.index, "turn": node.turn, "stage": node.stage}
+        yield {**row, **of, "success": episode.success}
+
+
+def action_row(joint: Row, role: str, prompt: Row, branch: Row) -> dict[str, Any]:
+    """An action as a row of a table, in the order of its columns; step, episode and success are open.
 
     `reward` is what the joint action on the path paid; `scores` are the branch's, as in its row; `advantage`
     is the mean over its tokens.
     """
-    tree = episode.tree
-    for action in episode.actions:
-        branch = action.branch
-        yield {
-            "step": tree.step,
-            "task": tree.task_id,
-            "epoch": tree.epoch,
-            "chain": tree.chain,
-            "episode": episode.index,
-            "turn": action.node.turn,
-            "stage": action.node.stage,
-            "role": action.role,
-            "policy": branch["policy"],
-            "branch": branch["branch"],
-            "prompt": action.prompt["prompt"],
-            "thought": branch.get("thought", ""),
-            "completion": branch["completion"],
-            "tool_results": list(branch.get("tool_results", ())),
-            "fault": branch["fault"]["reason"] if branch["fault"] else None,
-            "scores": dict(branch["scores"]),
-            "reward": action.reward,
-            "advantage": mean_advantage(branch),
-            "tokens": tokens_of(branch),
-            "success": episode.success,
-        }
+    return {
+        "step": 0,
+        "task": branch["task_id"],
+        "epoch": branch.get("epoch", 0),
+        "chain": branch["chain"],
+        "episode": 0,
+        "turn": prompt.get("turn", 0),
+        "stage": prompt.get("stage", 0),
+        "role": role,
+        "policy": branch["policy"],
+        "branch": branch["branch"],
+        "prompt": prompt["prompt"],
+        "thought": branch.get("thought", ""),
+        "completion": branch["completion"],
+        "tool_results": list(branch.get("tool_results", ())),
+        "fault": branch["fault"]["reason"] if branch["fault"] else None,
+        "scores": dict(branch["scores"]),
+        "reward": joint["reward"].get(role),
+        "advantage": mean_advantage(branch),
+        "tokens": tokens_of(branch),
+        "success": None,
+    }

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any
 
-from coterie.api.episodes import action_rows, trees_of
-from coterie.api.rollouts import rollout_recorder, rollout_rows
+from coterie.api.episodes import action_row
+from coterie.api.rollouts import rollout_recorder, rows_on_path
 from coterie.core.config import RunConfig
 from coterie.core.protocols import Batch
 from coterie.core.storage.run_folder import RunFolder
-from coterie.core.training.metrics import episodes
 from coterie.core.training.metrics_writer import MetricsWriter
 from coterie.core.training.step_rollouts import Recorder
-from coterie.core.types import Credit, Tree
+from coterie.core.types import Credit, Node
 from coterie.core.types.messages import encodable
 from coterie.core.types.seeding import generator
+
+Path = tuple[tuple[Node, int | None], ...]
+"""(node, its joint action on the path); None at the end: no joint action of the last node could go on."""
 
 
 def step_recorder(folder: RunFolder, config: RunConfig) -> Recorder:
@@ -25,7 +29,8 @@ def step_recorder(folder: RunFolder, config: RunConfig) -> Recorder:
     def record(step: int, batch: Batch, state: Any, credit: Credit, trackers: MetricsWriter) -> None:
         if every and step % every == 0:
             write(step, batch, state, credit)
-        trackers.episodes(step, lambda number: episode_rows(batch, credit, step, config.seed, number))
+        made = cache(lambda number: episode_rows(batch, credit, step, config.seed, number))
+        trackers.episodes(step, lambda number: copy.deepcopy(made(number)))
 
     return record
 
@@ -36,16 +41,34 @@ def episode_rows(batch: Batch, credit: Credit, step: int, seed: int, number: int
     Every episode of the step is as likely as another, whatever it earned and whenever it ended. The draw is
     keyed by the run's seed and the step. A smaller number's episodes are among those of a larger one.
     """
-    chosen = drawn([sum(1 for _ in episodes(tree)) for tree in batch.trees], step, seed, number)
-    trees: Sequence[Tree] = [batch.trees[place] for place in chosen]
-    played = rollout_rows(trees, batch.scores, credit, batch.reward_weights)
-    return [
-        {name: _encodable(value) for name, value in row.items()}
-        for tree, wanted in zip(trees_of(played, step), chosen.values(), strict=True)
-        for episode in tree.episodes()
-        if episode.index in wanted
-        for row in action_rows(episode)
-    ]
+    paths = [list(_paths(tree.root)) for tree in batch.trees]
+    rows = []
+    for place, wanted in drawn([len(of) for of in paths], step, seed, number).items():
+        for index in sorted(wanted):
+            path, tree = paths[place][index], batch.trees[place]
+            node, joint = path[-1]
+            outcome = node.joints[joint].outcome if joint is not None else None
+            of = {"step": step, "episode": index, "success": (outcome or {}).get("success")}
+            for node, joint in path:
+                if joint is not None:
+                    weights = batch.reward_weights
+                    row, committed = rows_on_path(tree, node, joint, batch.scores, credit, weights)
+                    rows += [action_row(row, role, *of_role) | of for role, of_role in committed.items()]
+    return [{name: _encodable(value) for name, value in row.items()} for row in rows]
+
+
+def _paths(root: Node) -> Iterator[Path]:
+    """Every path of a tree, in the order of `RecordedTree.episodes`."""
+    stack: list[tuple[Node | None, Path]] = [(root, ())]
+    while stack:
+        node, path = stack.pop()
+        if node is None:
+            yield path
+            continue
+        following: list[int | None] = [*node.expanded] or [None]
+        for index in reversed(following):
+            child = None if index is None else node.joints[index].child
+            stack.append((child, (*path, (node, index))))
 
 
 def _encodable(value: Any) -> Any:

@@ -88,29 +88,65 @@ def rollout_rows(
                 yield _node_row(place, node, role, decision)
                 rewards = branch_rewards(node, role, scores, reward_weights)
                 for branch, reward in enumerate(rewards):
-                    key = node.key.of_branch(role, branch)
                     yield {
-                        "kind": "branch",
-                        "format": FORMAT,
-                        **place,
-                        **_branch(node, role, branch, decode),
-                        **_cells("scores", branch_scores(node, role, branch, scores), role),
-                        "own_scores": _named(scores.at(key)),
+                        **_branch_row(place, node, role, branch, scores, credit, decode),
                         "reward": reward,
-                        **_credit(key, credit, decision.trainable and decision.branches[branch].trainable),
                         "annotations": {
                             name: table[key].tolist()
                             for name, table in (annotations or {}).items()
-                            if key in table
+                            if (key := node.key.of_branch(role, branch)) in table
                         },
                     }
             for index in range(len(node.joints)):
-                yield {
-                    "kind": "joint",
-                    "format": FORMAT,
-                    **place,
-                    **_joint(node, index, scores, reward_weights),
-                }
+                yield _joint_row(place, node, index, scores, reward_weights)
+
+
+def rows_on_path(
+    tree: Tree, node: Node, index: int, scores: Scores, credit: Credit | None, weights: RewardWeights
+) -> tuple[dict[str, Any], dict[str, tuple[dict[str, Any], dict[str, Any]]]]:
+    """The rows of one joint action, and by role those of its prompt and of the branch that was committed.
+
+    They are those of `rollout_rows`, but for the branch's `reward` and `annotations`. What was not committed
+    costs nothing here.
+    """
+    place = _place(tree, node)
+    committed = {
+        role: (
+            _node_row(place, node, role, node.decisions[role]),
+            _branch_row(place, node, role, branch, scores, credit, None),
+        )
+        for role, branch in node.joints[index].branches.items()
+    }
+    return _joint_row(place, node, index, scores, weights), committed
+
+
+def _branch_row(
+    place: Mapping[str, Any],
+    node: Node,
+    role: str,
+    branch: int,
+    scores: Scores,
+    credit: Credit | None,
+    decode: Decode | None,
+) -> dict[str, Any]:
+    """Without `reward` and `annotations`."""
+    key, decision = node.key.of_branch(role, branch), node.decisions[role]
+    return {
+        "kind": "branch",
+        "format": FORMAT,
+        **place,
+        **_branch(node, role, branch, decode),
+        **_cells("scores", branch_scores(node, role, branch, scores), role),
+        "own_scores": _named(scores.at(key)),
+        "reward": None,
+        **_credit(key, credit, decision.trainable and decision.branches[branch].trainable),
+    }
+
+
+def _joint_row(
+    place: Mapping[str, Any], node: Node, index: int, scores: Scores, weights: RewardWeights
+) -> dict[str, Any]:
+    return {"kind": "joint", "format": FORMAT, **place, **_joint(node, index, scores, weights)}
 
 
 def _place(tree: Tree, node: Node) -> dict[str, Any]:

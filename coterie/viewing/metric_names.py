@@ -263,6 +263,8 @@ _TIME = (
     _share("time/long_tail", "Share of the play in which only the slowest tenth of the trees still played.",
            "lower"),
     _count("time/tokens_per_second", "Generated tokens by seconds of the step.", "higher", unit="tokens/s"),
+    _count("machine/trackers/<name>/lost", "Rows and tables of episodes that a tracker has lost so far.",
+           "lower", unit="rows", when="a tracker has lost some"),
 )  # fmt: skip
 
 _PLUGINS = (

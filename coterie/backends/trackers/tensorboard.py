@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import re
 import socket
 import time
 from collections.abc import Mapping, Sequence
@@ -22,8 +21,14 @@ from coterie.backends.trackers.common import (
     numbers_and_texts,
 )
 
-ACTIVE = re.compile(r"[^\w\s]", re.ASCII)
-"""What Markdown or HTML may read as markup."""
+PLAIN = frozenset(chr(code) for code in range(128))
+SHOWN = {
+    **{ord(c): f"&#{ord(c)};" for c in PLAIN if not c.isalnum() and c.isprintable() and c != " "},
+    **{ord(c): f"&#92;x{ord(c):02x}" for c in PLAIN if not c.isprintable()},
+    ord("\t"): "\t",
+    ord("\n"): "<br>",
+}
+"""What Markdown or HTML may read as markup, and control characters, as they are shown."""
 COLUMNS = ("task", "epoch", "chain", "episode", "turn", "stage", "role", "branch", "prompt", "completion",
            "scores", "reward", "advantage", "success")  # fmt: skip
 
@@ -140,5 +145,6 @@ def _cell(value: Any) -> str:
 
 def escaped(text: str) -> str:
     """A text that Markdown and HTML show as it is, on one line of a table."""
-    text = "".join(c if c in "\n\t" or c.isprintable() else f"\\x{ord(c):02x}" for c in text)
-    return ACTIVE.sub(lambda found: f"&#{ord(found[0])};", text).replace("\n", "<br>")
+    if not text.isascii():
+        text = "".join(c if c in PLAIN or c.isprintable() else f"\\x{ord(c):02x}" for c in text)
+    return text.translate(SHOWN)

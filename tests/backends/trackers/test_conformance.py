@@ -8,13 +8,17 @@ from importlib import util
 
 import pytest
 
+from coterie import train
+from coterie.api.episodes import action_rows, trees_of
 from coterie.api.recording import drawn
+from coterie.api.rollouts import read_rollouts
 from coterie.backends.trackers import common
 from coterie.backends.trackers.common import configuration, flat, numbers_and_texts
 from coterie.backends.trackers.tensorboard import escaped
 from coterie.backends.trackers.wandb import WandbTracker
 from coterie.compose import compose
 from coterie.core.errors import MissingExtra
+from coterie.core.storage.run_folder import RunFolder
 from coterie.recipes import load
 from coterie.testing import build, check_tracker
 from tests.backends.trackers.servers import Bias, Traces, serving
@@ -147,3 +151,17 @@ def test_the_draw_of_episodes_is_keyed_nested_and_even():
         for place in places(drawn(counts, step, 0, 2)):
             seen[place] += 1
     assert all(abs(times / 2000 - 2 / 10) < 0.04 for times in seen.values()), seen
+
+
+def test_the_episodes_of_a_step_are_those_of_its_rollout_file(tmp_path):
+    table = {"type": "tests.backends.trackers.plugins:Lines"}
+    settings = ["schedule.steps=3", "sampler.expand=all", "schedule.evaluate_every=0"]
+    for recipe in ("tests/recipes/matrix.yaml", "tests/recipes/tabular.yaml"):
+        folder = tmp_path / recipe.rpartition("/")[2]
+        train(recipe, overrides=[*settings, f"trackers={{lines: {table!r}}}"], out=folder)
+        rows = [json.loads(line) for line in (folder / "lines_episodes.jsonl").read_text().splitlines()]
+        for step, path in enumerate(RunFolder(folder).rollout_files(), 1):
+            every = [list(action_rows(e)) for tree in trees_of(read_rollouts(path)) for e in tree.episodes()]
+            ours = [row for row in rows if row["step"] == step]
+            chosen = [of for of in every if of[0] in ours]
+            assert len(chosen) == 2 and [row for of in chosen for row in of] == ours
