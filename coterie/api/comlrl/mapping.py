@@ -233,7 +233,7 @@ ROWS: tuple[Row, ...] = (
     _none("checkpoints are kept in the run's folder; `coterie export` writes a model",
           "output.save_final_model", "output.save_path"),
     _none("progress is shown on stderr", "output.verbose"),
-    _none("metrics are in the run's metrics.jsonl; no tracker of W&B comes with Coterie",
+    _none("metrics are in the run's metrics.jsonl; `trackers: {wandb: {type: wandb}}` sends them to W&B",
           *(f"wandb.{name}" for name in ("project", "entity", "name", "dir", "tags", "group", "mode"))),
 )  # fmt: skip
 """Every key but those of CHOOSING."""
