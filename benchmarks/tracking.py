@@ -3,11 +3,11 @@
     python benchmarks/tracking.py [--steps 20] [--episodes 4]
 
 The quickstart is trained with each tracker of a library, each with `log_episodes`, and with all four. Two
-costs are taken, both in seconds of computing: what the loop's thread does for trackers, which a step waits
-for, and what the trackers' own threads do beside it, with Python's lock in common. Writing `metrics.jsonl` is no
-tracker's. What they take to open is left out: a run loads its model meanwhile. W&B is offline, MLflow has a
-database file, Weave a server on this machine. Print a table, and write results/tracking.json. Exit with 1
-where the loop's share is too large.
+costs are taken, both in seconds of computing: what the loop's thread does for trackers, for which a step
+waits, and what the trackers' own threads do beside it, with Python's lock in common. Writing `metrics.jsonl`
+is no tracker's. What they take to open is left out: a run loads its model meanwhile. W&B is offline, MLflow
+has a database file, Weave a server on this machine. Print a table, and write results/tracking.json. Exit with
+1 where the loop's share is too large.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ from measuring import Clocks, machine
 import coterie
 from coterie.api.rows import read_metrics
 from coterie.core.storage.jsonl import MetricsLog
-from coterie.core.training.metrics_writer import MetricsWriter
-from coterie.core.training.tracker_thread import TrackerThread
+from coterie.core.training.metrics_writer import MetricsWriter, TrackerThread
 
 RESULTS = Path(__file__).resolve().parent / "results" / "tracking.json"
 MOST = 0.01

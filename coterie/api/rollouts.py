@@ -106,14 +106,13 @@ def rows_on_path(
 ) -> tuple[dict[str, Any], dict[str, tuple[dict[str, Any], dict[str, Any]]]]:
     """The rows of one joint action, and by role those of its prompt and of the branch that was committed.
 
-    They are those of `rollout_rows`, but for the branch's `reward` and `annotations`. What was not committed
-    costs nothing here.
+    They are those of `rollout_rows`, but for the branch's `reward` and `annotations`.
     """
     place = _place(tree, node)
     committed = {
         role: (
             _node_row(place, node, role, node.decisions[role]),
-            _branch_row(place, node, role, branch, scores, credit, None),
+            _branch_row(place, node, role, branch, scores, credit),
         )
         for role, branch in node.joints[index].branches.items()
     }
@@ -121,14 +120,9 @@ def rows_on_path(
 
 
 def _branch_row(
-    place: Mapping[str, Any],
-    node: Node,
-    role: str,
-    branch: int,
-    scores: Scores,
-    credit: Credit | None,
-    decode: Decode | None,
-) -> dict[str, Any]:
+    place: Mapping[str, Any], node: Node, role: str, branch: int, scores: Scores, credit: Credit | None,
+    decode: Decode | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Without `reward` and `annotations`."""
     key, decision = node.key.of_branch(role, branch), node.decisions[role]
     return {

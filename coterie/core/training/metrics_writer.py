@@ -1,37 +1,109 @@
-"""Where the metrics of a run go: to its own `metrics.jsonl`, then to the trackers."""
+"""Where the metrics of a run go: to its own `metrics.jsonl`, then to the trackers, each in a thread."""
 
 from __future__ import annotations
 
 import copy
+import logging
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from queue import SimpleQueue
 from typing import Any
 
+from coterie.core.plugins.origin import failure, origin_of
 from coterie.core.protocols import Tracker
 from coterie.core.protocols.tracker import TracksEpisodes
 from coterie.core.storage.jsonl import MetricsLog
 from coterie.core.storage.run_folder import RunFolder
-from coterie.core.training.tracker_thread import TrackerThread
 
-CLOSE_SECONDS = 15.0
-"""How long the end of a run waits for all trackers together."""
-Rows = Sequence[Mapping[str, Any]]
+log = logging.getLogger("coterie")
+WAITING = {"track": 1000}
+"""Calls of a method that may wait for a tracker, 20 of any other one; more are dropped."""
+FAILURES = 3
+"""Failures in a row after which a tracker receives nothing more; of `open` or `truncate` one is enough."""
+SLOW_SECONDS, CLOSE_SECONDS = 30.0, 15.0
+"""A call that lasts longer is reported; what the end of a run waits for all trackers together."""
 
 
-@dataclass(slots=True)
+class TrackerThread(threading.Thread):
+    """Calls a tracker in order. Nobody waits for a call but the last, and it keeps no process alive."""
+
+    def __init__(self, tracker: Any) -> None:
+        super().__init__(name="coterie-tracker", daemon=True)
+        self.tracker, self.origin = tracker, origin_of(tracker)
+        self._calls: SimpleQueue[tuple[str, int, tuple[Any, ...]]] = SimpleQueue()
+        self._waiting: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self.lost, self._failures, self._reported = 0, 0, False
+        self._begun = ("", 0, float("inf"))
+        """The call that lasts: method, step, and when it began."""
+
+    def put(self, method: str, step: int, *arguments: Any) -> None:
+        """Call a method once the calls before it are done; where too many wait, it is dropped."""
+        if self.ident is None:
+            self.start()
+        lasting, since, begun = self._begun
+        if time.monotonic() - begun > SLOW_SECONDS:
+            self._report(
+                since, f"{self.origin}: {lasting} takes more than {SLOW_SECONDS:.0f} s; later rows wait"
+            )
+        with self._lock:
+            full = self._waiting[method] >= WAITING.get(method, 20)
+            self._waiting[method] += not full
+        if full:
+            self._report(step, f"{self.origin}: it is slower than the run, and rows are dropped", method)
+        else:
+            self._calls.put((method, step, arguments))
+
+    def end(self, deadline: float) -> None:
+        """Wait until `close` has returned, or until a time of `time.monotonic`; say what is lost."""
+        self.join(max(0.0, deadline - time.monotonic()))
+        method, step, _ = self._begun
+        if self.is_alive():
+            self.lost += sum(n for waiting, n in self._waiting.items() if waiting.startswith("track"))
+            self._report(step, f"{self.origin}: {method} didn't return in time, and is waited for no longer")
+        if self.lost:
+            log.warning(
+                "rows of this run that %s (%s) has lost: %d", self.origin, self.origin.path, self.lost
+            )
+
+    def run(self) -> None:
+        method = ""
+        while method != "close":
+            method, step, arguments = self._calls.get()
+            self._begun = (method, step, time.monotonic())
+            self._call(method, step, arguments)
+            self._begun = ("", 0, float("inf"))
+            with self._lock:
+                self._waiting[method] -= 1
+
+    def _call(self, method: str, step: int, arguments: tuple[Any, ...]) -> None:
+        if self._failures >= FAILURES and method != "close":
+            return self._report(step, "", method)
+        try:
+            getattr(self.tracker, method)(*arguments)
+            self._failures = 0
+        except (Exception, SystemExit) as error:  # a library may call sys.exit
+            self._failures = self._failures + 1 if method.startswith("track") else FAILURES
+            self._report(step, failure(self.tracker, method, error), method)
+
+    def _report(self, step: int, what: str, lost: str = "") -> None:
+        """Count a call that stored nothing, by its method; tell the first trouble of the tracker."""
+        with self._lock:
+            self.lost += lost.startswith("track")
+        if not self._reported:
+            self._reported = True
+            out = "; this tracker receives nothing more" if self._failures >= FAILURES else ""
+            log.warning("step %d: %s%s; metrics.jsonl has all rows (%s)", step, what, out, self.origin.path)
+
+
 class MetricsWriter:
-    """Writes the row of each step to `metrics.jsonl`, and hands every tracker a copy.
+    """Writes each row to `metrics.jsonl`, and hands every tracker a copy; no step waits for one."""
 
-    Each tracker is called in a thread of its own (`tracker_thread.py`); no step waits for one.
-    """
-
-    trackers: Mapping[str, Tracker]
-    _log: MetricsLog | None = None
-    _threads: dict[str, TrackerThread] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._threads = {name: TrackerThread(tracker) for name, tracker in self.trackers.items()}
+    def __init__(self, trackers: Mapping[str, Tracker]) -> None:
+        self._log: MetricsLog | None = None
+        self._threads = {name: TrackerThread(tracker) for name, tracker in trackers.items()}
 
     def open(self, folder: RunFolder, step: int) -> None:
         """Open the metrics of a run that stands at a step."""
@@ -47,8 +119,7 @@ class MetricsWriter:
     @property
     def lost(self) -> dict[str, int]:
         """Rows that trackers have lost since the run was opened, by the name of a metric."""
-        counted = {f"machine/trackers/{name}/lost": thread.lost for name, thread in self._threads.items()}
-        return {name: number for name, number in counted.items() if number}
+        return {f"machine/trackers/{name}/lost": of.lost for name, of in self._threads.items() if of.lost}
 
     def write(self, step: int, row: Mapping[str, Any]) -> None:
         """Store the row of a step; without a run folder only the trackers have it.
@@ -60,7 +131,7 @@ class MetricsWriter:
             self._log.append(step, row)
         self._each("track", step, lambda: step, lambda: copy.deepcopy(row))
 
-    def episodes(self, step: int, rows: Callable[[int], Rows]) -> None:
+    def episodes(self, step: int, rows: Callable[[int], Sequence[Mapping[str, Any]]]) -> None:
         """Hand each tracker that stores episodes those of a step; `rows` makes as many as one asks for."""
         for thread in self._threads.values():
             tracker = thread.tracker

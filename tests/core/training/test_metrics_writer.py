@@ -12,7 +12,7 @@ import coterie
 from coterie.api.rows import read_metrics
 from coterie.compose import run as compose_run
 from coterie.core.storage.run_folder import RunFolder
-from coterie.core.training import metrics_writer, tracker_thread
+from coterie.core.training import metrics_writer
 from coterie.core.training.metrics_writer import MetricsWriter
 from tests.test_resume import MATRIX, rows
 
@@ -171,7 +171,7 @@ class Slow(Rows):
 
 
 def test_no_step_waits_for_a_tracker_and_what_is_too_much_is_dropped(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(tracker_thread, "WAITING", {"track": 3})
+    monkeypatch.setattr(metrics_writer, "WAITING", {"track": 3})
     slow, quick = (
         type("Slow", (Slow,), {"calls": [], "gate": threading.Event()})(),
         type("Quick", (Rows,), {"calls": []})(),
@@ -192,7 +192,7 @@ def test_no_step_waits_for_a_tracker_and_what_is_too_much_is_dropped(tmp_path, c
 
 def test_the_end_waits_for_a_tracker_no_longer_than_a_deadline(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(metrics_writer, "CLOSE_SECONDS", 0.2)
-    monkeypatch.setattr(tracker_thread, "SLOW_SECONDS", 0.0)
+    monkeypatch.setattr(metrics_writer, "SLOW_SECONDS", 0.0)
     slow = type("Slow", (Slow,), {"calls": [], "gate": threading.Event()})()
     writer = MetricsWriter({"slow": slow})
     writer.open(RunFolder(tmp_path), 0)
