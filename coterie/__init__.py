@@ -303,6 +303,7 @@ if TYPE_CHECKING:
         above as above,
         at_most_half as at_most_half,
     )
+    from coterie.viewing.report import report as report
 
 __version__ = "0.1.0"
 

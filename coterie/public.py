@@ -8,6 +8,7 @@ PUBLIC = {
     "coterie.api.compare": "Comparison TeamEvaluation",
     "coterie.api.export": "export",
     "coterie.api.rollouts": "read_rollouts",
+    "coterie.viewing.report": "report",
     "coterie.recipes": "load",
     "coterie.core.plugins": "Composed MayChange Plugin PluginConfig",
     "coterie.discovery.hookspecs": "Register",

@@ -206,7 +206,7 @@ def fields_table() -> str:
 
 
 SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("Runs from Python", ("coterie.api", "coterie.recipes")),
+    ("Runs from Python", ("coterie.api", "coterie.recipes", "coterie.viewing")),
     (
         "What every plugin uses",
         ("coterie.core.plugins", "coterie.discovery", "coterie.core.config", "coterie.compose"),

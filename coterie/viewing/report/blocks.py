@@ -22,7 +22,7 @@ from coterie.viewing.report.tokens import TokenCuts
 from coterie.viewing.report.trees import path_json, tree_json
 from coterie.viewing.role_table import RoleInStep, roles_in_step
 
-BYTES = 10_000_000
+BYTES = 10_800_000
 """Of compressed episodes in a page; its base64 and all else make it at most 15 MB."""
 EXACT_BYTES = 4_000_000
 """Rollout files of together at most this size are shown with all digits of their per-token numbers."""
@@ -75,9 +75,8 @@ def pack(run: ReportedRun, rounded: bool) -> PackedRun:
         try:
             trees = trees_of(read_rollouts(file), _step_of(file))
         except (UserError, KeyError, TypeError) as error:
-            packed.notes.append(
-                f"{file} is left out: {error.what if isinstance(error, UserError) else error}"
-            )
+            why = error.what if isinstance(error, UserError) else f"its rows don't fit together ({error!r})"
+            packed.notes.append(f"{file} is left out: {why}")
             continue
         packed.steps_read += 1
         for step, of_step in _by_step(trees).items():
@@ -85,8 +84,8 @@ def pack(run: ReportedRun, rounded: bool) -> PackedRun:
             tables[step] = roles_in_step(of_step), fault_reasons(of_step)
     if packed.steps_read < len(files) and not packed.notes:
         packed.notes.append(
-            f"of {len(files)} recorded steps {packed.steps_read}, evenly spaced, were read: all are more than "
-            f"{READ_BYTES / 1e6:.0f} MB"
+            f"of {len(files)} recorded steps {packed.steps_read}, evenly spaced, were read: all of them are more "
+            f"than {READ_BYTES / 1e6:.0f} MB"
         )
     packed.roles = roles_json(tables, rows)
     return packed
@@ -107,7 +106,7 @@ def _add(packed: PackedRun, trees: Sequence[RecordedTree], cuts: TokenCuts, roun
             {**fields_of(episode), "path": path_json(episode), "key": episode.key}
             for episode in tree.episodes()
         ]
-        text = zlib.compress(dumps(tree_json(tree, cuts, rounded)).encode(), 1)
+        text = zlib.compress(dumps(tree_json(tree, cuts, rounded)).encode(), LEVEL)
         packed.trees.append(PackedTree(tree.step, text, episodes))
         packed.all_episodes += len(episodes)
     packed.all_trees += len(trees)
@@ -146,8 +145,8 @@ def kept(packed: PackedRun, budget: int) -> tuple[list[PackedTree], str]:
         "each recorded step" if of_steps == steps else f"{len(of_steps)} evenly spaced steps of {len(steps)}"
     )
     rule = (
-        f"Of {packed.all_trees:,} recorded trees {len(chosen):,} are in this file: of {which} at most {most}, evenly "
-        "spaced in the order of their mean reward, so the worst and the best are always among them."
+        f"Of {packed.all_trees:,} recorded trees {len(chosen):,} are in this file: of {which} at most {most}, "
+        "evenly spaced in the order of their mean reward, so the worst and the best are always among them."
     )
     return chosen, rule
 

@@ -15,7 +15,7 @@ UNEQUAL_ANYWAY = {"summary"}
 
 
 def settings(run: ReportedRun) -> dict[str, Any]:
-    """The leaves of a run's settings by dotted path, with the defaults of its plugins where it recorded them."""
+    """A run's settings by dotted path, with the defaults of its plugins where it recorded them."""
     return stated(run.record.settings if run.record is not None else dict(run.config))
 
 

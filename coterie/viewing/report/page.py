@@ -23,30 +23,11 @@ FORMAT = 1
 """Of the embedded data."""
 SCRIPTS = (
     "uPlot/uPlot.iife.min.js",
-    *(
-        f"{name}.js"
-        for name in [
-            "data",
-            "text",
-            "dom",
-            "theme",
-            "charts",
-            "metrics",
-            "roles",
-            "filters",
-            "list",
-            "tree",
-            "tokens",
-            "actions",
-            "episode",
-            "compare",
-            "search",
-            "keys",
-            "places",
-            "main",
-        ]
-    ),
+    *("data.js", "text.js", "dom.js", "theme.js", "charts.js", "metrics.js", "roles.js"),
+    *("filters.js", "list.js", "tree.js", "tokens.js", "actions.js", "episode.js", "compare.js"),
+    *("search.js", "keys.js", "places.js", "main.js"),
 )
+"""In the order in which they run."""
 STYLES = ("uPlot/uPlot.min.css", "base.css", "charts.css", "explorer.css", "narrow.css")
 INVISIBLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff]"

@@ -73,7 +73,7 @@ def warnings(run: ReportedRun, packed: PackedRun) -> Iterator[dict[str, str]]:
     if not packed.recorded:
         yield {
             "what": "No rollouts",
-            "detail": "The run has recorded none (schedule.record_every), so there are no episodes to look at.",
+            "detail": "The run has recorded none (schedule.record_every), so it has no episodes to look at.",
         }
 
 
@@ -106,14 +106,12 @@ def _lost(run: ReportedRun) -> Iterator[dict[str, str]]:
             above = [(float(row[name]), int(row["step"])) for row in run.rows if (row.get(name) or 0) > bound]
             if above:
                 most, step = max(above)
-                yield {
-                    "what": what,
-                    "detail": f"{name} was above {bound:g} in {len(above)} steps; most in step {step}: {most:.3g}",
-                }
+                where = f"in {len(above)} steps; most in step {step}: {most:.3g}"
+                yield {"what": what, "detail": f"{name} was above {bound:g} {where}"}
 
 
 def _success(run: ReportedRun) -> dict[str, Any]:
-    """The first and the last evaluation on `val`; without any, those of training, unless it is the best of K."""
+    """The first and last evaluation on `val`; without any, training's, unless it is the best of K."""
     rated = [row for row in run.rows if row.get("eval/success") is not None]
     key = "eval/success" if rated else "success"
     rated = rated or [row for row in run.rows if row.get("success") is not None]

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coterie.api.episodes import RecordedEpisode, RecordedNode, RecordedTree
-from coterie.viewing.report.tokens import TokenCuts
+from coterie.viewing.report.tokens import TokenCuts, utf16
 
-DIGITS = 3
+DIGITS = 2
 """Decimal places of per-token numbers, where all digits would make the file too large."""
 PLACE = {"kind", "format", "task_id", "epoch", "chain", "node", "stratum", "turn", "stage", "role"}
 LEFT_OUT = {"state_digest", "prompt_ids", "prompt_sha256", "float32"}
@@ -111,10 +111,17 @@ def _call(call: Mapping[str, Any], row: Mapping[str, Any], cuts: TokenCuts, roun
     known = cuts.cut(row["policy"], call, row["completion"] if last else "")
     if known is not None:
         lengths, text = known
-        short["cuts"] = lengths
+        short["cuts"] = "words" if lengths == _words(text, len(lengths)) else lengths
         if text != row["completion"] or not last:
             short["text"] = text
     return short
+
+
+def _words(text: str, count: int) -> list[int] | None:
+    """The lengths where each word with the space after it is a token; tokens after the last have no text."""
+    words = text.split(" ")
+    lengths = [utf16(word) + 1 for word in words[:-1]] + [utf16(words[-1])]
+    return lengths + [0] * (count - len(lengths)) if text and len(lengths) <= count else None
 
 
 def _scaled(values: Sequence[float | None]) -> list[int | None]:

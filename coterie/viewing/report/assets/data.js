@@ -19,7 +19,8 @@
   }
 
   async function read(name) {
-    if (!document.getElementById(`data-${name}`)) await parsed;
+    // Until the parser has reached the next element, a part may be there by half.
+    if (!document.getElementById(`data-${name}`)?.nextElementSibling) await parsed;
     const element = document.getElementById(`data-${name}`);
     if (!element) throw new Error(`the file lacks its part ${name}: it was cut short`);
     const stream = new Blob([bytes(element.textContent)]).stream();
@@ -27,11 +28,22 @@
     return JSON.parse(text);
   }
 
-  // What a tree's rows leave out where it is as usual (viewing/report/trees.py).
+  // Where each word with the space after it is a token, lengths are not written.
+  function cut(call, branch, i) {
+    if (call.cuts !== "words") return;
+    const words = (call.text ?? (i === branch.calls.length - 1 ? branch.completion : "")).split(" ");
+    call.cuts = words.map((word, j) => word.length + (j < words.length - 1 ? 1 : 0));
+    while (call.cuts.length < call.tokens) call.cuts.push(0);
+  }
+
+  // Prompts and tokens in place of what stands for them (viewing/report/trees.py).
   function completed(block) {
     for (const tree of block.trees) {
       for (const node of tree.nodes) {
-        for (const decision of node.decisions) decision.prompt = block.prompts[decision.prompt];
+        for (const decision of node.decisions) {
+          decision.prompt = block.prompts[decision.prompt];
+          for (const branch of decision.branches) branch.calls.forEach((call, i) => cut(call, branch, i));
+        }
       }
     }
     return block;
