@@ -15,7 +15,7 @@ CACHE      ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/coterie
 SCALE_VENV ?= $(CACHE)/scale-$(shell cat requirements/*.txt | sha256sum | cut -c 1-16)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test test-learning test-resume test-sandbox test-coach test-scale scale-venv test-ray test-wheels test-long lint docs bench clean
+.PHONY: help setup quickstart test test-learning test-resume test-sandbox test-coach test-scale scale-venv test-ray test-wheels test-browser chromium screenshots test-long lint docs bench clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -72,6 +72,21 @@ $(VENV)/.ray: $(STAMP)
 test-ray: $(VENV)/.ray  ## runs on a Ray cluster of this machine (6 minutes and, once, the install)
 	$(BIN)/python -m pytest -n0 -m "ray and not long" tests
 
+$(VENV)/.browser: $(STAMP)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[browser,report]"
+	touch $@
+
+chromium:
+	@command -v chromium > /dev/null || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -qq -y chromium; } \
+		|| { echo "this needs Chromium; fix: apt-get install chromium" >&2; exit 1; }
+
+test-browser: $(VENV)/.browser chromium  ## the reports of five runs in Chromium (2 minutes and, once, the runs)
+	$(BIN)/python -m tests.browser.runs
+	$(BIN)/python -m pytest -n2 -m browser tests/browser
+
+screenshots: setup  ## docs/img/report*.png of a real run, where Chromium and the extra `browser` are installed
+	$(BIN)/python docs/screenshots.py
+
 test-coach: setup  ## chat models, the coach and mathematics against servers with faults (2 minutes)
 	$(BIN)/python -m pytest -n2 -m "coach and not long" tests
 
@@ -89,7 +104,7 @@ lint: setup  ## ruff, mypy and the import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-docs: setup  ## build the documentation into site/
+docs: setup screenshots  ## build the documentation into site/
 	@test -x $(BIN)/mkdocs || $(BIN)/python -m pip install --quiet -c constraints.txt -e ".[docs]"
 	$(BIN)/mkdocs build --strict
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from coterie.api.rollouts import read_rollouts, write_rollouts
 from coterie.api.train import train
 from coterie.core.config import to_yaml
 from coterie.recipes import read_yaml
+from tests.viewing.planted import SINCE, make
 
 KEPT = Path(__file__).resolve().parents[2] / "build" / "report"
 WORDS = 400
@@ -21,7 +23,7 @@ BRANCHES = 5_000
 HOSTILE = (
     '<script>window.hacked = 1</script><img src=x onerror="window.hacked = 2">&lt;b&gt;</pre></script><!--\n'
     "{{ 7 * 7 }} \x00\x07\x1b[31mred\x1b[0m\x7f\x85 left\u202eright\u2066 zero\u200bwidth \u2028line"
-    "</textarea><svg onload='window.hacked = 3'> <a href='javascript:window.hacked=4'>x</a> ' \" ` & é 😀 \u200d"
+    "</textarea><svg onload='window.hacked = 3'> <a href='javascript:window.hacked=4'>x</a> ' \" ` & 😀 \u200d"
 )
 """Markup, scripts, templates, and characters that hide or reorder text."""
 
@@ -54,13 +56,19 @@ def hostile() -> Path:
     return _kept("hostile", lambda out: _hostile(magrpo(), out))
 
 
-def _kept(name: str, make: Callable[[Path], Any]) -> Path:
+def planted(failure: str) -> Path:
+    """45 steps in which a role fails in a known way."""
+    return _kept(failure, lambda out: make(failure, out))
+
+
+def _kept(name: str, train_in: Callable[[Path], Any]) -> Path:
     folder, done = KEPT / name, KEPT / f"{name}.done"
-    if not done.is_file():
+    made_by = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+    if not done.is_file() or done.read_text() != made_by:
         shutil.rmtree(folder, ignore_errors=True)
         KEPT.mkdir(parents=True, exist_ok=True)
-        make(folder)
-        done.touch()
+        train_in(folder)
+        done.write_text(made_by)
     return folder
 
 
@@ -116,3 +124,10 @@ def _hostile(source: Path, folder: Path) -> None:
     config = folder / "config.yaml"
     table = {**read_yaml(config), "summary": "</title><script>window.hacked = 5</script>"}
     config.write_text(to_yaml(table), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    for run in (quickstart, mathchat, magrpo, large, hostile):
+        print(run())
+    for failure in SINCE:
+        print(planted(failure))

@@ -11,8 +11,7 @@ from coterie.api.rollouts import read_rollouts
 from coterie.viewing.report import report
 from coterie.viewing.report.page import visible
 from tests.browser.conftest import PHONE
-from tests.browser.runs import HOSTILE, hostile, magrpo, mathchat, quickstart
-from tests.viewing import planted
+from tests.browser.runs import HOSTILE, hostile, magrpo, mathchat, planted, quickstart
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
 PARTS = ("overview", "roles", "episodes", "metrics", "configuration")
@@ -182,7 +181,7 @@ def test_a_role_that_fails_is_named_with_its_episodes(mathchat_report, open_page
     ],
 )
 def test_which_role_fails_at_step_40_and_why(failure, role, why, filter, tmp_path, open_page):
-    path = report(planted.make(failure, tmp_path / failure), tmp_path / "out.html")
+    path = report(planted(failure), tmp_path / "out.html")
     page = open_page(path, "#roles?step=40")
     said = page.locator("#roles-of-step .signs li")
     assert said.count() == 1, said.all_inner_texts()

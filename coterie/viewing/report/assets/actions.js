@@ -4,13 +4,19 @@
   const C = window.Coterie;
   const LONG = 700; // characters of a prompt that is folded
 
+  // A text in a box that scrolls where it is long, which the keyboard has to reach.
+  function box(attributes, text, ...children) {
+    const scrolls = text.length > 800 || text.split("\n").length > 14;
+    return C.h("pre", { ...attributes, tabindex: scrolls ? "0" : null }, children);
+  }
+
   function prompt(decision) {
     const text = C.text.visible(decision.prompt);
     return C.h(
       "details",
       { class: "prompt", open: text.length <= LONG },
       C.h("summary", null, "prompt ", C.h("span", { class: "small" }, `${C.text.number(decision.prompt_tokens)} tokens`)),
-      C.h("pre", null, C.search.marked(text)),
+      box({}, text, C.search.marked(text)),
     );
   }
 
@@ -49,15 +55,15 @@
       const values = C.tokens.values(branch, call, first);
       first += call.tokens;
       const head = branch.calls.length > 1 ? C.h("p", { class: "small" }, `call ${i + 1} of ${last + 1}, ${call.tokens} tokens, ended by ${call.finish}`) : null;
-      const body = text === null ? C.h("p", { class: "small" }, "the text of this call is not recorded; the result is") : C.h("pre", { class: "completion", "data-text": i === last ? "completion" : null }, text === "" ? C.h("i", { class: "nothing" }, "(no text)") : C.tokens.shaded(text, call, values, most));
+      const body = text === null ? C.h("p", { class: "small" }, "the text of this call is not recorded; the result is") : box({ class: "completion", "data-text": i === last ? "completion" : null }, text, text === "" ? C.h("i", { class: "nothing" }, "(no text)") : C.tokens.shaded(text, call, values, most));
       const result = branch.tool_results?.[i];
-      return [head, body, result === undefined ? null : C.h("div", { class: "tool" }, C.h("p", { class: "small" }, "tool result"), C.h("pre", null, result))];
+      return [head, body, result === undefined ? null : C.h("div", { class: "tool" }, C.h("p", { class: "small" }, "tool result"), box({}, result, result))];
     });
     const differs = last >= 0 && branch.calls[last].text !== undefined;
-    const rest = (branch.tool_results ?? []).slice(branch.calls.length).map((text) => C.h("pre", null, text));
+    const rest = (branch.tool_results ?? []).slice(branch.calls.length).map((text) => box({}, text, text));
     const handed =
       differs || last < 0
-        ? [C.h("p", { class: "small" }, "what it hands on"), C.h("pre", { class: "completion", "data-text": "handed" }, branch.completion === "" ? C.h("i", { class: "nothing" }, "(no text)") : branch.completion)]
+        ? [C.h("p", { class: "small" }, "what it hands on"), box({ class: "completion", "data-text": "handed" }, branch.completion, branch.completion === "" ? C.h("i", { class: "nothing" }, "(no text)") : branch.completion)]
         : null;
     return [parts, rest, handed];
   }
@@ -75,7 +81,7 @@
       { class: "action" },
       branch.fault ? C.h("p", { class: `fault ${branch.fault.kind}` }, branch.fault.kind === "policy" ? "could not be parsed: " : "lost by the system: ", branch.fault.reason) : null,
       branch.tool_limit ? C.h("p", { class: "fault policy" }, "it used all its calls of tools") : null,
-      branch.thought ? C.h("details", { class: "thought" }, C.h("summary", null, "thought"), C.h("pre", null, branch.thought)) : null,
+      branch.thought ? C.h("details", { class: "thought" }, C.h("summary", null, "thought"), box({}, branch.thought, branch.thought)) : null,
       calls(branch, most),
       C.h(
         "p",

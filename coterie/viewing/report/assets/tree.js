@@ -2,7 +2,7 @@
 // The rollout tree as SVG: nodes, and joint actions as edges to their children or to leaves.
 (() => {
   const C = window.Coterie;
-  const [X, Y, TOP] = [36, 84, 22];
+  const [X, Y, TOP] = [40, 84, 22];
 
   // A subtree with its root at 0: offsets of its joint actions, and by level the leftmost and rightmost place.
   function subtree(tree, index) {
