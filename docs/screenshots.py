@@ -1,6 +1,6 @@
 """Make docs/img/report*.png: pictures of the report of 60 steps of the quickstart, by Chromium.
 
-The run is that of `make test-browser`, in build/report; it is trained if it is not there, which takes a minute.
+The run is that of `make test-browser`, in build/report; it is trained if it is not there (a minute).
 Where Chromium or playwright is missing, the pictures stay as they are.
 """
 

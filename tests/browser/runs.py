@@ -23,7 +23,8 @@ BRANCHES = 5_000
 HOSTILE = (
     '<script>window.hacked = 1</script><img src=x onerror="window.hacked = 2">&lt;b&gt;</pre></script><!--\n'
     "{{ 7 * 7 }} \x00\x07\x1b[31mred\x1b[0m\x7f\x85 left\u202eright\u2066 zero\u200bwidth \u2028line"
-    "</textarea><svg onload='window.hacked = 3'> <a href='javascript:window.hacked=4'>x</a> ' \" ` & 😀 \u200d"
+    "</textarea><svg onload='window.hacked = 3'> <a href='javascript:window.hacked=4'>x</a> '"
+    ' " ` & 😀 \u200d'
 )
 """Markup, scripts, templates, and characters that hide or reorder text."""
 

@@ -45,10 +45,10 @@ def axe(page):
     from axe_playwright_python.base import AXE_FILE_PATH
 
     page.evaluate(AXE_FILE_PATH.read_text(encoding="utf-8"))
-    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    results = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
     return [
         (of["id"], node["html"][:160], node["failureSummary"])
-        for of in found["violations"]
+        for of in results["violations"]
         if of["impact"] in ("serious", "critical")
         for node in of["nodes"]
     ]
@@ -175,7 +175,7 @@ def test_a_role_that_fails_is_named_with_its_episodes(mathchat_report, open_page
 @pytest.mark.parametrize(
     ("failure", "role", "why", "filter"),
     [
-        ("repeats", "executor", "repeat the last answer of another role", "repeats.executor"),
+        ("repeats", "executor", "repeat the last one of another role", "repeats.executor"),
         ("unparsed", "executor", "could not read", "faults.executor"),
         ("length", "executor", "grows with the length", "long.executor"),
     ],

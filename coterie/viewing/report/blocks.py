@@ -61,7 +61,7 @@ class PackedRun:
     steps_read: int = 0
     all_trees: int = 0
     all_episodes: int = 0
-    notes: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
 
 
 def pack(run: ReportedRun, rounded: bool) -> PackedRun:
@@ -76,16 +76,16 @@ def pack(run: ReportedRun, rounded: bool) -> PackedRun:
             trees = trees_of(read_rollouts(file), _step_of(file))
         except (UserError, KeyError, TypeError) as error:
             why = error.what if isinstance(error, UserError) else f"its rows don't fit together ({error!r})"
-            packed.notes.append(f"{file} is left out: {why}")
+            packed.remarks.append(f"{file} is left out: {why}")
             continue
         packed.steps_read += 1
         for step, of_step in _by_step(trees).items():
             _add(packed, of_step, cuts, rounded)
             tables[step] = roles_in_step(of_step), fault_reasons(of_step)
-    if packed.steps_read < len(files) and not packed.notes:
-        packed.notes.append(
-            f"of {len(files)} recorded steps {packed.steps_read}, evenly spaced, were read: all of them are more "
-            f"than {READ_BYTES / 1e6:.0f} MB"
+    if packed.steps_read < len(files) and not packed.remarks:
+        packed.remarks.append(
+            f"of {len(files)} recorded steps {packed.steps_read}, evenly spaced, were read: all of them are "
+            f"over {READ_BYTES / 1e6:.0f} MB"
         )
     packed.roles = roles_json(tables, rows)
     return packed
@@ -145,8 +145,8 @@ def kept(packed: PackedRun, budget: int) -> tuple[list[PackedTree], str]:
         "each recorded step" if of_steps == steps else f"{len(of_steps)} evenly spaced steps of {len(steps)}"
     )
     rule = (
-        f"Of {packed.all_trees:,} recorded trees {len(chosen):,} are in this file: of {which} at most {most}, "
-        "evenly spaced in the order of their mean reward, so the worst and the best are always among them."
+        f"Of {packed.all_trees:,} recorded trees {len(chosen):,} are in this file: "
+        f"of {which} at most {most}, evenly spaced in the order of their mean reward, so the worst and the best are always among them."
     )
     return chosen, rule
 

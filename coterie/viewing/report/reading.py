@@ -42,7 +42,7 @@ class ReportedRun:
     """`coterie coach --json` of each coach."""
     live: bool = False
     """Whether a process is training in the folder."""
-    notes: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
     """What could not be read, and why."""
 
     @property
@@ -72,13 +72,13 @@ def read_run(path: Path) -> ReportedRun:
         RunFolderError: the folder is no run's, or the run has neither rows nor checkpoints nor rollouts.
     """
     folder = RunFolder.open(path)
-    notes: list[str] = []
+    remarks: list[str] = []
     config = read_yaml(folder.config)
-    with warnings_as(notes):
+    with warnings_as(remarks):
         record = read_record(folder.path)
         rows = _rows(folder)
-    run = ReportedRun(folder, config, record, rows, [], _best(folder, notes), notes=notes)
-    run.evaluations = list(_evaluations(folder, notes))
+    run = ReportedRun(folder, config, record, rows, [], _best(folder, remarks), remarks=remarks)
+    run.evaluations = list(_evaluations(folder, remarks))
     with locked(folder.path, wait=False) as acquired:
         run.live = not acquired
     run.coaches = list(_coaches(run))
@@ -97,18 +97,18 @@ def _rows(folder: RunFolder) -> list[dict[str, Any]]:
     return read_metrics(folder.metrics)
 
 
-def _best(folder: RunFolder, notes: list[str]) -> int | None:
+def _best(folder: RunFolder, remarks: list[str]) -> int | None:
     path = folder.checkpoints / "best.json"
     if not path.is_file():
         return None
     try:
         return int(json.loads(path.read_text(encoding="utf-8"))["step"])
     except (ValueError, KeyError, TypeError):
-        notes.append(f"{path} is damaged, so the best checkpoint is not known")
+        remarks.append(f"{path} is damaged, so the best checkpoint is not known")
         return None
 
 
-def _evaluations(folder: RunFolder, notes: list[str]) -> Iterator[dict[str, Any]]:
+def _evaluations(folder: RunFolder, remarks: list[str]) -> Iterator[dict[str, Any]]:
     for path in sorted(folder.eval.glob("step-*.json")):
         _, step, *of_set = path.stem.split("-", 2)
         try:
@@ -116,7 +116,7 @@ def _evaluations(folder: RunFolder, notes: list[str]) -> Iterator[dict[str, Any]
             del content[PER_TASK]
             yield {"step": int(step), "set": of_set[0] if of_set else None, **content}
         except (ValueError, KeyError, TypeError) as error:
-            notes.append(f"{path} is damaged and left out: {error}")
+            remarks.append(f"{path} is damaged and left out: {error}")
 
 
 def _coaches(run: ReportedRun) -> Iterator[dict[str, Any]]:
@@ -124,10 +124,10 @@ def _coaches(run: ReportedRun) -> Iterator[dict[str, Any]]:
         return
     for name in coaches(run.config):
         try:
-            with warnings_as(run.notes):
+            with warnings_as(run.remarks):
                 yield coach_report(run.folder.path, name).as_dict()
         except UserError as error:
-            run.notes.append(f"no report on the coach {name}: {error.what}")
+            run.remarks.append(f"no report on the coach {name}: {error.what}")
 
 
 def discarded(folder: RunFolder) -> tuple[list[str], list[dict[str, Any]]]:
@@ -140,12 +140,12 @@ def discarded(folder: RunFolder) -> tuple[list[str], list[dict[str, Any]]]:
 
 
 @contextmanager
-def warnings_as(notes: list[str]) -> Iterator[None]:
-    """A context in which Coterie's warnings become notes of the page too."""
+def warnings_as(remarks: list[str]) -> Iterator[None]:
+    """A context in which Coterie's warnings become remarks of the page too."""
 
     class Kept(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            notes.append(record.getMessage())
+            remarks.append(record.getMessage())
 
     handler = Kept(logging.WARNING)
     logger = logging.getLogger("coterie")

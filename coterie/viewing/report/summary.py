@@ -65,7 +65,7 @@ def warnings(run: ReportedRun, packed: PackedRun) -> Iterator[dict[str, str]]:
             "what": f"An end after step {row.get('step')} cancelled steps in play",
             "detail": f"{row.get('steps')} steps, {row.get('tokens')} tokens",
         }
-    for note in (*run.notes, *packed.notes):
+    for note in (*run.remarks, *packed.remarks):
         yield {"what": "Read with a warning", "detail": note}
     if run.live:
         last = run.rows[-1]["step"] if run.rows else 0
