@@ -25,6 +25,7 @@ setup: $(STAMP)  ## make .venv and install coterie with the tested versions (aga
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[torch,dev,data,mcp,openai,coach,math,data-science,trackers]"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[torch,dev,data,mcp,openai,coach,math,data-science,otel]"
 	touch $@
 
 quickstart: setup  ## train a small team from scratch on this machine (SEED=0)

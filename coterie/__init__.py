@@ -177,7 +177,10 @@ if TYPE_CHECKING:
         HasSchemas as HasSchemas,
         Opens as Opens,
     )
-    from coterie.core.protocols.tracker import TracksEpisodes as TracksEpisodes
+    from coterie.core.protocols.tracker import (
+        TracksEpisodes as TracksEpisodes,
+        TracksSpans as TracksSpans,
+    )
     from coterie.core.protocols.trainer import (
         FollowsBudget as FollowsBudget,
         KeepsVersions as KeepsVersions,
@@ -296,6 +299,7 @@ if TYPE_CHECKING:
         TreeSampler as TreeSampler,
     )
     from coterie.recipes import load as load
+    from coterie.spans import TraceSpan as TraceSpan
     from coterie.studies import (
         Claim as Claim,
         Method as Method,

@@ -219,6 +219,7 @@ def register_trackers(register: Register) -> None:
     register("tensorboard", "coterie.backends.trackers.tensorboard:TensorBoardTracker")
     register("wandb", "coterie.backends.trackers.wandb:WandbTracker")
     register("weave", "coterie.backends.trackers.weave:WeaveTracker")
+    register("otel", "coterie.backends.trackers.otel:OtelTracker")
 
 
 @hookimpl

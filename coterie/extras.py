@@ -29,5 +29,6 @@ EXTRA_OF: dict[str, str] = {
     "sqlalchemy": "mlflow",
     "alembic": "mlflow",
     "weave": "weave",
+    "opentelemetry": "otel",
 }
 """Which extra brings an optional package."""

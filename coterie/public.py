@@ -19,6 +19,7 @@ PUBLIC = {
         ConfigError CoterieError DataError MissingExtra PluginError PolicyFault RunFolderError
         SystemFault TooManyMissing UserError did_you_mean
     """,
+    "coterie.spans": "TraceSpan",
     "coterie.core.types": """
         TEAM Action Annotations Call ComponentKind Credit Decision Fault Finding HistoryEntry JointAction Key
         Message Metrics Node Prompt Request RewardWeights RoleInput Sample Sampling Score Scores Span Step
@@ -47,8 +48,8 @@ PUBLIC = {
     "coterie.core.protocols.role": "Remembers",
     "coterie.core.protocols.sandbox": "KeepsFiles KeptFiles ReportsProtections",
     "coterie.core.protocols.tool": "Closes CountsMetrics HasSchemas Opens",
-    "coterie.core.protocols.tracker": "TracksEpisodes",
     "coterie.core.protocols.trainer": "FollowsBudget KeepsVersions",
+    "coterie.core.protocols.tracker": "TracksEpisodes TracksSpans",
     "coterie.core.protocols.transition": "RepeatsTask",
     "coterie.core.rollout.rewards": "branch_rewards joint_reward",
     "coterie.core.rollout.turns": "History Stage first_stage next_stage",

@@ -212,7 +212,7 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("coterie.core.plugins", "coterie.discovery", "coterie.core.config", "coterie.compose"),
     ),
     ("Errors", ("coterie.core.errors",)),
-    ("Values", ("coterie.core.types",)),
+    ("Values", ("coterie.core.types", "coterie.spans")),
     ("Kinds: their Protocols, and what their methods receive and return", ("coterie.core.protocols",)),
     ("Optional members", ()),
     ("For samplers", ("coterie.plugins.samplers", "coterie.core.rollout.turns")),

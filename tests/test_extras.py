@@ -28,7 +28,13 @@ BROUGHT = {
     "sympy": "latex2sympy2_extended",
 }
 """Imported packages that another one brings."""
-NAMES = {"google_genai": "google", "scikit_learn": "sklearn", "mlflow_skinny": "mlflow"}
+NAMES = {
+    "google_genai": "google",
+    "scikit_learn": "sklearn",
+    "mlflow_skinny": "mlflow",
+    "opentelemetry_sdk": "opentelemetry",
+    "opentelemetry_exporter_otlp_proto_http": "opentelemetry",
+}
 """Distributions that are imported by another name."""
 KIT = {"pytest"}
 """What the conformance kit's fixtures import: they run in a plugin author's tests."""

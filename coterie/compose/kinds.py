@@ -123,7 +123,7 @@ CAPABILITIES: dict[str, tuple[type, ...]] = {
         protocols.chat_model.UsesEngine,
         UsesRunFolder,
     ),
-    "tracker": (protocols.tracker.TracksEpisodes,),
+    "tracker": (protocols.tracker.TracksEpisodes, protocols.tracker.TracksSpans),
 }
 """Protocols of optional members, by kind. `isinstance(plugin, Diagnoses)` asks whether a plugin has one."""
 

@@ -9,6 +9,7 @@ from coterie.core.protocols import Batch
 from coterie.core.rollout.contracts import check_credit
 from coterie.core.training.evaluation import evaluate_if_due
 from coterie.core.training.run import Run
+from coterie.spans import span
 
 
 async def train(run: Run) -> dict[str, Any]:
@@ -28,7 +29,7 @@ async def train(run: Run) -> dict[str, Any]:
             reward_weights=run.reward_weights,
         )
         state = run.state.credit_state
-        with plugin_call(run.estimator, "__call__"):
+        with span("credit"), plugin_call(run.estimator, "__call__"):
             returned = run.estimator(batch, state)
         check_credit(run.estimator, returned, rollouts.trees)
         credit, run.state.credit_state = returned

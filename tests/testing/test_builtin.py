@@ -84,6 +84,7 @@ CHECKED = {
 }
 """Plugins whose checks need arguments, by kind; the plugins of other kinds are checked by name."""
 ELSEWHERE = {
+    ("tracker", "otel"),  # tests/backends/trackers/test_otel.py
     ("data_source", "hub"),
     *(("data_source", name) for name in FORMS),
     ("engine", "openai"),

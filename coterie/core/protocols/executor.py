@@ -15,6 +15,7 @@ from typing import Protocol, runtime_checkable
 
 from coterie.core.protocols.engine import EngineClient
 from coterie.core.types import Scores, Task, Tree
+from coterie.spans import TraceSpan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,8 @@ class RolloutJob:
     """With `evaluation`: the set that the task is of, whose environment and sampling play; "": the run's."""
     policies: Mapping[str, str | None] = field(default_factory=dict)
     """role -> policy where it differs from the team's; None: the role is silent."""
+    draw: float | None = None
+    """A number of the episode in [0, 1), if its spans are recorded; None: they are not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,8 @@ class ScoredRollout:
     scores: Scores
     metrics: Mapping[str, float]
     """What plugins counted by `RolloutContext.count`, summed over the tree."""
+    spans: tuple[TraceSpan, ...] = ()
+    """Of the episode and its parts, where the job wants them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from coterie.spans import TraceSpan
+
 
 @runtime_checkable
 class Tracker(Protocol):
@@ -38,3 +40,14 @@ class TracksEpisodes(Protocol):
 
     def track_episodes(self, step: int, actions: Sequence[Mapping[str, Any]]) -> None:
         """Store the episodes of a step, one row an action, in the order in which they were played."""
+
+
+@runtime_checkable
+class TracksSpans(Protocol):
+    """A tracker that also stores when the parts of steps and episodes began and ended."""
+
+    share: float
+    """The share of the episodes whose parts it wants, 0 to 1: those whose `draw` is below it."""
+
+    def track_spans(self, step: int, spans: Sequence[TraceSpan]) -> None:
+        """Store the spans of a step that is done: of the step itself, of its parts, and of its episodes."""

@@ -53,6 +53,7 @@ from coterie.core.types import (
 from coterie.core.types.digest import digest
 from coterie.core.types.messages import encodable
 from coterie.core.types.seeding import seed64
+from coterie.spans import span
 
 T = TypeVar("T")
 log = logging.getLogger("coterie")
@@ -253,6 +254,11 @@ class JobContext:
 
         A silent role's action has no call; it means what the role's parser makes of "".
         """
+        with span("decision", key.decision, shared=True, request=request, actions={}) as about:
+            action: Action = about["actions"].setdefault(key.branch, await self._act(key, request))
+        return action
+
+    async def _act(self, key: Key, request: PromptRequest) -> Action:
         action = ActionBuilder(request.messages)
         # The overflow is a first prompt's. No policy caused it, so the scores are missing.
         if reason := request.lost or request.overflow:
@@ -288,27 +294,25 @@ class JobContext:
         for index in range(member.tool_turns + 1):
             place = key.of_call(index)
             seed, version = self.seed(place, "tokens"), self.job.versions.get(request.policy)
-            asked = Request(
-                key=place, policy=request.policy, prompt_ids=prompt.ids, sampling=request.sampling,
-                seed=seed, continues=prompt.continues, version=version,
-            )  # fmt: skip
-            call = await self.engine.generate(asked)
-            if call.finish == "abort":
-                raise SystemFault("the engine aborted the call")
-            contracts.check_version(self.engine, asked, call)
-            raw = codec.decode(call)
+            sent = Request(key=place, policy=request.policy, prompt_ids=prompt.ids, sampling=request.sampling,
+                           seed=seed, continues=prompt.continues, version=version)  # fmt: skip
+            with span("call", place, request=sent, messages=action.messages) as about:
+                call = about["call"] = await self.engine.generate(sent)
+                if call.finish == "abort":
+                    raise SystemFault("the engine aborted the call")
+                contracts.check_version(self.engine, sent, call)
+                raw = about["text"] = codec.decode(call)
             completion = split(raw, prompt.thinking)
             action.calls.append(call)
             action.thought = completion.thought
             action.text = raw if member.show_thoughts else completion.text
             # A thought may consider a tool call and reject it, so only the text outside it is searched.
-            uses = [
-                (tool, use) for tool in member.tools if (use := _tool_use(tool, completion.text)) is not None
-            ]
+            tried = [(tool, _tool_use(tool, completion.text)) for tool in member.tools]
+            uses = [(tool, use) for tool, use in tried if use is not None]
             action.limit = bool(uses) and index == member.tool_turns
             if not uses or action.limit:
                 return
-            results = [await _result(tool, use) for tool, use in uses]
+            results = [await _result(tool, use, place) for tool, use in uses]
             action.results += results
             # The raw text, thought included: the chat template decides what of it stays in the prompt.
             answered = (_message("assistant", raw), *[_message("tool", result) for result in results])
@@ -379,9 +383,10 @@ def _tool_use(tool: Tool, text: str) -> Any | None:
     return use
 
 
-async def _result(tool: Tool, use: Any) -> str:
+async def _result(tool: Tool, use: Any, place: Key) -> str:
     try:
-        result = await contracts.check_async(tool, "run", tool.run(use))
+        with span("tool", place, tool=tool.name, use=use) as about:
+            result = about["result"] = await contracts.check_async(tool, "run", tool.run(use))
     except PluginError:
         raise
     except PolicyFault as fault:

@@ -24,6 +24,7 @@ from coterie.core.protocols import ActionView, EpisodeView, JointView, NamedRewa
 from coterie.core.rollout.contracts import check_async, check_source
 from coterie.core.types import TEAM, Action, Key, Node, RewardWeights, Score, Scores, Tree
 from coterie.core.types.messages import encodable
+from coterie.spans import span
 
 log = logging.getLogger("coterie")
 
@@ -92,12 +93,14 @@ def mean_by_branch(
     return [None if not part or None in part else sum(part) / len(part) for part in parts]  # type: ignore[arg-type]
 
 
-async def ask(source: NamedRewardSource, view: Any) -> Any:
+async def ask(source: NamedRewardSource, view: Any, place: Key | str = "") -> Any:
     """Call a source; returns its table, or a Score that stands for all of its components."""
     whole = source.scope in ("joint", "episode")
     try:
-        async with source.slots():
-            table = await check_async(source.plugin, "score", source.plugin.score(view))
+        with span("judge", place, source=source.name, scope=source.scope) as about:
+            async with source.slots():
+                table = await check_async(source.plugin, "score", source.plugin.score(view))
+            about["scores"] = table
     except UserError as error:  # the source breaks its contract, or no call of it can pass
         error.path = error.path or f"rewards.{source.name}"
         raise
@@ -142,7 +145,7 @@ class Question:
     async def ask(self) -> Any:
         """The source's answer. It isn't asked about actions that were all lost."""
         if any(action is None or action.trainable for _, action in self.places):
-            return await ask(self.source, self.view)
+            return await ask(self.source, self.view, self.places[0][0])
         return Score(None)
 
     def write(self, scores: Scores, answer: Any) -> None:

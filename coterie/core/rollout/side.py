@@ -26,7 +26,8 @@ from coterie.core.protocols.tool import Closes, Opens
 from coterie.core.rollout.context import JobContext
 from coterie.core.rollout.contracts import check_async, check_given, refuse
 from coterie.core.rollout.rewards import score_episodes
-from coterie.core.types import RewardWeights, Task, Tree
+from coterie.core.types import Key, RewardWeights, Task, Tree
+from coterie.spans import Trace, recorded, recording
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +119,9 @@ class LocalRolloutSide:
 
     async def play(self, job: RolloutJob) -> Rollout:
         """Play a job; its scores are completed in the background."""
-        with in_cohort(job.cohort):
+        place = Key(job.task.id, job.epoch, job.chain).text()
+        trace = None if job.draw is None else Trace("episode", place, job=job)
+        with in_cohort(job.cohort), recording(trace):
             return await self._play(job)
 
     async def _play(self, job: RolloutJob) -> Rollout:
@@ -161,4 +164,4 @@ class LocalRolloutSide:
         if context.background:
             await asyncio.gather(*context.background)
         await score_episodes(self.reward_sources, context.scores, [tree], list(self.team.members))
-        return ScoredRollout(context.scores, dict(context.counts))
+        return ScoredRollout(context.scores, dict(context.counts), recorded())

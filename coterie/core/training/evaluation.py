@@ -19,6 +19,7 @@ from coterie.core.training.metrics import longest, step_metrics
 from coterie.core.training.run import Run
 from coterie.core.types import TEAM, Task, Tree
 from coterie.core.types.splits import Split
+from coterie.spans import span
 from coterie.stats import Interval, clustered_bootstrap
 
 
@@ -143,10 +144,11 @@ async def evaluate_if_due(run: Run, step: int) -> dict[str, Any]:
     if not run.evaluate_every or step % run.evaluate_every:
         return {}
     begin, sets = time.perf_counter(), run.rollout_side.sets
-    evaluations = await together(
-        evaluate(run, "val", each.tasks(run.config.seed), samples=each.samples, set_name=key)
-        for key, each in sets.items()
-    )
+    with span("evaluate"):
+        evaluations = await together(
+            evaluate(run, "val", each.tasks(run.config.seed), samples=each.samples, set_name=key)
+            for key, each in sets.items()
+        )
     seconds, best = time.perf_counter() - begin, evaluations[0]
     if best.success.mean > run.state.best:
         run.state.best, run.state.best_step = best.success.mean, step

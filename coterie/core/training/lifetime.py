@@ -21,6 +21,7 @@ from coterie.core.training.metrics_writer import MetricsWriter
 from coterie.core.training.schedule import End, Unsaved, end_of, tokens_until
 from coterie.core.training.state import RunState
 from coterie.core.training.tasks import TaskOrder
+from coterie.spans import span
 
 RARELY = (100_000, 50, 1000)
 """Thresholds of the garbage collector while a run is open."""
@@ -152,7 +153,7 @@ class Lifetime(Components):
                 fix = "an update raises a policy's version by 1, or leaves it where it changes nothing"
                 refuse(self.trainer, "weights", what, fix)
             if before is None or before[policy] != weights.version:
-                with plugin_call(self.engine, "load_weights"):
+                with span("sync", policy), plugin_call(self.engine, "load_weights"):
                     await self.engine.load_weights(weights)
                 given.add(policy)
         return given
@@ -168,7 +169,7 @@ class Lifetime(Components):
         if self.store is None or step in self.store.steps():
             return
         begin = time.perf_counter()
-        with plugin_call(self.trainer, "save"):
+        with span("checkpoint", str(step)), plugin_call(self.trainer, "save"):
             self.store.save(
                 step,
                 self.trainer.save,

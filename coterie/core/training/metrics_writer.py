@@ -13,9 +13,11 @@ from typing import Any
 
 from coterie.core.plugins.origin import failure, origin_of
 from coterie.core.protocols import Tracker
-from coterie.core.protocols.tracker import TracksEpisodes
+from coterie.core.protocols.tracker import TracksEpisodes, TracksSpans
 from coterie.core.storage.jsonl import MetricsLog
 from coterie.core.storage.run_folder import RunFolder
+from coterie.core.training.tracker_thread import TrackerThread
+from coterie.spans import TraceSpan
 
 log = logging.getLogger("coterie")
 WAITING = {"track": 1000}
@@ -137,6 +139,18 @@ class MetricsWriter:
             tracker = thread.tracker
             if isinstance(tracker, TracksEpisodes) and tracker.log_episodes > 0:
                 thread.put("track_episodes", step, step, rows(tracker.log_episodes))
+
+    @property
+    def share(self) -> float | None:
+        """The largest share of the episodes whose spans a tracker wants; None: none wants any spans."""
+        wanted = [each.share for each in self.trackers.values() if isinstance(each, TracksSpans)]
+        return max(wanted, default=None)
+
+    def spans(self, step: int, spans: Sequence[TraceSpan]) -> None:
+        """Hand the spans of a step to the trackers that want them."""
+        for thread in self._threads.values():
+            if isinstance(thread.tracker, TracksSpans):
+                thread.put("track_spans", step, step, spans)
 
     def close(self, step: int) -> None:
         """Close the file and all trackers, which have `CLOSE_SECONDS` together."""

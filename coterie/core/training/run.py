@@ -25,6 +25,7 @@ from coterie.core.training.samples import (
 from coterie.core.training.step_rollouts import Progress as Progress, Recorder, StepRollouts, Watch
 from coterie.core.training.steps_in_play import StepsInPlay
 from coterie.core.types import Annotations, Credit, Key, Scores
+from coterie.spans import include, of_step, recording, span
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,12 @@ class Run(StepsInPlay):
         self.engine_client.idle_time.take()  # what came before the first step is no step's
         while not (self.finished or self.interrupted or time.perf_counter() - begin >= limit):
             await self.hand_out()
-            yield state.step + 1, await self.due(state.step + 1)
+            step, rollouts = state.step + 1, await self.due(state.step + 1)
+            wanted = self.metrics_writer.share is not None
+            with recording(of_step(step, rollouts.handed_out) if wanted else None) as trace:
+                yield step, rollouts
+            if trace is not None:
+                self.metrics_writer.spans(step, trace.finished())
             state.seconds = time.perf_counter() - begin
         await self.cancel()
 
@@ -65,8 +71,11 @@ class Run(StepsInPlay):
             TooManyMissing, PluginError: see `check_missing` and `check_parsers`.
         """
         scores = Scores()
-        for rollout in rollouts.rollouts:
-            scores.merge(check_scored(self.executor, await rollout.scored).scores)
+        with span("score"):
+            scored = [check_scored(self.executor, await rollout.scored) for rollout in rollouts.rollouts]
+        for each in scored:
+            scores.merge(each.scores)
+            include(each.spans)
         for tree in rollouts.trees:
             self.notify("episode_ended", tree=tree, scores=scores, evaluation=evaluation)
         where = "this evaluation" if evaluation else "this step"
@@ -84,7 +93,7 @@ class Run(StepsInPlay):
             )
             values: dict[Key, Any] = {}
             for rows in samples.values():
-                with plugin_call(self.trainer, "annotate"):
+                with span("annotate", name), plugin_call(self.trainer, "annotate"):
                     values.update(await self.trainer.annotate(rows, name))
             annotations.update(merge_annotations(samples, name, values))
         return annotations
@@ -107,9 +116,10 @@ class Run(StepsInPlay):
         self.check_ages(ages, before)
         taken = self.state.optimizer_steps
         stale = {policy: staleness_metrics(of, taken.get(policy, ())) for policy, of in ages.items()}
-        with plugin_call(self.trainer, "update"):
+        with span("update") as about, plugin_call(self.trainer, "update"):
             updated = await self.trainer.update(samples, self.state.step)
         check_updated(self.trainer, updated, self.config.policies)
+        about["policies"] = updated
         rollouts.lap("update")
         changed = await self.sync(before)
         for policy, metrics in updated.items():
@@ -130,7 +140,8 @@ class Run(StepsInPlay):
     def record(self, step: int, batch: Batch, state: Any, credit: Credit) -> None:
         """Record the rollouts, with the estimator's `state` before the step."""
         if self.recorder is not None:
-            self.recorder(step, batch, state, credit, self.metrics_writer)
+            with span("record"):
+                self.recorder(step, batch, state, credit, self.metrics_writer)
 
     def metrics(
         self, step: int, rollouts: StepRollouts, scores: Scores, credit: Credit, updated: Mapping[str, Any]

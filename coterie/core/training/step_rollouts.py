@@ -29,7 +29,9 @@ class StepRollouts:
     rollouts: Sequence[Rollout]
     ended: Sequence[float]
     """Seconds from the step's handing out to each tree, in the order in which they were played."""
-    started: float
+    handed_out: int
+    """`time.time_ns` when its jobs were."""
+    started: float = 0.0
     """`time.perf_counter` when the step began."""
     laps: dict[str, float] = field(default_factory=dict)
     """Seconds by part of the step."""

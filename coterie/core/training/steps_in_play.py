@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ from coterie.core.rollout.engine_client import STEP
 from coterie.core.training.lifetime import Lifetime
 from coterie.core.training.state import Pin
 from coterie.core.training.step_rollouts import StepRollouts
+from coterie.core.types import Key
+from coterie.core.types.seeding import seed64
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class StepsInPlay(Lifetime):
     *pinned* step are of one version besides.
     """
 
-    in_play: dict[int, asyncio.Task[tuple[list[Rollout], list[float]]]] = field(default_factory=dict)
+    in_play: dict[int, asyncio.Task[tuple[list[Rollout], list[float], int]]] = field(default_factory=dict)
     """By step, from 1, handed out and not yet due: what `_played` returns."""
 
     async def open(
@@ -69,18 +71,24 @@ class StepsInPlay(Lifetime):
         rollouts.lap("rollouts")
         return rollouts
 
-    async def _played(self, jobs: Sequence[RolloutJob], step: int = 0) -> tuple[list[Rollout], list[float]]:
-        """The rollouts of a step in play, and `StepRollouts.ended`."""
+    async def _played(
+        self, jobs: Sequence[RolloutJob], step: int = 0
+    ) -> tuple[list[Rollout], list[float], int]:
+        """The rollouts of a step in play, `StepRollouts.ended` and `StepRollouts.handed_out`."""
         STEP.set(step)
-        began, ended = time.perf_counter(), list[float]()
+        share = self.metrics_writer.share or 0.0
+        began, handed_out, ended = time.perf_counter(), time.time_ns(), list[float]()
 
         async def play(job: RolloutJob) -> Rollout:
+            place = Key(job.task.id, job.epoch, job.chain)
+            if share and (draw := seed64(self.config.seed, place, "spans") / 2**64) < share:
+                job = replace(job, draw=draw)
             with plugin_call(self.executor, "play"):
                 played = await check_async(self.executor, "play", self.executor.play(job))
             ended.append(time.perf_counter() - began)
             return check_rollout(self.executor, job, played)
 
-        return await together(map(play, jobs)), ended
+        return await together(map(play, jobs)), ended, handed_out
 
     async def hand_out(self) -> None:
         """Hand out the jobs of every step that may be in play now."""

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Coroutine, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from coterie.backends.cluster.code import own_code
@@ -304,7 +305,7 @@ class RayExecutor(Hosting, Plugin):
                 if self._metrics and not job.job.evaluation:
                     metrics = Counter(self._metrics)
                     metrics.update(scored.metrics)
-                    scored, self._metrics = ScoredRollout(scored.scores, metrics), Counter()
+                    scored, self._metrics = replace(scored, metrics=metrics), Counter()
                 job.result.set_result((tree, scored))
         if done:
             self._beside(self._engine.notify("forget", done))
