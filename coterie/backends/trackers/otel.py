@@ -116,6 +116,7 @@ class OtelTracker(Plugin):
     def track_spans(self, step: int, spans: Sequence[TraceSpan]) -> None:
         """Export the spans of a step; they are made and sent in another thread."""
         if self._delivery is not None:
+            self._began = min(self._began, spans[0].start)  # the run doesn't wait for `open`
             wanted, maker = self._maker.wanted(spans), self._maker
             self._delivery.send(len(wanted), lambda: [maker.span(step, *each) for each in wanted])
 

@@ -477,3 +477,25 @@ class Kept(Plugin):
         self.steps.append(spans)
 
     def close(self): ...
+
+
+@pytest.mark.torch
+def test_a_quickstart_has_the_same_rows_and_weights_with_spans_and_without(tmp_path):
+    pytest.importorskip("torch")
+    short = [
+        "schedule.steps=2",
+        "schedule.evaluate_every=0",
+        "policies.shared.warm_start.steps=1",
+        "policies.shared.warm_start.batch=8",
+        "schedule.tasks_per_step=4",
+        "schedule.record_every=1",
+    ]
+    with Collector() as collector:
+        for name, trackers in (
+            ("plain", []),
+            ("spans", [f"trackers.otel={json.dumps(table(collector.endpoint))}"]),
+        ):
+            coterie.train("quickstart", out=tmp_path / name, overrides=[*short, *trackers])
+    assert collector.kinds["call"] > 100
+    assert rows_of(tmp_path / "plain") == rows_of(tmp_path / "spans")
+    assert branches(tmp_path / "plain", 2) == branches(tmp_path / "spans", 2)
