@@ -1,0 +1,43 @@
+"""What mkdocs does beside building `docs/`: pages of the repository that lie elsewhere, and links to its files.
+
+Links of the pages are those of the repository, so that they also work where it is read. In the site a link to a
+file that is no page becomes its text.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parents[1]
+ELSEWHERE = {"benchmarks.md": "benchmarks/README.md", "contributing.md": "CONTRIBUTING.md"}
+"""Pages of the site that are files elsewhere in the repository."""
+LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(((?:\.\./)?[\w./-]+)(#[^)]*)?\)")
+
+
+def on_files(files: Files, config: Any, **_: Any) -> Files:
+    """Add the pages that lie elsewhere."""
+    for name, path in ELSEWHERE.items():
+        files.append(File.generated(config, name, abs_src_path=str(ROOT / path)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Rewrite links that leave `docs/`."""
+    folder = ROOT / ELSEWHERE.get(page.file.src_uri, f"docs/{page.file.src_uri}")
+    pages = {(ROOT / path).resolve(): name for name, path in ELSEWHERE.items()}
+
+    def rewritten(match: re.Match[str]) -> str:
+        text, target, anchor = match[1], match[2], match[3] or ""
+        linked = (folder.parent / target).resolve()
+        if linked in pages:
+            return f"[{text}]({pages[linked]}{anchor})"
+        if linked.parent == ROOT / "docs" and linked.suffix == ".md":
+            return f"[{text}]({linked.name}{anchor})"
+        outside = linked.exists() and not linked.is_relative_to(ROOT / "docs")
+        return f"`{linked.relative_to(ROOT)}`" if outside else match[0]
+
+    return LINK.sub(rewritten, markdown)
