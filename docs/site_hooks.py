@@ -1,7 +1,7 @@
-"""What mkdocs does beside building `docs/`: pages of the repository that lie elsewhere, and links to its files.
+"""What mkdocs does beside building `docs/`: pages that lie elsewhere in the repository, and links to its files.
 
-Links of the pages are those of the repository, so that they also work where it is read. In the site a link to a
-file that is no page becomes its text.
+Links of the pages are those of the repository, so that they also work where it is read. In the site a link to
+a file that is no page becomes the file's path.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ import re
 from pathlib import Path
 from typing import Any
 
-from mkdocs.structure.files import File, Files
-
 ROOT = Path(__file__).resolve().parents[1]
 ELSEWHERE = {"benchmarks.md": "benchmarks/README.md", "contributing.md": "CONTRIBUTING.md"}
 """Pages of the site that are files elsewhere in the repository."""
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(((?:\.\./)?[\w./-]+)(#[^)]*)?\)")
 
 
-def on_files(files: Files, config: Any, **_: Any) -> Files:
+def on_files(files: Any, config: Any, **_: Any) -> Any:
     """Add the pages that lie elsewhere."""
+    from mkdocs.structure.files import File
+
     for name, path in ELSEWHERE.items():
         files.append(File.generated(config, name, abs_src_path=str(ROOT / path)))
     return files

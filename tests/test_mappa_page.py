@@ -21,7 +21,7 @@ from tests.cli.support import coterie, parsed
 ROOT = Path(__file__).resolve().parents[1]
 MAPPA = (ROOT / "docs" / "mappa.md").read_text(encoding="utf-8")
 MATH = (ROOT / "docs" / "math.md").read_text(encoding="utf-8")
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+DOOR = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
 COMMAND = re.compile(r"(?:^|(?<=`))(coterie [a-z]+ [^`\n]+)", re.MULTILINE)
 RECIPES = {info.name for info in recipes()}
 
@@ -42,7 +42,7 @@ def cells(text: str) -> list[list[str]]:
     return [[cell.strip() for cell in row.strip("|").split(" | ")] for row in rows[2:]]
 
 
-COMMANDS = [*commands(MAPPA), *commands(MATH), *(row for row in commands(README) if "mathchat" in str(row))]
+COMMANDS = [*commands(MAPPA), *commands(MATH), *(row for row in commands(DOOR) if "mathchat" in str(row))]
 SETTINGS = [
     setting
     for row in cells(section(MAPPA, "Settings"))

@@ -16,10 +16,16 @@ from coterie.recipes import load, recipes
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 RESULTS = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+DOOR = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+ENVIRONMENT = (ROOT / "docs" / "first_environment.md").read_text(encoding="utf-8")
+
+
+def test_the_readme_is_read_in_two_minutes():
+    assert len(README.splitlines()) <= 130
 
 
 def test_the_environment_in_forty_lines_is_the_examples():
-    block = next(b for b in re.findall(r"```python\n(.*?)```", README, re.S) if "class Signals" in b)
+    block = next(b for b in re.findall(r"```python\n(.*?)```", ENVIRONMENT, re.S) if "class Signals" in b)
     assert block == (ROOT / "examples" / "signals.py").read_text()
     body = block[block.index("class Signals") :]
     assert len([line for line in body.splitlines() if line.strip()]) <= 40
@@ -38,11 +44,11 @@ def test_the_example_learns_to_communicate(tmp_path, monkeypatch):
 
 def test_every_recipe_and_file_it_names_is_there():
     names = {info.name for info in recipes()}
-    for name in re.findall(r"coterie (?:run|config|eval) ([a-z_]+)(?![\w/])", README):
+    for name in re.findall(r"coterie (?:run|config|eval) ([a-z_]+)(?![\w/])", README + DOOR):
         assert name in names, name
     for path in re.findall(r"\]\(([^)#:]+)\)", README):
         assert (ROOT / path).exists(), path
-    for path in re.findall(r"`((?:coterie|benchmarks|examples|docs)/[-\w/.]+)`", README + RESULTS):
+    for path in re.findall(r"`((?:coterie|benchmarks|examples|docs)/[-\w/.]+)`", README + RESULTS + DOOR):
         assert (ROOT / path).exists(), path
 
 
