@@ -106,9 +106,10 @@ lint: setup  ## ruff, mypy and the import contracts
 	$(BIN)/lint-imports
 
 docs: setup screenshots  ## build the documentation into site/
+# Not with --quiet: mkdocs counts no warning then.
 docs: setup  ## build the documentation into site/; a link that leads nowhere ends it
 	@test -x $(BIN)/mkdocs || $(BIN)/python -m pip install --quiet -c constraints.txt -e ".[docs]"
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: setup  ## measure the loop's overhead and the time of a step
 	$(BIN)/python benchmarks/orchestration.py

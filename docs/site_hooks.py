@@ -1,4 +1,4 @@
-"""What mkdocs does beside building `docs/`: pages that lie elsewhere in the repository, and links to its files.
+"""What mkdocs does beside building `docs/`: pages that lie elsewhere in the repository, links to its files.
 
 Links of the pages are those of the repository, so that they also work where it is read. In the site a link to
 a file that is no page becomes the file's path.
