@@ -24,8 +24,7 @@ setup: $(STAMP)  ## make .venv and install coterie with the tested versions (aga
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[torch,dev,data,mcp,openai,coach,math,data-science,trackers]"
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[torch,dev,data,mcp,openai,coach,math,data-science,otel]"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[torch,dev,data,mcp,openai,coach,math,data-science,trackers,otel]"
 	touch $@
 
 quickstart: setup  ## train a small team from scratch on this machine (SEED=0)
@@ -105,9 +104,8 @@ lint: setup  ## ruff, mypy and the import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-docs: setup screenshots  ## build the documentation into site/
 # Not with --quiet: mkdocs counts no warning then.
-docs: setup  ## build the documentation into site/; a link that leads nowhere ends it
+docs: setup screenshots  ## build the documentation into site/; a link that leads nowhere ends it
 	@test -x $(BIN)/mkdocs || $(BIN)/python -m pip install --quiet -c constraints.txt -e ".[docs]"
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 

@@ -16,7 +16,6 @@ from coterie.core.protocols import Tracker
 from coterie.core.protocols.tracker import TracksEpisodes, TracksSpans
 from coterie.core.storage.jsonl import MetricsLog
 from coterie.core.storage.run_folder import RunFolder
-from coterie.core.training.tracker_thread import TrackerThread
 from coterie.spans import TraceSpan
 
 log = logging.getLogger("coterie")
@@ -143,8 +142,8 @@ class MetricsWriter:
     @property
     def share(self) -> float | None:
         """The largest share of the episodes whose spans a tracker wants; None: none wants any spans."""
-        wanted = [each.share for each in self.trackers.values() if isinstance(each, TracksSpans)]
-        return max(wanted, default=None)
+        trackers = [thread.tracker for thread in self._threads.values()]
+        return max((each.share for each in trackers if isinstance(each, TracksSpans)), default=None)
 
     def spans(self, step: int, spans: Sequence[TraceSpan]) -> None:
         """Hand the spans of a step to the trackers that want them."""

@@ -146,7 +146,8 @@ def kept(packed: PackedRun, budget: int) -> tuple[list[PackedTree], str]:
     )
     rule = (
         f"Of {packed.all_trees:,} recorded trees {len(chosen):,} are in this file: "
-        f"of {which} at most {most}, evenly spaced in the order of their mean reward, so the worst and the best are always among them."
+        f"of {which} at most {most}, evenly spaced in the order of their mean reward, "
+        "so the worst and the best are always among them."
     )
     return chosen, rule
 
