@@ -204,7 +204,7 @@ class FollowedRun:
     def _state_at(self, now: float, alive: Alive) -> State:
         if not self.settings:
             return "waiting"
-        late = now - self.since(now) > max(PATIENCE, 5 * self.typical)
+        late = now - self.since(now) > self.longest
         if alive.lives:
             return "slow" if late and self.step else "training"
         if self.end.reached(self.step, self.tokens):
@@ -244,10 +244,14 @@ class FollowedRun:
 
     @property
     def typical(self) -> float:
-        """The median of the seconds of the latest steps, evaluations included."""
-        seconds = self.metrics.latest("time/step")
+        """The median of the seconds of the latest steps, without evaluations."""
+        return statistics.median(self.metrics.latest("time/step") or (0.0,))
+
+    @property
+    def longest(self) -> float:
+        """Seconds without a row that are nothing unusual: of several steps, and of an evaluation."""
         evaluations = self.metrics.latest("time/evaluate")
-        return (statistics.median(seconds) if seconds else 0.0) + (max(evaluations) if evaluations else 0.0)
+        return max(PATIENCE, 5 * (self.typical + max(evaluations, default=0.0)))
 
     def left(self, now: float) -> float | None:
         """Seconds until the run ends, by the pace of its latest steps; None: not known."""

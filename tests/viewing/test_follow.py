@@ -222,3 +222,16 @@ def test_a_long_curve_is_shown_whole(values, width):
     assert bool(there) == bool(shown)
     if there:
         assert min(there) - 1e-3 <= min(shown) <= max(shown) <= max(there) + 1e-3
+
+
+def test_an_evaluation_makes_no_step_slow_and_is_no_step(tmp_path):
+    run = run_in(tmp_path / "run", steps=9)
+    times = {"time/step": 2.0, "time/evaluate": 20.0}
+    (run.path / "metrics.jsonl").write_text(row(1, **{"time/step": 4.0}) + row(2, **times) + row(3, **times))
+    run.read()
+    assert run.typical == 2.0 and run.longest == 5 * 22.0
+    with locked(run.path, wait=False):
+        run.read(now=run.metrics.changed + 100)
+        assert run.state == "training" or not follow.LOCKS.exists()
+        run.read(now=run.metrics.changed + 120)
+        assert run.state == "slow" or not follow.LOCKS.exists()
