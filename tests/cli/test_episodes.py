@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import re
 import shutil
+import subprocess
+import sys
+from contextlib import suppress
 
 import pytest
 
@@ -196,3 +201,30 @@ def test_text_is_made_harmless_shortened_and_kept_in_json():
     value = {"x": "\x9b\u202e\U000e0001\x1f é"}
     text = harmless_json(json.dumps(value, ensure_ascii=False, indent=1))
     assert json.loads(text) == value and not CONTROLS.search(text.replace("\n", ""))
+
+
+def test_on_a_narrow_terminal_lines_are_wrapped_below_their_beginning(run):
+    master, slave = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "60", "LINES": "40"}
+    command = [
+        sys.executable,
+        "-c",
+        "from coterie.cli.main import main; main()",
+        "episodes",
+        str(run),
+        "-n",
+        "1",
+    ]
+    process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=subprocess.PIPE, env=environment)
+    os.close(slave)
+    text = b""
+    with suppress(OSError):  # the other end is closed
+        while data := os.read(master, 65536):
+            text += data
+    os.close(master)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 0 and b"shown" in stderr
+    plain = re.sub(r"\x1b\[[\d;]*m", "", text.decode()).replace("\r\n", "\n").rstrip("\n").split("\n")
+    assert "\x1b[1m" in text.decode() and all(len(line.rstrip()) <= 60 for line in plain)
+    scores = next(at for at, line in enumerate(plain) if line.startswith("    scores: "))
+    assert re.match(r"    \S", plain[scores + 1])

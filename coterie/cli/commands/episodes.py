@@ -91,6 +91,7 @@ def _print_json(search: Search, role: str | None) -> None:
 
 def _print(search: Search, query: Query, detail: Detail) -> None:
     from rich.console import Console
+    from rich.padding import Padding
     from rich.text import Text
 
     from coterie.viewing.episode_view import episode_lines
@@ -108,7 +109,12 @@ def _print(search: Search, query: Query, detail: Detail) -> None:
     )
     for number, match in enumerate(search.matches):
         for line in [Text("")] * (number > 0) + [*episode_lines(match, detail)]:
-            console.print(Text(encodable(line.plain, console.encoding), style=line.style, spans=line.spans))
+            text = Text(encodable(line.plain, console.encoding), style=line.style, spans=line.spans)
+            indent = len(text.plain) - len(text.plain.lstrip(" "))
+            if indent and console.is_terminal:  # what is wrapped stays below its beginning
+                console.print(Padding(text[indent:], (0, 0, 0, indent)))
+            else:
+                console.print(text)
     click.echo(_summary(search, query), err=True)
 
 
