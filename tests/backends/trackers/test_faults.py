@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -103,3 +104,28 @@ def test_a_full_disk(tmp_path):
     [lost] = re.findall(r"\(trackers\.board\) has lost: (\d+)", said)
     tables = tables_of_episodes(tmp_path / "run" / "tensorboard")
     assert len(stored) + tables + int(lost) == 2 * len(rows), "each row and each table is stored or counted"
+
+
+def test_ctrl_c_twice_ends_a_run_whose_tracker_hangs(tmp_path):
+    """The first one finishes the step and would wait for the tracker; the second one does not."""
+    tracker = "trackers={hangs: {type: 'tests.backends.trackers.plugins:Hangs'}}"
+    settings = ["schedule.steps=100000", "schedule.evaluate_every=0", "schedule.record_every=0", tracker]
+    main = "from coterie.cli.main import main; main()"
+    command = [sys.executable, "-c", main, "run", str(ROOT / "tests/recipes/tabular.yaml"), *settings]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    folder = tmp_path / "run"
+    process = subprocess.Popen(
+        [*command, "--out", str(folder)], env=environment, text=True,
+        stderr=subprocess.PIPE, stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    end = time.monotonic() + 60
+    while not (folder / "metrics.jsonl").exists() or not (folder / "metrics.jsonl").read_text():
+        assert process.poll() is None and time.monotonic() < end, process.communicate()
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    time.sleep(2)
+    assert process.poll() is None, "it waits for the tracker"
+    begin = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert time.monotonic() - begin < 5 and "resume" in said, said
