@@ -155,10 +155,12 @@ def test_the_draw_of_episodes_is_keyed_nested_and_even():
 
 def test_the_episodes_of_a_step_are_those_of_its_rollout_file(tmp_path):
     table = {"type": "tests.backends.trackers.plugins:Lines"}
-    settings = ["schedule.steps=3", "sampler.expand=all", "schedule.evaluate_every=0"]
-    for recipe in ("tests/recipes/matrix.yaml", "tests/recipes/tabular.yaml"):
-        folder = tmp_path / recipe.rpartition("/")[2]
-        train(recipe, overrides=[*settings, f"trackers={{lines: {table!r}}}"], out=folder)
+    settings = ["schedule.steps=2", "schedule.evaluate_every=0", "schedule.tasks_per_step=3"]
+    recipes = {"matrix": "sampler.expand=all", "tabular": "sampler.expand=best"}
+    for name, expand in recipes.items():
+        recipe = f"tests/recipes/{name}.yaml"
+        folder = tmp_path / name
+        train(recipe, overrides=[*settings, expand, f"trackers={{lines: {table!r}}}"], out=folder)
         rows = [json.loads(line) for line in (folder / "lines_episodes.jsonl").read_text().splitlines()]
         for step, path in enumerate(RunFolder(folder).rollout_files(), 1):
             every = [list(action_rows(e)) for tree in trees_of(read_rollouts(path)) for e in tree.episodes()]
