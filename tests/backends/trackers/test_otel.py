@@ -239,6 +239,16 @@ def test_without_a_tracker_nothing_is_recorded(tmp_path, monkeypatch):
     assert len(rows_of(train(tmp_path))) == 4
 
 
+def test_an_evaluation_of_a_traced_run_records_nothing(traced, monkeypatch):
+    import coterie.spans
+
+    folder, collector = traced
+    spans = len(collector.spans)
+    monkeypatch.setattr(coterie.spans, "_recorded", None)
+    coterie.evaluate(folder, samples=1)
+    assert len(collector.spans) == spans
+
+
 def test_steps_that_play_ahead_have_times_that_lie_within_each_other(tmp_path):
     with Collector() as collector:
         train(tmp_path, "schedule.max_staleness=1", otel=table(collector.endpoint))
