@@ -146,6 +146,8 @@ class MetricsWriter:
         return max((each.share for each in trackers if isinstance(each, TracksSpans)), default=None)
         present = self.trackers.values() if self._log is not None else ()
         return max((each.share for each in present if isinstance(each, TracksSpans)), default=None)
+        trackers = [thread.tracker for thread in self._threads.values()] if self._log is not None else []
+        return max((each.share for each in trackers if isinstance(each, TracksSpans)), default=None)
 
     def spans(self, step: int, spans: Sequence[TraceSpan]) -> None:
         """Hand the spans of a step to the trackers that want them."""
