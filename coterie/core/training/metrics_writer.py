@@ -142,10 +142,6 @@ class MetricsWriter:
     @property
     def share(self) -> float | None:
         """The largest share of the episodes whose spans a tracker wants; None: none wants any spans."""
-        trackers = [thread.tracker for thread in self._threads.values()]
-        return max((each.share for each in trackers if isinstance(each, TracksSpans)), default=None)
-        present = self.trackers.values() if self._log is not None else ()
-        return max((each.share for each in present if isinstance(each, TracksSpans)), default=None)
         trackers = [thread.tracker for thread in self._threads.values()] if self._log is not None else []
         return max((each.share for each in trackers if isinstance(each, TracksSpans)), default=None)
 
