@@ -6,6 +6,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 from coterie.api.rollouts import read_rollouts, write_rollouts
 from coterie.api.train import train
 from coterie.core.config import to_yaml
+from coterie.core.storage.atomic import locked
 from coterie.recipes import read_yaml
 from tests.viewing.planted import SINCE, make
 
@@ -49,12 +51,12 @@ def magrpo() -> Path:
 
 def large() -> Path:
     """5,000 branches of 400 words and their log-probs: trees of `magrpo` with other texts and numbers."""
-    return _kept("large", lambda out: _large(magrpo(), out))
+    return _kept("large", partial(_large, magrpo()))
 
 
 def hostile() -> Path:
     """The run `magrpo`, in whose first step a model wrote markup, scripts and control characters."""
-    return _kept("hostile", lambda out: _hostile(magrpo(), out))
+    return _kept("hostile", partial(_hostile, magrpo()))
 
 
 def planted(failure: str) -> Path:
@@ -63,13 +65,18 @@ def planted(failure: str) -> Path:
 
 
 def _kept(name: str, train_in: Callable[[Path], Any]) -> Path:
+    """A run of build/report; one process makes it, in a folder of its own until it is whole."""
     folder, done = KEPT / name, KEPT / f"{name}.done"
     made_by = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
-    if not done.is_file() or done.read_text() != made_by:
-        shutil.rmtree(folder, ignore_errors=True)
-        KEPT.mkdir(parents=True, exist_ok=True)
-        train_in(folder)
-        done.write_text(made_by)
+    making = KEPT / "making" / name
+    making.parent.mkdir(parents=True, exist_ok=True)
+    with locked(making.parent):
+        if not done.is_file() or done.read_text() != made_by:
+            shutil.rmtree(making, ignore_errors=True)
+            train_in(making)
+            shutil.rmtree(folder, ignore_errors=True)
+            making.rename(folder)
+            done.write_text(made_by)
     return folder
 
 

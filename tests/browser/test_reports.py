@@ -237,7 +237,7 @@ def test_the_keyboard_alone_reaches_everything(magrpo_report, open_page):
 
 
 def test_two_runs_are_compared_on_the_same_task(tmp_path, open_page):
-    path = report([magrpo(), hostile()], tmp_path / "two.html")
+    path = report([magrpo(), hostile(), mathchat()], tmp_path / "two.html")
     page = open_page(path, "#episodes?step=2")
     first = opened(page)
     page.wait_for_selector("#compare-bar:not([hidden])")
@@ -247,6 +247,11 @@ def test_two_runs_are_compared_on_the_same_task(tmp_path, open_page):
     second = page.locator("#side-1 .episode-head").inner_text()
     task = first.split()[1]
     assert task in second and "hostile" in second
+    go(page, "overview")
+    page.wait_for_selector('[data-chart="time-1"] canvas')
+    assert page.locator('[data-chart="time-0"]').count() == 1, "what is stacked is one configuration's"
+    assert "different environments" in page.locator("#view-overview").inner_text()
+    assert axe(page) == []
     go(page, "configuration")
     assert "In what the runs differ" in page.locator("#view-configuration").inner_text()
 

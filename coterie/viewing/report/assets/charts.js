@@ -16,9 +16,10 @@
     const { runs, groups } = C.data.main;
     const result = [];
     groups.forEach((group, groupIndex) => {
+      if (chart.group !== undefined && chart.group !== groupIndex) return;
       const run = runs[group.runs[0]];
       chart.series.forEach((series, seriesIndex) => {
-        const several = groups.length > 1;
+        const several = groups.length > 1 && chart.group === undefined;
         const name = several ? `${run.label}${group.runs.length > 1 ? ` and ${group.runs.length - 1} more seeds` : ""}` : "";
         const base = {
           label: several ? (chart.series.length > 1 ? `${name}: ${series.label}` : name) : series.label,
@@ -278,13 +279,20 @@
     }
   }
 
+  // What is stacked is one configuration's: of several, each has a chart.
+  function ofEach(chart) {
+    const { groups, runs } = C.data.main;
+    if (chart.kind !== "stack" || groups.length < 2) return [chart];
+    return groups.map((of, group) => ({ ...chart, group, id: `${chart.id}-${group}`, title: `${chart.title}: ${runs[of.runs[0]].label}` }));
+  }
+
   C.charts = {
     figure,
     again,
     start() {
       for (const view of ["overview", "roles"]) {
         const of = C.data.main.charts.filter((chart) => chart.view === view);
-        C.fill(C.get(`charts-${view}`), of.map(figure));
+        C.fill(C.get(`charts-${view}`), of.flatMap(ofEach).map(figure));
       }
       C.get("axis").addEventListener("change", (event) => {
         axis = event.target.value;
