@@ -11,7 +11,8 @@ from coterie.api.rollouts import read_rollouts
 from coterie.viewing.report import report
 from coterie.viewing.report.page import visible
 from tests.browser.conftest import PHONE
-from tests.browser.runs import HOSTILE, hostile, magrpo, mathchat, planted, quickstart
+from tests.browser.runs import HOSTILE, KEPT, hostile, magrpo, mathchat, planted, quickstart
+from tests.viewing.report_numbers import check_numbers
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
 PARTS = ("overview", "roles", "episodes", "metrics", "configuration")
@@ -79,6 +80,11 @@ def test_nothing_is_wider_than_a_phone(kind, request, open_page):
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], part
     go(page, "episodes")
     assert axe(page) == []
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "hostile"])
+def test_every_number_is_the_runs(kind, request):
+    check_numbers(KEPT / kind, request.getfixturevalue(f"{kind}_report"))
 
 
 def test_curves_have_their_numbers_in_a_table(quickstart_report, open_page):

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
-import json
 import re
 import shutil
 import sys
@@ -12,22 +9,14 @@ import sys
 import pytest
 
 import coterie
-from coterie.api.coach_report import coach_report
 from coterie.api.rollouts import read_rollouts, write_rollouts
 from coterie.core.errors import MissingExtra, RunFolderError, UserError
 from coterie.viewing.report import blocks, page, report
 from coterie.viewing.report.blocks import PackedRun, PackedTree
 from coterie.viewing.report.reading import read_run
-from coterie.viewing.report.trees import DEFAULTS, LEFT_OUT, PLACE
 from tests.cli.support import coterie as command
+from tests.viewing.report_numbers import check_numbers, embedded
 from tests.viewing.runs import made, rows_of, with_coach
-
-
-def embedded(path):
-    """The data of a report, by name."""
-    text = path.read_text(encoding="utf-8")
-    parts = re.findall(r'<script type="text/plain" id="data-([\w-]+)">([^<]*)</script>', text)
-    return {name: json.loads(gzip.decompress(base64.b64decode(of))) for name, of in parts}
 
 
 @pytest.fixture(scope="module")
@@ -46,93 +35,7 @@ def runs(tmp_path_factory):
 
 @pytest.mark.parametrize("kind", ["tree", "best", "coach"])
 def test_every_number_is_the_runs(kind, runs, tmp_path):
-    folder = runs[kind]
-    data = embedded(report(folder, tmp_path / "out.html"))
-    main, index = data["main"]["runs"][0], data["episodes"]["runs"][0]
-    rows = rows_of(folder)
-    assert main["steps"] == [row["step"] for row in rows]
-    for place, row in enumerate(rows):
-        columns = {name: of[place] for name, of in main["columns"].items()}
-        assert {**dict.fromkeys(columns), **row} == {"step": row["step"], **columns}
-    of_rows = {row["step"]: row for row in rows}
-    written = {
-        int(file.stem[5:11]): json.loads(file.read_text()) for file in (folder / "eval").glob("*.json")
-    }
-    assert {of["step"] for of in main["evaluations"]} == set(written)
-    for of in main["evaluations"]:
-        of = {key: value for key, value in of.items() if key not in ("step", "set")}
-        assert of == {key: value for key, value in written[main_step(of)].items() if key != "per_task"}
-    for step, of in main["roles"].items():
-        for entry in of["roles"]:
-            role, row = entry["role"], of_rows[int(step)]
-            assert entry["zero_variance"] == row.get(f"groups/{role}/zero_variance")
-            assert entry["reward"] == pytest.approx(row[f"reward/{role}"])
-    every = compared(folder, data, index)
-    assert every["branch"] and every["joint"] and every["node"]
-    assert every == counted(folder)
-    if kind == "coach":
-        said = page.page.__globals__["read_run"](folder).coaches
-        assert [blocks._finite(of) for of in said] == [blocks._finite(coach_report(folder).as_dict())]
-
-
-def main_step(evaluation):
-    return evaluation["checkpoint"]
-
-
-def counted(folder):
-    counts = {"node": 0, "branch": 0, "joint": 0}
-    for file in (folder / "rollouts").iterdir():
-        for row in read_rollouts(file):
-            if row["kind"] in counts:
-                counts[row["kind"]] += 1
-    return counts
-
-
-def compared(folder, data, index):
-    """Compare all rows of the rollout files with the blocks; how many of each kind are equal."""
-    rows = {}
-    for file in (folder / "rollouts").iterdir():
-        of = [*read_rollouts(file)]
-        step = next(row["step"] for row in of if row["kind"] == "step")
-        for row in of:
-            if row["kind"] != "step":
-                which = row.get("role"), row.get("branch", row.get("joint"))
-                rows[step, row["kind"], row["node"], which] = row
-    counts = {"node": 0, "branch": 0, "joint": 0}
-    assert len(set(zip(index["columns"]["block"], index["columns"]["tree"], strict=True))) == index["trees"]
-    for name in [name for name in data if name.startswith("block-")]:
-        for tree in data[name]["trees"]:
-            for node in tree["nodes"]:
-                for decision in node["decisions"]:
-                    row = rows[tree["step"], "node", node["key"], (decision["role"], None)]
-                    assert data[name]["prompts"][decision["prompt"]] == row["prompt"]
-                    assert (decision["policy"], decision["prompt_tokens"]) == (
-                        row["policy"],
-                        len(row["prompt_ids"]),
-                    )
-                    assert (node["turn"], node["stage"]) == (row["turn"], row["stage"])
-                    counts["node"] += 1
-                    for branch in decision["branches"]:
-                        row = rows[tree["step"], "branch", node["key"], (decision["role"], branch["branch"])]
-                        same(branch, row, {"calls", "policy"})
-                        for call, of in zip(branch["calls"], row["calls"], strict=True):
-                            assert call["logprobs"] == of["logprobs"] and call["tokens"] == len(
-                                of["token_ids"]
-                            )
-                        counts["branch"] += 1
-                for joint in node["joints"]:
-                    row = rows[tree["step"], "joint", node["key"], (None, joint["joint"])]
-                    same(joint, row, {"child"})
-                    child = joint["child"]
-                    assert (None if child is None else tree["nodes"][child]["key"]) == row["child"]
-                    counts["joint"] += 1
-    return counts
-
-
-def same(short, row, apart):
-    """What the page has of a row, with what it leaves out put in, is the row."""
-    for key in row.keys() - PLACE - LEFT_OUT - apart:
-        assert short.get(key, DEFAULTS.get(key)) == row[key], key
+    check_numbers(runs[kind], report(runs[kind], tmp_path / "out.html"))
 
 
 def test_the_episodes_are_those_of_the_rollouts(runs, tmp_path):

@@ -168,6 +168,7 @@ def _main(
                 "steps": run.steps,
                 "columns": charts.columns(run.rows),
                 "evaluations": run.evaluations,
+                "coaches": run.coaches,
                 "roles": of.roles,
                 "recorded": of.recorded,
                 "all_trees": of.all_trees,

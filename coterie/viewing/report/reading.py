@@ -69,9 +69,16 @@ def read_run(path: Path) -> ReportedRun:
     """Read a run's folder. What is damaged beside its configuration is a note.
 
     Raises:
-        RunFolderError: the folder is no run's, or the run has neither rows nor checkpoints nor rollouts.
+        RunFolderError: the folder is no run's, can't be read, or the run has nothing to report yet.
     """
-    folder = RunFolder.open(path)
+    try:
+        return _read(RunFolder.open(path))
+    except OSError as error:
+        fix = "ask the run's owner to let you read the folder, or copy it"
+        raise RunFolderError(f"{path} can't be read", why=str(error), fix=fix) from error
+
+
+def _read(folder: RunFolder) -> ReportedRun:
     remarks: list[str] = []
     config = read_yaml(folder.config)
     with warnings_as(remarks):
