@@ -30,6 +30,7 @@
       const text = `${name} ${of.meaning}`.toLowerCase();
       return !name.endsWith("_ci95") && words.every((word) => text.includes(word));
     });
+    known.sort(([a], [b]) => chosen.has(b) - chosen.has(a)); // those that are drawn come first
     C.fill(
       C.get("metric-list"),
       known.slice(0, MOST).map(([name, of]) =>
