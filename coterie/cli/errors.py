@@ -58,7 +58,9 @@ def exits_reported() -> Iterator[None]:
     try:
         yield
     except SystemExit as error:
-        last = traceback.extract_tb(error.__traceback__)[-1]
+        frames = traceback.extract_tb(error.__traceback__)
+        # W&B puts a function of its own in the place of sys.exit.
+        last = next((frame for frame in reversed(frames) if frame.name != "exit"), frames[-1])
         raise UserError(
             f"sys.exit({error.code!r}) was called",
             why=f"{last.filename}, line {last.lineno}, in {last.name}",

@@ -11,7 +11,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 
@@ -158,13 +160,18 @@ for mode in (0o755, 0o700):
 """
 
 
+@pytest.fixture
+def open_folder():
+    """A folder that every user can enter, which pytest's own are not."""
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o755)
+        yield Path(name)
+
+
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can become another user")
-def test_the_run_of_another_user_is_shown_and_one_that_is_closed_is_told(trained, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("other") / "run"
+def test_the_run_of_another_user_is_shown_and_one_that_is_closed_is_told(trained, open_folder):
+    folder = open_folder / "run"
     shutil.copytree(trained / "seed-0", folder)
-    for path in (folder, *folder.parents):
-        if path.stat().st_uid == 0 and path.is_relative_to(tmp_path_factory.getbasetemp().parent):
-            path.chmod(0o755)
     with locked(folder, wait=False):
         done = subprocess.run(
             [sys.executable, "-c", AS_NOBODY, folder], capture_output=True, text=True, timeout=WAIT

@@ -67,6 +67,12 @@ def test_a_library_that_exits_does_not_end_a_run_silently(run, monkeypatch):
     monkeypatch.setattr("coterie.api.train.train", leave)
     refused(run("seed=1"), "sys.exit(0) was called", "why: ", "test_wrong_input.py", "in leave", "--resume")
 
+    def exit(code):  # as W&B does for the time of the process
+        raise SystemExit(code)
+
+    monkeypatch.setattr(sys, "exit", exit)
+    refused(run("seed=1"), "sys.exit(0) was called", "why: ", "test_wrong_input.py", "in leave", "--resume")
+
 
 def test_nothing_to_run_names_the_recipes():
     refused(coterie("run"), "nothing to run", "--resume", "plan_path")

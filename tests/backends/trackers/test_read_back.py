@@ -16,6 +16,7 @@ import coterie
 from coterie.api.rows import read_metrics
 from coterie.backends.trackers.common import flat
 from coterie.backends.trackers.tensorboard import COLUMNS
+from coterie.core.training import metrics_writer
 from coterie.testing import build, check_tracker
 from tests.backends.trackers.servers import Traces, serving
 from tests.test_resume import MATRIX
@@ -44,6 +45,9 @@ def stored(tmp_path_factory) -> Run:
         patch.setenv("WANDB_BASE_URL", url)
         patch.setenv("WANDB_API_KEY", "k" * 40)
         patch.setenv("HIDDEN_KEY", "s3cret")
+        patch.setattr(
+            metrics_writer, "CLOSE_SECONDS", 240.0
+        )  # four libraries begin at once, maybe on one core
         more = {"log_episodes": EPISODES}
         trackers = {
             "lines": {"type": "tests.backends.trackers.plugins:Lines"},
