@@ -490,6 +490,7 @@ class Kept(Plugin):
 
 
 @pytest.mark.torch
+@pytest.mark.long
 def test_a_quickstart_has_the_same_rows_and_weights_with_spans_and_without(tmp_path):
     pytest.importorskip("torch")
     short = [

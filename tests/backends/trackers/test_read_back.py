@@ -47,7 +47,7 @@ def stored(tmp_path_factory) -> Run:
         patch.setenv("HIDDEN_KEY", "s3cret")
         patch.setattr(
             metrics_writer, "CLOSE_SECONDS", 240.0
-        )  # four libraries begin at once, maybe on one core
+        )  # four libraries begin at once
         more = {"log_episodes": EPISODES}
         trackers = {
             "lines": {"type": "tests.backends.trackers.plugins:Lines"},
