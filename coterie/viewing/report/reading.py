@@ -16,10 +16,11 @@ from coterie.api.discarded import FOLDER as DISCARDED
 from coterie.api.rows import read_metrics
 from coterie.api.run_record import RunRecord, read_record
 from coterie.core.errors import RunFolderError, UserError
-from coterie.core.storage.atomic import locked
 from coterie.core.storage.checkpoint import saved_steps
 from coterie.core.storage.run_folder import RunFolder
 from coterie.recipes import read_yaml
+from coterie.viewing.follow import trained_by
+from coterie.viewing.reading import readable
 
 PER_TASK = "per_task"
 """Of an evaluation's JSON: each task's successes, which a report leaves out."""
@@ -71,11 +72,8 @@ def read_run(path: Path) -> ReportedRun:
     Raises:
         RunFolderError: the folder is no run's, can't be read, or the run has nothing to report yet.
     """
-    try:
+    with readable(path):
         return _read(RunFolder.open(path))
-    except OSError as error:
-        fix = "ask the run's owner to let you read the folder, or copy it"
-        raise RunFolderError(f"{path} can't be read", why=str(error), fix=fix) from error
 
 
 def _read(folder: RunFolder) -> ReportedRun:
@@ -86,8 +84,7 @@ def _read(folder: RunFolder) -> ReportedRun:
         rows = _rows(folder)
     run = ReportedRun(folder, config, record, rows, [], _best(folder, remarks), remarks=remarks)
     run.evaluations = list(_evaluations(folder, remarks))
-    with locked(folder.path, wait=False) as acquired:
-        run.live = not acquired
+    run.live = trained_by(folder.path).lives is True  # its lock is not taken: a run may begin meanwhile
     run.coaches = list(_coaches(run))
     return run
 
