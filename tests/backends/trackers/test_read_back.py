@@ -45,9 +45,7 @@ def stored(tmp_path_factory) -> Run:
         patch.setenv("WANDB_BASE_URL", url)
         patch.setenv("WANDB_API_KEY", "k" * 40)
         patch.setenv("HIDDEN_KEY", "s3cret")
-        patch.setattr(
-            metrics_writer, "CLOSE_SECONDS", 240.0
-        )  # four libraries begin at once
+        patch.setattr(metrics_writer, "CLOSE_SECONDS", 240.0)  # four libraries begin at once
         more = {"log_episodes": EPISODES}
         trackers = {
             "lines": {"type": "tests.backends.trackers.plugins:Lines"},
