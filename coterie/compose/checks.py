@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -11,6 +12,8 @@ from coterie.core.errors import ConfigError, did_you_mean
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.rollout.side import LocalRolloutSide
 from coterie.core.types import TEAM, as_tuple
+
+FILE_NAME = re.compile(r"\w[\w.-]{0,99}", re.ASCII)
 
 
 def check(config: RunConfig, *, policies: bool = True) -> None:
@@ -35,6 +38,10 @@ def check(config: RunConfig, *, policies: bool = True) -> None:
     _unused("tools", set(config.tools) - used_tools, "no role uses it: name it in team.roles.<role>.tools")
     if config.schedule.steps is not None and config.schedule.epochs is not None:
         raise ConfigError("set steps or epochs, not both", path="schedule.epochs")
+    for name in config.trackers:
+        if not FILE_NAME.fullmatch(name):  # what a tracker keeps for a resume is in RUN/trackers/NAME.json
+            fix = "use letters, digits, '_', '-' and '.', beginning with a letter or a digit"
+            raise ConfigError(f"a tracker can't be named {name!r}", path="trackers", fix=fix)
     if not config.rewards:
         fix = "leave the table out for the environment's own reward"
         raise ConfigError("a run needs a reward", path="rewards", fix=fix)

@@ -205,6 +205,12 @@ def _rewards(
                     fix=did_you_mean(component, plugin.components),
                 )
         for component, kind in plugin.components.items():
+            if component == "share":
+                why = "the metric missing/share is that of all components together"
+                fix = "call it otherwise, such as 'portion'"
+                raise ConfigError(
+                    "a component can't be named 'share'", path=f"rewards.{name}", why=why, fix=fix
+                )
             if component in owner:
                 raise ConfigError(
                     f"component '{component}' also comes from rewards.{owner[component]}",

@@ -189,7 +189,11 @@ def parse_sort(text: str) -> tuple[SortKey, ...]:
     Raises:
         UserError: as `parse`.
     """
-    body = _parsed(text)
+    try:
+        body = _parsed(text)
+    except UserError as error:
+        fix = "name fields, such as -advantage (the largest first) or -reward.planner, turns"
+        raise UserError(f"'{_short(text)}' is no order", why=error.why or error.what, fix=fix) from None
     keys = []
     for part in body.elts if isinstance(body, ast.Tuple) else (body,):
         descending = isinstance(part, ast.UnaryOp) and isinstance(part.op, ast.USub)

@@ -208,10 +208,12 @@ def test_on_a_terminal_a_run_is_followed_from_before_it_begins_to_its_end(tmp_pa
 
 
 def test_ctrl_c_ends_it_without_a_traceback(tmp_path):
-    terminal = Terminal(begun(tmp_path / "run"), "--every", "0.1")
-    terminal.until("last sign")
-    os.killpg(terminal.process.pid, signal.SIGINT)
-    assert terminal.ended() == 130 and "Traceback" not in terminal.text
+    with locked(begun(tmp_path / "run"), wait=False):
+        terminal = Terminal(tmp_path / "run", "--every", "0.1")
+        terminal.until("no step yet")
+        os.killpg(terminal.process.pid, signal.SIGINT)
+        code = terminal.ended()
+    assert code == 130 and "Traceback" not in terminal.text
     assert terminal.text.count("\x1b[?25l") == terminal.text.count("\x1b[?25h")  # the cursor is back
 
 

@@ -345,3 +345,34 @@ def test_a_vocabulary_of_no_words_names_the_environment_before_the_engine_is_mad
     with pytest.raises(PluginError, match="vocabulary returned 0") as caught:
         coterie_run(env={"type": f"{__name__}:NumbersForWords"}, order=["one"])
     assert f"env: environment '{__name__}:NumbersForWords' of tests" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["a/b", "../up", "", ".x", "a b", "x" * 101])
+def test_a_tracker_has_a_name_that_a_file_may_have(name):
+    overrides = [f"trackers={json.dumps({name: {'type': 'jsonl'}})}"]
+    with pytest.raises(ConfigError, match="a tracker can't be named") as refused:
+        compose(load("tests/recipes/tabular.yaml", overrides=overrides))
+    assert refused.value.path == "trackers"
+
+
+def test_two_trackers_whose_names_end_alike_are_two():
+    named = {name: {"type": "jsonl"} for name in ("a.x", "b.x", "9", "a-b_c")}
+    composed = compose(load("tests/recipes/tabular.yaml", overrides=[f"trackers={json.dumps(named)}"]))
+    assert [*composed.trackers] == [*named]
+
+
+class Shares(Plugin):
+    scope = "action"
+    components = {"share": "increment"}
+    weights = {"share": 1.0}
+    policy_fault = 0.0
+
+    async def score(self, view):
+        return {(view.role, "share"): 0.0}
+
+
+def test_a_component_named_share_would_hide_the_share_of_missing_scores():
+    rewards = {"environment": {"type": "environment"}, "mine": {"type": f"{__name__}:Shares"}}
+    with pytest.raises(ConfigError, match="can't be named 'share'") as refused:
+        compose(load("tests/recipes/tabular.yaml", overrides=[f"rewards={json.dumps(rewards)}"]))
+    assert refused.value.path == "rewards.mine"

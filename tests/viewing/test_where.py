@@ -203,3 +203,10 @@ def test_a_field_that_no_episode_has_is_told_with_the_nearest_names():
         check_names(["sucess"], ["success", "turns", "reward.planner"])
     assert "did you mean success" in error.value.fix and "reward.planner, success, turns" in error.value.why
     check_names(["turns"], ["turns"])
+
+
+@pytest.mark.parametrize("text", ["", "reward desc", "-"])
+def test_an_order_that_is_none_speaks_of_an_order(text):
+    with pytest.raises(UserError, match="is no order") as refused:
+        parse_sort(text)
+    assert "-advantage" in refused.value.fix

@@ -67,7 +67,8 @@ class LibraryTracker(Plugin):
 
     def kept(self, folder: Path) -> KeptIds:
         """The ids by which a resumed run finds what this tracker has stored."""
-        return KeptIds(folder / "trackers" / f"{self.place.rpartition('.')[2]}.json")
+        name = self.place.removeprefix("trackers.")
+        return KeptIds(folder / "trackers" / f"{name}.json")
 
 
 class KeptIds:

@@ -23,8 +23,8 @@ from coterie.core.types.messages import encodable
 T = TypeVar("T")
 FRAMEWORK_METRICS = frozenset(
     ("", "advantage", "curriculum", "empty", "episodes", "eval", "faults", "finish_length", "length",
-     "missing", "outcome", "outcome_committed", "policy", "prompts", "reward", "score", "selection", "signal",
-     "step", "success", "success_committed", "time", "tokens", "turns_to_success")
+     "machine", "missing", "outcome", "outcome_committed", "policy", "prompts", "reward", "score",
+     "selection", "signal", "step", "success", "success_committed", "time", "tokens", "turns_to_success")
 )  # fmt: skip
 """First parts of the names in a step's row of metrics that no plugin may use."""
 FEEDBACK_CHARACTERS = 4_000
