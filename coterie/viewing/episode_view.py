@@ -143,7 +143,13 @@ def _end(episode: RecordedEpisode) -> Iterator[Text]:
     for name, reason in reasons.items():
         yield Text(f"    {one_line(name)}: {one_line(reason, 600)}", style="dim")
     outcome = ", ".join(f"{one_line(name)} {_number(value)}" for name, value in episode.outcome.items())
-    how = "the environment ended it" if end["terminated"] else "cut short" if end["truncated"] else ""
+    how = (
+        "the environment ended it"
+        if end["terminated"]
+        else "a limit or a fault ended it"
+        if end["truncated"]
+        else ""
+    )
     yield Text(f"  end: {'; '.join(filter(None, (outcome or 'no outcome', how)))}", style="bold")
 
 

@@ -66,7 +66,11 @@ def raised_at(error: BaseException) -> str:
 
 def failure(plugin: Any, method: str, error: BaseException) -> str:
     """The reason of a fault: the plugin, its distribution, the method, the exception and its place."""
-    what = f"{type(error).__name__}: {str(error)[:2000]}{raised_at(error)}"
+    try:
+        text = str(error)[:2000]
+    except Exception as raised:  # the exception's own `__str__` has a bug
+        text = f"(its text raised {type(raised).__name__})"
+    what = f"{type(error).__name__}: {text}{raised_at(error)}"
     return encodable(f"{origin_of(plugin)}: {method} raised {what}")
 
 

@@ -85,7 +85,7 @@ class TrackerThread(threading.Thread):
         try:
             getattr(self.tracker, method)(*arguments)
             self._failures = 0
-        except (Exception, SystemExit) as error:  # a library may call sys.exit
+        except BaseException as error:  # this thread is the tracker's own: nobody else ends it
             self._failures = self._failures + 1 if method.startswith("track") else FAILURES
             self._report(step, failure(self.tracker, method, error), method)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import threading
 import time
@@ -16,7 +17,16 @@ from coterie.core.training import metrics_writer
 from coterie.core.training.metrics_writer import MetricsWriter
 from tests.test_resume import MATRIX, rows
 
+
+class Unprintable(Exception):
+    """An exception whose text raises."""
+
+    def __str__(self):
+        raise ValueError("no text")
+
+
 RAISED = (OSError("no route to the server"), SystemExit(0), coterie.PluginError("no key", fix="give one"))
+RAISED = (*RAISED, KeyboardInterrupt(), asyncio.CancelledError("gone"), Unprintable())
 
 
 class Rows(coterie.Plugin):
@@ -120,7 +130,8 @@ def test_a_tracker_that_raises_is_told_once_and_its_rows_are_counted(tracked, ca
     assert (
         f"step {step}: tracker '{__name__}:first' of tests: {method} raised {type(error).__name__}" in told[0]
     )
-    assert str(error) in told[0] and "metrics.jsonl has all rows" in told[0]
+    text = "its text raised" if isinstance(error, Unprintable) else str(error)
+    assert text in told[0] and "metrics.jsonl has all rows" in told[0]
     expected = {"open": ["open"], "track": ["open", 1, 2], "close": ["open", 1, 2]}[method]
     assert classes["first"].calls == [*expected, "close"]
     assert classes["last"].calls == ["open", 1, 2, "close"]
