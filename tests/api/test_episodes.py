@@ -77,6 +77,8 @@ def test_episodes_are_those_that_metrics_count(roots, order):
             shown
         )
         assert {e.key for e in shown} == {f"{path[-1][0].key.text()}.{path[-1][1]}" for path in tree.chains()}
+        places = [[joint for _, joint in e.path] for e in shown]
+        assert places == sorted(places), "depth first, by joint action"
         assert [n for n in recorded.nodes] == [n.key.text() for n in tree.nodes()]
         assert sum(e.share for e in shown) == pytest.approx(1)
 
