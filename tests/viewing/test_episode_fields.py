@@ -71,3 +71,41 @@ def test_an_action_repeats_the_last_other_role_that_it_could_see():
     assert list(repeats_of(actions)) == [actions[1], actions[5]]
     together = [Acted("row", "a", first), Acted("column", "a", first)]
     assert list(repeats_of(together)) == []
+
+
+def fields_of_rows(rows):
+    (recorded,) = trees_of(rows)
+    return fields_of(next(iter(recorded.episodes())))
+
+
+def toy_rows():
+    tree, scores, credit, weights = toy()
+    return [dict(row) for row in rollout_rows([tree], scores, credit, weights)]
+
+
+def test_a_fault_of_an_action_counts_once_and_one_of_the_step_beside_it():
+    unparsable, refused = {"kind": "policy", "reason": "unparsable"}, {"kind": "policy", "reason": "refused"}
+    for fault, faults, lost in ((unparsable, 1, 0), (refused, 2, 0), ({**refused, "kind": "system"}, 1, 1)):
+        rows = toy_rows()
+        joint = next(row for row in rows if row["kind"] == "joint" and row["joint"] == 1)
+        joint["fault"] = fault
+        fields = fields_of_rows(rows)
+        assert (fields["faults"], fields["lost"]) == (faults, lost)
+
+
+def test_a_mean_is_over_those_that_are_there_but_for_rewards():
+    rows = toy_rows()
+    for row in rows:
+        if row["kind"] == "branch":
+            row["return"] = 2.0 if row["role"] == "coder" else None
+    fields = fields_of_rows(rows)
+    assert fields["return"] == 2.0 and fields["return.planner"] is None and fields["reward"] is None
+
+
+def test_an_episode_in_which_no_joint_action_could_go_on_is_lost():
+    rows = [row for row in toy_rows() if row["node"] == "train-7/e0/c0/n"]
+    for row in rows:
+        if row["kind"] == "joint":
+            row |= {"expanded": False, "child": None}
+    fields = fields_of_rows(rows)
+    assert (fields["lost"], fields["actions"], fields["success"]) == (1, 0, None)
