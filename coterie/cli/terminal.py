@@ -126,7 +126,7 @@ class Shown:
         self.stream = stream
 
     def write(self, text: str) -> int:
-        if _log is not None and _a_librarys(_files(sys._getframe(1))):
+        if _log is not None and _a_librarys(_files(_before_wrappers(sys._getframe(1)))):
             return _keep(text)
         return self.stream.write(text)
 
@@ -183,6 +183,18 @@ def _files(frame: FrameType | None) -> Iterator[str]:
     while frame is not None:
         yield frame.f_code.co_filename
         frame = frame.f_back
+
+
+def _before_wrappers(frame: FrameType | None) -> FrameType | None:
+    """The call that prints: a library may have put a `write` of its own before a stream's, for all who print.
+
+    W&B does so when it is imported. What only passes through such a function is not what the library prints.
+    """
+    while frame is not None and frame.f_code.co_name.startswith("write"):
+        if _whose(frame.f_code.co_filename) not in ("library", "standard"):
+            break
+        frame = frame.f_back
+    return frame
 
 
 def _raised_in(trace: TracebackType | None) -> list[str]:

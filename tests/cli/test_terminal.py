@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import textwrap
 
 import pytest
@@ -117,6 +119,73 @@ def test_what_a_library_prints_is_in_the_log_and_the_terminal_has_our_lines(tmp_
     done = run("run", "--resume", folder, "schedule.steps=2", "-v", **library)
     assert (folder / "logs" / "libraries.log").read_text() == log
     assert sorted(noise(done.stderr) + noise(done.stdout)) == sorted(NOISE)
+
+
+WRAPPED = """
+    import noisy
+    from coterie.core.training import metrics_writer
+
+    opened = metrics_writer.MetricsWriter.open
+
+    def open(self, *arguments):
+        noisy.HOW
+        noisy.speaks()
+        opened(self, *arguments)
+
+    metrics_writer.MetricsWriter.open = open
+"""
+WRAPPERS = """
+    class Tee:
+        def __init__(self, stream):
+            self.stream = stream
+
+        def write(self, text):
+            return self.stream.write(text)
+
+        def __getattr__(self, name):
+            return getattr(self.stream, name)
+
+    def replace():
+        sys.stdout, sys.stderr = Tee(sys.stdout), Tee(sys.stderr)
+
+    def patched(stream):
+        before = stream.write
+
+        def write_with_callbacks(text):
+            return before(text)
+
+        stream.write = write_with_callbacks
+
+    def patch():
+        patched(sys.stdout)
+        patched(sys.stderr)
+"""
+
+
+@pytest.mark.parametrize("how", ["replace()", "patch()"])
+def test_a_library_that_wraps_the_streams_takes_none_of_the_runs_lines(tmp_path, library, how):
+    file = tmp_path / "site-packages" / "noisy.py"
+    file.write_text(textwrap.dedent(LIBRARY) + textwrap.dedent(WRAPPERS))
+    settings = ("schedule.steps=2", "schedule.evaluate_every=0", "--out", tmp_path / "run")
+    done = run("run", TABULAR, *settings, code=WRAPPED.replace("HOW", how), **library)
+    kept = (tmp_path / "run" / "logs" / "libraries.log").read_text().splitlines()
+    assert kept[1:] == ["noise: print"], "what the library prints itself is in the log, and no line of the run"
+    assert "step 2/2" in done.stderr and "noise" not in done.stdout + done.stderr
+    assert done.stdout.count("step 2/2") == 1 and "trained for" in done.stdout
+
+
+def test_a_run_with_wandb_writes_its_lines_to_a_file(tmp_path):
+    """W&B is imported by its tracker's thread, for which the end of the run waits."""
+    pytest.importorskip("wandb")
+    settings = ("schedule.steps=2", "schedule.evaluate_every=0", "trackers.wb={type: wandb, mode: offline}")
+    file, script = tmp_path / "printed.txt", "from coterie.cli.main import main; main()"
+    command = [sys.executable, "-c", script, "run", TABULAR, *settings, "--out", tmp_path / "run"]
+    with file.open("w") as out:
+        subprocess.run([*map(str, command)], check=True, stdout=out, stderr=out, timeout=120)
+    lines = file.read_text().splitlines()
+    assert any("step 2/2" in line and "trained for" in line for line in lines), lines
+    kept = (tmp_path / "run" / "logs" / "libraries.log").read_text()
+    assert "step " not in kept and (tmp_path / "run" / "wandb").is_dir()
 
 
 def test_what_a_plugin_prints_is_shown_also_through_a_library(tmp_path, library):
