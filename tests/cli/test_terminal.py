@@ -169,7 +169,9 @@ def test_a_library_that_wraps_the_streams_takes_none_of_the_runs_lines(tmp_path,
     settings = ("schedule.steps=2", "schedule.evaluate_every=0", "--out", tmp_path / "run")
     done = run("run", TABULAR, *settings, code=WRAPPED.replace("HOW", how), **library)
     kept = (tmp_path / "run" / "logs" / "libraries.log").read_text().splitlines()
-    assert kept[1:] == ["noise: print"], "what the library prints itself is in the log, and no line of the run"
+    assert kept[1:] == ["noise: print"], (
+        "what the library prints itself is in the log, and no line of the run"
+    )
     assert "step 2/2" in done.stderr and "noise" not in done.stdout + done.stderr
     assert done.stdout.count("step 2/2") == 1 and "trained for" in done.stdout
 

@@ -84,6 +84,7 @@ class OtelTracker(Plugin):
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource
 
+        from coterie.backends.trackers.otel_answers import Answers, session_of
         from coterie.backends.trackers.otel_delivery import Delivery
         from coterie.backends.trackers.otel_mapping import SpanMaker
 
@@ -91,10 +92,12 @@ class OtelTracker(Plugin):
         endpoint = config.endpoint
         if endpoint is None and not any(os.environ.get(name) for name in VARIABLES):
             endpoint = LOCAL
+        answers = Answers()
         exporter = OTLPSpanExporter(
             endpoint=endpoint,
             headers=secrets_in(config.headers, f"{path}.headers") or None,
             timeout=config.timeout,
+            session=session_of(answers),
         )
         run = folder.resolve().name
         self._maker = SpanMaker(
@@ -105,7 +108,7 @@ class OtelTracker(Plugin):
             content=config.content,
         )
         place = endpoint or "the address of the environment variables"
-        self._delivery = Delivery(exporter, place, config.batch, config.waiting)
+        self._delivery = Delivery(exporter, answers, place, config.batch, config.waiting)
         self._began = time.time_ns()
 
     def truncate(self, step: int) -> None:

@@ -12,6 +12,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 from coterie.backends.remote.secrets import redacted
+from coterie.backends.trackers.otel_answers import Answers
 
 log = logging.getLogger("coterie")
 LIBRARY = logging.getLogger("opentelemetry.exporter.otlp.proto.http.trace_exporter")
@@ -22,8 +23,11 @@ LAST = 1.0
 class Delivery:
     """Delivers spans in batches, in their order. Losses are counted, and the first one is told."""
 
-    def __init__(self, exporter: OTLPSpanExporter, place: str, batch: int, waiting: int) -> None:
+    def __init__(
+        self, exporter: OTLPSpanExporter, answers: Answers, place: str, batch: int, waiting: int
+    ) -> None:
         self._exporter = exporter
+        self._answers = answers
         self._place = place
         self._batch = batch
         self._most_waiting = waiting
@@ -83,10 +87,23 @@ class Delivery:
             if self._ended:  # `close` has counted the rest
                 return
             batch = spans[start : start + self._batch]
-            self._said.clear()
-            sent = self._exporter.export(batch) is SpanExportResult.SUCCESS
+            failure = self._export(batch)
             if not self._ended:
-                self._done(len(batch), "" if sent else self._reason())
+                rejected = 0 if failure else min(len(batch), self._answers.rejected)
+                self._done(len(batch) - rejected, failure)
+                if rejected:
+                    self._done(
+                        rejected, f"it rejected them{': ' * bool(self._answers.why)}{self._answers.why}"
+                    )
+
+    def _export(self, batch: list[ReadableSpan]) -> str:
+        """Why none of a batch arrived; empty: it did."""
+        self._said.clear()
+        try:
+            sent = self._exporter.export(batch) is SpanExportResult.SUCCESS
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        return "" if sent else self._reason()
 
     def _done(self, count: int, failure: str) -> None:
         with self._lock:

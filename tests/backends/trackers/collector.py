@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
@@ -41,11 +42,17 @@ class Collector:
     status: Callable[[int], int] = lambda request: 200
     """The status that it answers to its n-th request, from 0."""
     hangs: bool = False
+    answer: Iterable[bytes] = ()
+    """The parts of its body; an endless one ends with the connection."""
+    location: str = ""
+    """Header `Location`."""
     raw: list[bytes] = field(default_factory=list)
     spans: list[Seen] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     resources: list[dict[str, Any]] = field(default_factory=list)
     requests: int = 0
+    answered: int = 0
+    """Bytes of all bodies."""
 
     def __enter__(self) -> Self:
         collector = self
@@ -61,8 +68,15 @@ class Collector:
                 if status == 200:
                     collector.take(body)
                 self.send_response(status)
-                self.send_header("content-length", "0")
+                if collector.location:
+                    self.send_header("location", collector.location)
+                if not collector.answer:
+                    self.send_header("content-length", "0")
                 self.end_headers()
+                with suppress(OSError):  # who asked has closed the connection
+                    for part in collector.answer:
+                        self.wfile.write(part)
+                        collector.answered += len(part)
 
             def log_message(self, *_: Any) -> None: ...
 

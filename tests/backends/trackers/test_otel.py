@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import pickle
@@ -20,6 +21,8 @@ from coterie.testing import check_tracker, coterie_run
 from coterie.testing.support.toys import EchoRole
 
 pytest.importorskip("opentelemetry.sdk")
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+
 from tests.backends.trackers.collector import Collector
 
 RECIPE = "tests/recipes/tabular.yaml"
@@ -394,6 +397,50 @@ def test_a_collector_that_is_down_costs_its_spans_alone(tmp_path, caplog):
     assert time.monotonic() - begun < 15
     (told,), end = lost(caplog)
     assert "refused" in told and end.startswith(end.split()[2])
+
+
+@pytest.mark.parametrize("status", [300, 302, 307])
+def test_a_redirect_is_a_loss_and_is_not_followed(tmp_path, caplog, monkeypatch, status):
+    monkeypatch.setenv("COLLECTOR_KEY", "s3cret-of-mine")
+    with Collector() as other, Collector(status=lambda request: status, location=other.endpoint) as collector:
+        headers = {"x-api-key": "${COLLECTOR_KEY}"}
+        train(tmp_path, "schedule.steps=1", otel=table(collector.endpoint, headers=headers))
+    (told,), end = lost(caplog)
+    assert f"code: {status}" in told and "not followed" in told and end.split()[0] == end.split()[2]
+    assert collector.requests and not other.requests, "the key goes to no other address"
+
+
+def test_spans_that_a_collector_rejects_are_lost(tmp_path, caplog):
+    answer = ExportTraceServiceResponse()
+    answer.partial_success.rejected_spans, answer.partial_success.error_message = 3, "too old"
+    with Collector(answer=[answer.SerializeToString()]) as collector:
+        train(tmp_path, "schedule.steps=1", otel=table(collector.endpoint))
+    (told,), end = lost(caplog)
+    assert told.startswith("3 spans did not reach") and "rejected them: too old" in told
+    assert int(end.split()[0]) == 3 * collector.requests - (collector.requests > 1) * 2, end
+    assert int(end.split()[2]) == len(collector.spans)
+
+
+def test_of_an_endless_answer_little_is_read(tmp_path, caplog):
+    with Collector(answer=itertools.repeat(b"y" * 2**16)) as collector:
+        train(tmp_path, "schedule.steps=1", otel=table(collector.endpoint))
+    (told,), end = lost(caplog)
+    assert "longer than 1 MiB" in told and end.split()[0] == end.split()[2]
+    assert 2**20 < collector.answered < 2**24 * collector.requests, "and not what fits into ten seconds"
+
+
+def test_an_answer_that_drips_has_the_time_of_a_request(tmp_path, caplog):
+    def drips():
+        while True:
+            yield b"x"
+            time.sleep(0.05)
+
+    with Collector(answer=drips()) as collector:
+        begun = time.monotonic()
+        train(tmp_path, "schedule.steps=1", otel=table(collector.endpoint, timeout=0.5))
+        assert time.monotonic() - begun < 10
+    (told,), end = lost(caplog)
+    assert "spans did not reach" in told and end.split()[0] == end.split()[2]
 
 
 def test_a_collector_that_hangs_costs_its_spans_and_the_deadline(tmp_path, caplog):
