@@ -10,7 +10,6 @@ from __future__ import annotations
 import gzip
 import json
 import math
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.api.rollout_lines import damaged, lines_of
 from coterie.core.errors import RunFolderError
 from coterie.core.protocols import Batch
 from coterie.core.rollout.rewards import branch_rewards, joint_reward
@@ -44,9 +44,6 @@ FORMAT = 3
 """Of rollout rows."""
 LEVEL = 3
 """Of gzip: a higher one takes twice the time and saves a tenth."""
-
-MAGIC = b"\x1f\x8b"
-"""The first bytes of a gzip file."""
 
 RENAMED = {"pick": "branches", "terminal": "terminated", "cut": "truncated", "notes": "annotations"}
 """Keys of format 1 -> keys of format 2."""
@@ -331,17 +328,18 @@ def read_rollouts(path: Path | str) -> list[dict[str, Any]]:
     """The rows of a rollout file, under the names of format 3. Numbers are those that were written, exactly.
 
     Raises:
-        RunFolderError: the file is damaged, or a later version of Coterie wrote a row of it.
+        RunFolderError: the file is damaged, it is no regular file, or a later version wrote a row of it.
     """
-    path = Path(path)
-    raw = path.read_bytes()
-    try:
-        text = gzip.decompress(raw) if raw.startswith(MAGIC) else raw  # plain: before format 3
-        rows = [json.loads(line) for line in text.splitlines()]
-    except (OSError, EOFError, zlib.error, ValueError) as error:
-        why = f"{error}; it was changed on the disk or copied in part"
-        raise RunFolderError(f"{path} is damaged", why=why, fix="restore it from a copy") from error
-    return [_renamed(row, path) for row in rows]
+    path, rows = Path(path), []
+    for line in lines_of(path):
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise damaged(path, str(error)) from error
+        if not isinstance(row, dict) or "kind" not in row:
+            raise damaged(path, "a line is no row")
+        rows.append(_renamed(row, path))
+    return rows
 
 
 def _shortened(row: Mapping[str, Any]) -> Mapping[str, Any]:

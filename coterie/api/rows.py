@@ -9,6 +9,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from coterie.api.rollout_lines import irregular
 from coterie.core.errors import RunFolderError
 from coterie.core.storage.checkpoint import saved_steps
 from coterie.core.storage.jsonl import read_lines
@@ -23,9 +24,12 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     Another names those that have several; the last one counts.
 
     Raises:
-        RunFolderError: there is no such file and no checkpoint, or a line before the last is damaged.
+        RunFolderError: there is no such file and no checkpoint, it is no regular file, or a line before the
+            last is damaged.
     """
     reached = max(saved_steps(path.parent / "checkpoints"), default=0)
+    if path.exists() and not path.is_file():
+        raise irregular(path)
     if not path.is_file() and not reached:
         why = "the run has not finished a step yet, or the folder is not a run folder"
         raise RunFolderError(f"{path} doesn't exist", why=why)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import stat
 import statistics
 import time
 from array import array
@@ -18,6 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+from coterie.api.rollout_lines import irregular
 from coterie.core.errors import RunFolderError, UserError
 from coterie.core.storage.run_folder import RunFolder
 from coterie.core.training.schedule import End
@@ -70,15 +72,18 @@ class MetricsFile:
 
         Raises:
             OSError: the file is there and can't be read.
+            RunFolderError: it is no regular file.
         """
         try:
-            handle = os.open(self.path, os.O_RDONLY)
+            handle = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe without a writer would wait
         except FileNotFoundError:
             had = bool(self.steps)
             self._forget()
             return had
         with os.fdopen(handle, "rb", buffering=0) as file:
             status = os.fstat(handle)
+            if not stat.S_ISREG(status.st_mode):
+                raise irregular(self.path)
             self.changed = status.st_mtime
             fresh = (status.st_dev, status.st_ino) != self._identity or not self._continues(
                 file, status.st_size
@@ -190,6 +195,8 @@ class FollowedRun:
         except (FileNotFoundError, NotADirectoryError):
             self.settings = {}
             return False
+        if not stat.S_ISREG(status.st_mode):
+            raise irregular(config)
         identity = (status.st_ino, status.st_mtime)
         if identity == self._config and self.settings:
             return False

@@ -127,7 +127,7 @@ def read_run(path: Path) -> RunRows:
     """
     with readable(path):
         folder = RunFolder.open(path)
-        rows = read_metrics(folder.metrics) if folder.metrics.is_file() else []
+        rows = read_metrics(folder.metrics) if folder.metrics.exists() else []
         record = read_yaml(path / RECORD) if (path / RECORD).is_file() else {}
         settings = dict(flatten(record.get("settings") or read_yaml(folder.config)))
         settings["name"] = read_yaml(folder.config).get("name")

@@ -235,3 +235,12 @@ def test_an_evaluation_makes_no_step_slow_and_is_no_step(tmp_path):
         assert run.state == "training" or not follow.LOCKS.exists()
         run.read(now=run.metrics.changed + 120)
         assert run.state == "slow" or not follow.LOCKS.exists()
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "config.yaml"])
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(name, tmp_path):
+    run = run_in(tmp_path / "run")
+    (run.path / name).unlink(missing_ok=True)
+    os.mkfifo(run.path / name)
+    with pytest.raises(RunFolderError, match=f"{name} is no regular file"):
+        run.read()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sys
@@ -229,3 +230,20 @@ def test_the_command_writes_the_file_and_says_where(runs, tmp_path):
     done = command("report", str(tmp_path / "nothing"))
     assert done.exit_code != 0 and "is not a run folder" in done.stderr and "Traceback" not in done.output
     assert coterie.report is report
+
+
+def test_what_is_no_regular_file_is_named_and_left_out(runs, tmp_path):
+    folder = shutil.copytree(runs["best"], tmp_path / "run")
+    os.mkfifo(folder / "rollouts" / "step-000009.jsonl.gz")
+    (folder / "rollouts" / "step-000008.jsonl.gz").symlink_to("/dev/zero")
+    (folder / "rollouts" / "step-000007.jsonl.gz").symlink_to(tmp_path / "nowhere")
+    os.mkfifo(folder / "eval" / "step-000009.json")
+    text = report(folder, tmp_path / "out.html").read_text(encoding="utf-8")
+    for name in ("step-000009.jsonl.gz", "step-000008.jsonl.gz", "step-000007.jsonl.gz", "step-000009.json "):
+        assert name in text
+    assert text.count("is no regular file") == 3
+    assert embedded(tmp_path / "out.html")["episodes"]["runs"][0]["count"]
+    (folder / "metrics.jsonl").unlink()
+    os.mkfifo(folder / "metrics.jsonl")
+    with pytest.raises(RunFolderError, match="is no regular file"):
+        report(folder, tmp_path / "out.html")

@@ -27,7 +27,7 @@ BYTES = 10_800_000
 EXACT_BYTES = 4_000_000
 """Rollout files of together at most this size are shown with all digits of their per-token numbers."""
 READ_BYTES = 400_000_000
-"""Most bytes of rollout files that are read; of more, evenly spaced steps are."""
+"""Most bytes of rollout files, as they are on the disk, that are read; of more, evenly spaced steps are."""
 BLOCK_TREES, BLOCK_BYTES = 50, 300_000
 LEVEL = 6
 """Of gzip."""
@@ -74,9 +74,8 @@ def pack(run: ReportedRun, rounded: bool) -> PackedRun:
     for file in _within(files, READ_BYTES):
         try:
             trees = trees_of(read_rollouts(file), _step_of(file))
-        except (UserError, KeyError, TypeError) as error:
-            why = error.what if isinstance(error, UserError) else f"its rows don't fit together ({error!r})"
-            packed.remarks.append(f"{file} is left out: {why}")
+        except (UserError, KeyError, TypeError, OSError) as error:
+            packed.remarks.append(f"{file} is left out: {_why(error)}")
             continue
         packed.steps_read += 1
         for step, of_step in _by_step(trees).items():
@@ -89,6 +88,15 @@ def pack(run: ReportedRun, rounded: bool) -> PackedRun:
         )
     packed.roles = roles_json(tables, rows)
     return packed
+
+
+def _why(error: Exception) -> str:
+    """Why a file is left out."""
+    if isinstance(error, UserError):
+        return error.what
+    if isinstance(error, OSError):
+        return f"it can't be read ({error.strerror})"
+    return f"its rows don't fit together ({error!r})"
 
 
 def _by_step(trees: Sequence[RecordedTree]) -> dict[int, list[RecordedTree]]:
@@ -240,11 +248,16 @@ def _size(trees: Iterable[PackedTree]) -> int:
 
 def _within(files: Sequence[Path], most: int) -> list[Path]:
     """All files, or evenly spaced ones of together about `most` bytes; the last one is among them."""
-    total = sum(file.stat().st_size for file in files)
+    total = bytes_of(files)
     if total <= most:
         return [*files]
     count = max(1, int(len(files) * most / total))
     return sorted({files[-1 - round(i * (len(files) - 1) / count)] for i in range(count)})
+
+
+def bytes_of(files: Iterable[Path]) -> int:
+    """The bytes of the files on the disk; of a link to nothing, none."""
+    return sum(file.stat().st_size for file in files if file.exists())
 
 
 def _step_of(file: Path) -> int:

@@ -240,7 +240,7 @@ def _file(folder: str, name: str) -> str:
 
 
 def _bytes(runs: Sequence[ReportedRun]) -> int:
-    return sum(file.stat().st_size for run in runs for file in run.folder.rollout_files())
+    return sum(blocks.bytes_of(run.folder.rollout_files()) for run in runs)
 
 
 def _version() -> str:

@@ -13,6 +13,7 @@ from typing import Any
 from coterie.api.cancelled import FILE as CANCELLED
 from coterie.api.coach_report import coach_report, coaches
 from coterie.api.discarded import FOLDER as DISCARDED
+from coterie.api.rollout_lines import irregular
 from coterie.api.rows import read_metrics
 from coterie.api.run_record import RunRecord, read_record
 from coterie.core.errors import RunFolderError, UserError
@@ -90,7 +91,7 @@ def _read(folder: RunFolder) -> ReportedRun:
 
 
 def _rows(folder: RunFolder) -> list[dict[str, Any]]:
-    if not folder.metrics.is_file() and not saved_steps(folder.checkpoints):
+    if not folder.metrics.exists() and not saved_steps(folder.checkpoints):
         if folder.rollout_files():
             return []
         raise RunFolderError(
@@ -103,7 +104,10 @@ def _rows(folder: RunFolder) -> list[dict[str, Any]]:
 
 def _best(folder: RunFolder, remarks: list[str]) -> int | None:
     path = folder.checkpoints / "best.json"
+    if not path.exists():
+        return None
     if not path.is_file():
+        remarks.append(irregular(path).what)
         return None
     try:
         return int(json.loads(path.read_text(encoding="utf-8"))["step"])
@@ -115,6 +119,9 @@ def _best(folder: RunFolder, remarks: list[str]) -> int | None:
 def _evaluations(folder: RunFolder, remarks: list[str]) -> Iterator[dict[str, Any]]:
     for path in sorted(folder.eval.glob("step-*.json")):
         _, step, *of_set = path.stem.split("-", 2)
+        if not path.is_file():
+            remarks.append(f"{irregular(path).what} and left out")
+            continue
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             del content[PER_TASK]
