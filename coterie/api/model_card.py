@@ -20,6 +20,7 @@ from coterie.core.config import to_yaml
 from coterie.core.storage.checkpoint import Checkpoint
 from coterie.core.storage.run_folder import RunFolder
 from coterie.core.training.run import Run
+from coterie.secret_settings import without_secrets
 
 CARD = "README.md"
 SYSTEM = "[system]\n"
@@ -35,7 +36,7 @@ def model_card(run: Run, record: RunRecord | None, folder: Path, checkpoint: Che
     """
     record = None if record is None else record.at(checkpoint.step)
     config, known = run.config, settings_of(run.config)
-    settings = known.table
+    settings = without_secrets(known.table)
     local = {path for path, file in known.files.items() if os.path.isabs(file.text)}
     for path in local:
         settings = replaced(settings, known.files[path].keys, Path(known.files[path].text).name)

@@ -24,6 +24,7 @@ from coterie.core.config import flatten
 from coterie.core.errors import UserError
 from coterie.core.storage.run_folder import RunFolder
 from coterie.recipes import read_yaml
+from coterie.secret_settings import without_secrets
 from coterie.stats import clustered_bootstrap
 from coterie.viewing.metric_names import described
 from coterie.viewing.reading import readable
@@ -114,7 +115,8 @@ class Configuration:
         if not self.differs:
             first = self.runs[0]
             return str(first.settings.get("name") or first.path.name)
-        parts = [f"{_short(path, self.differs)}={_text(value)}" for path, value in self.differs.items()]
+        values = {path: without_secrets(value, path.split(".")) for path, value in self.differs.items()}
+        parts = [f"{_short(path, values)}={_text(value)}" for path, value in values.items()]
         more = f" and {len(parts) - 3} more" if len(parts) > 3 else ""
         return ", ".join(parts[:3]) + more
 

@@ -62,6 +62,15 @@ def test_the_card_of_a_run_without_a_record_states_no_versions(run, tmp_path):
     assert "version not recorded" in body and "| versions |" not in body
 
 
+def test_secrets_of_settings_are_not_on_the_card(run, tmp_path):
+    yaml, copy = YAML(typ="safe"), Path(shutil.copytree(run, tmp_path / "copy"))
+    table = yaml.load((copy / "config.yaml").read_text())
+    table["team"]["roles"]["checker"]["prompt"] = "See https://me:hush@host/ there."
+    yaml.dump(table, copy / "config.yaml")
+    _, body = card(copy, tmp_path / "out")
+    assert "hush" not in body and "See https://(hidden)@host/ there." in body
+
+
 def test_a_base_on_a_hub_is_named_with_its_revision(run):
     from coterie.api.model_card import _front, _weights
 

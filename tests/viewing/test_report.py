@@ -6,13 +6,15 @@ import os
 import re
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
 import coterie
 from coterie.api.rollouts import read_rollouts, write_rollouts
 from coterie.core.errors import MissingExtra, RunFolderError, UserError
-from coterie.viewing.report import blocks, page, report
+from coterie.viewing.report import blocks, differences, page, report
 from coterie.viewing.report.blocks import PackedRun, PackedTree
 from coterie.viewing.report.reading import read_run
 from tests.cli.support import coterie as command
@@ -109,6 +111,32 @@ def test_texts_of_models_are_no_markup(runs, tmp_path):
         for branch in decision["branches"]
     ]
     assert {branch["completion"] for branch in branches} == {bad}
+
+
+def test_secrets_of_settings_are_in_no_report(runs, tmp_path):
+    yaml = YAML(typ="safe")
+    folders = []
+    for name in ("first", "second"):
+        folder = tmp_path / name
+        folders.append(Path(shutil.copytree(runs["tree"], folder)))
+        for file in (folder / "config.yaml", folder / "resolved.yaml"):
+            table = yaml.load(file.read_text())
+            settings = table.get("settings", table)
+            settings["env"] |= {"token": f"HUSH{name}", "at": f"https://me:hush-{name}@host/"}
+            settings["rewards"]["environment"]["headers"] = {"X-Own": f"hush-{name}"}
+            if "settings" in table:
+                table["changes"] = [{"step": 1, "settings": {"env.token": ["HUSH1", "HUSH2"]}}]
+            yaml.dump(table, file)
+    text = report(folders, tmp_path / "out.html").read_text(encoding="utf-8")
+    assert "hush" not in text.lower() and "https://(hidden)@host/" in text
+    read = [read_run(folder) for folder in folders]
+    assert {row["path"]: row["values"] for row in differences.differing(read)} == {
+        "env.token": ["(hidden)", "(hidden)"],
+        "env.at": ["https://(hidden)@host/"] * 2,
+        "rewards.environment.headers.X-Own": ["(hidden)"] * 2,
+    }
+    changed = {"step": 1, "path": "env.token", "before": "(hidden)", "after": "(hidden)"}
+    assert changed in differences.changes(read[0])
 
 
 def test_characters_that_nobody_sees_are_shown():

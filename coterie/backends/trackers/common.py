@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,12 +17,7 @@ from coterie.core.errors import MissingExtra
 from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.storage.atomic import write_atomic
 from coterie.extras import EXTRA_OF
-
-SECRET = re.compile(r"(^|_)(key|secret|password|passwd|authorization|credentials?|token)$", re.IGNORECASE)
-"""Names of settings whose values are secrets, unless they name an environment variable."""
-TABLES_OF_SECRETS = ("headers", "env")
-VARIABLE = re.compile(r"\$\{\w+\}|[A-Z][A-Z0-9_]*")
-HIDDEN = "(hidden)"
+from coterie.secret_settings import without_secrets
 
 Value = float | int | str | None
 
@@ -129,27 +123,7 @@ def numbers_and_texts(metrics: Mapping[str, Any]) -> tuple[dict[str, float], dic
 
 
 def configuration(folder: Path) -> tuple[dict[str, Any], str]:
-    """The run's resolved configuration without secrets: as a table, and as text.
-
-    Coterie's settings name environment variables and hold no keys; those of a plugin may. A value under a
-    name such as `api_key`, or in a table `headers` or `env`, is hidden unless it names a variable.
-    """
+    """The run's resolved configuration without secrets (`without_secrets`): as a table, and as text."""
     table = YAML(typ="safe", pure=True).load((folder / "config.yaml").read_text(encoding="utf-8")) or {}
-    shown = _shown(table)
+    shown = without_secrets(table)
     return shown, json.dumps(shown, indent=1, ensure_ascii=False, default=str)
-
-
-def _shown(value: Any, secret: bool = False) -> Any:
-    if isinstance(value, Mapping):
-        return {str(k): _shown(v, secret or _secret(str(k), v)) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_shown(item, secret) for item in value]
-    if secret and value is not None and not (isinstance(value, str) and VARIABLE.fullmatch(value)):
-        return HIDDEN
-    return value
-
-
-def _secret(name: str, value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return name in TABLES_OF_SECRETS
-    return isinstance(value, str) and SECRET.search(name) is not None

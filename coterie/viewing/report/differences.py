@@ -1,4 +1,4 @@
-"""In what runs differ, and what resumes changed."""
+"""In what runs differ, and what resumes changed. Secrets are compared, and not shown."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from coterie.api.run_record import equal, stated
 from coterie.core.config import flatten
+from coterie.secret_settings import without_secrets
 from coterie.viewing.report.reading import ReportedRun
 
 ABSENT = object()
@@ -26,7 +27,7 @@ def differing(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
     for path in dict.fromkeys(path for table in tables for path in table):
         values = [table.get(path, ABSENT) for table in tables]
         if path not in UNEQUAL_ANYWAY and any(not _same(values[0], value) for value in values):
-            rows.append({"path": path, "values": [shown(value) for value in values]})
+            rows.append({"path": path, "values": [shown(value, path) for value in values]})
     return rows
 
 
@@ -36,26 +37,26 @@ def changes(run: ReportedRun) -> list[dict[str, Any]]:
     for change in run.record.changes if run.record is not None else ():
         for kind in ("settings", "versions", "files"):
             for path, (before, after) in (change.get(kind) or {}).items():
-                rows.append(
-                    {"step": change["step"], "path": path, "before": shown(before), "after": shown(after)}
-                )
+                values = {"before": shown(before, path), "after": shown(after, path)}
+                rows.append({"step": change["step"], "path": path, **values})
     return rows
 
 
 def all_settings(run: ReportedRun) -> list[tuple[str, str]]:
     """Every setting of a run as text."""
-    return [(path, shown(value)) for path, value in settings(run).items()]
+    return [(path, shown(value, path)) for path, value in settings(run).items()]
 
 
-def shown(value: Any) -> str:
-    """A setting's value as text."""
+def shown(value: Any, path: str = "") -> str:
+    """A setting's value as text, without secrets; `path` is the setting's."""
     if value is ABSENT:
         return "(not set)"
     if value is None:
         return "null"
     if isinstance(value, Mapping):
-        return ", ".join(f"{path}: {shown(of)}" for path, of in flatten(dict(value))) or "{}"
-    return str(value)
+        inner = flatten(dict(value))
+        return ", ".join(f"{name}: {shown(of, f'{path}.{name}')}" for name, of in inner) or "{}"
+    return str(without_secrets(value, path.split(".")))
 
 
 def _versions(run: ReportedRun) -> dict[str, str]:

@@ -109,16 +109,18 @@ def test_names_and_values_are_those_of_the_record():
 
 def test_no_secret_is_in_the_configuration(tmp_path):
     (tmp_path / "config.yaml").write_text("""
-chat_models: {judge: {api_key: GEMINI_KEY, headers: {X-Own: "${OWN}", X-Literal: hush}}}
+chat_models: {judge: {api_key: "${GEMINI_KEY}", headers: {X-Own: "${OWN}", X-Literal: hush}}}
 tools: {files: {type: mcp, env: {TOKEN: hush, HOME: "${HOME}"}}}
-rewards: {mine: {password: hush, service_token: hush, api_key: hush}}
+env: {type: matrix}
+rewards: {mine: {password: hush, service_token: HUSH, api_key: hush}}
 policies: {shared: {context: 64, tokenizer: words}}
 sampler: {sampling: {max_new_tokens: 8}}
 """)
     table, text = configuration(tmp_path)
-    assert "hush" not in text and json.loads(text) == table
-    assert table["chat_models"]["judge"]["api_key"] == "GEMINI_KEY", "the name of a variable is no secret"
+    assert "hush" not in text.lower() and json.loads(text) == table
+    assert table["chat_models"]["judge"]["api_key"] == "${GEMINI_KEY}", "the name of a variable is no secret"
     assert table["chat_models"]["judge"]["headers"]["X-Own"] == "${OWN}"
+    assert table["env"] == {"type": "matrix"}, "the environment is no process's"
     assert table["policies"]["shared"] == {"context": 64, "tokenizer": "words"}
     assert table["sampler"]["sampling"]["max_new_tokens"] == 8
 
