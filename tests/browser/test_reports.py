@@ -293,3 +293,40 @@ def test_a_large_run_is_small_and_quick(large_report, open_page):
     assert page.locator("#side-0 .token").count() >= 400
     assert page.locator(".note", has_text="recorded trees").count() == 0, "all 5,000 branches are in it"
     assert "rounded to 2 decimal places" in page.locator("footer").inner_text()
+
+
+def test_the_episode_follows_the_step_and_the_address_names_what_is_shown(quickstart_report, open_page):
+    page = open_page(quickstart_report, "#episodes?step=40")
+    entries(page).nth(2).click()
+    page.wait_for_function("document.querySelector('#side-0 .episode-head').innerText.includes('step 40')")
+    page.keyboard.press("]")
+    page.wait_for_function("document.querySelector('#side-0 .episode-head').innerText.includes('step 45')")
+    assert "step=45" in page.evaluate("location.hash")
+    page.select_option("#step", "")
+    page.wait_for_function("location.hash.includes('step=all')")
+    assert "step 45" in opened(page), "the list has it, so it stays"
+    again = open_page(quickstart_report, page.evaluate("location.hash"))
+    assert opened(again) == opened(page)
+
+
+def test_a_link_to_what_is_not_in_the_report_says_so(quickstart_report, open_page):
+    for place, named in (("step=40&episode=none.0", "episode none.0"), ("step=41", "step 41"), ("run=x", "run x")):
+        page = open_page(quickstart_report, f"#episodes?{place}")
+        expect(page.locator("#place-problem")).to_contain_text(f"names {named}, which is not in this report")
+        assert page.locator("#side-0 .episode-head").count() == 0
+        entries(page).first.click()
+        opened(page)
+        assert page.locator("#place-problem").is_hidden()
+
+
+def test_what_is_beside_and_what_is_searched_are_in_the_address(magrpo_report, open_page):
+    page = open_page(magrpo_report, "#episodes")
+    opened(page)
+    page.select_option("#compare", index=1)
+    page.wait_for_selector("#side-1 .episode-head")
+    beside = page.locator("#side-1 .episode-head").inner_text()
+    again = open_page(magrpo_report, page.evaluate("location.hash"))
+    again.wait_for_selector("#side-1 .episode-head")
+    assert again.locator("#side-1 .episode-head").inner_text() == beside
+    again.fill("#search", "return")
+    assert "text=return" in again.evaluate("location.hash"), "at once"

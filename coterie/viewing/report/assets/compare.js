@@ -44,6 +44,29 @@
       C.get("compare").value = kept;
       if (kept !== chosen || !kept) await choose(kept);
     },
-    start: () => C.get("compare").addEventListener("change", (event) => choose(event.target.value)),
+    none() {
+      C.get("compare-bar").hidden = true;
+      if (chosen) choose("");
+    },
+    // What a link says of it: {run, step, key}.
+    at() {
+      if (!chosen) return null;
+      const [run, row] = chosen.split(":").map(Number);
+      return { run, step: C.list.of("step", row, run), key: C.list.of("key", row, run) };
+    },
+    async goTo(to) {
+      const row = to.run < 0 ? -1 : C.list.rowOf(to.key, to.run, to.step);
+      const value = `${to.run}:${row}`;
+      if (![...C.get("compare").options].some((option) => option.value === value)) {
+        return C.list.problem(`The address names episode ${to.key} of step ${to.step} beside this one, which is not in this report.`);
+      }
+      C.get("compare").value = value;
+      await choose(value);
+    },
+    start: () =>
+      C.get("compare").addEventListener("change", async (event) => {
+        await choose(event.target.value);
+        C.places.changed();
+      }),
   };
 })();

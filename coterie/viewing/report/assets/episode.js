@@ -204,9 +204,10 @@
       draw(side);
       if (side === 0) await C.compare.update();
     },
-    close(side) {
+    close(side, text) {
       sides[side] = null;
-      C.fill(C.get(`side-${side}`));
+      C.fill(C.get(`side-${side}`), text ? C.h("p", { class: "empty" }, text) : null);
+      if (side === 0) C.compare.none();
     },
     shade(mode) {
       C.tokens.set(mode);

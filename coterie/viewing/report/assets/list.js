@@ -6,6 +6,7 @@
   const state = { run: 0, step: null, filter: "all", sort: "", page: 0, chosen: null };
   let index = null; // {runs: [{count, columns}]}
   let rows = []; // of the present list, in order
+  let turn = 0; // of `changed`, of which the newest counts
 
   const of = (name, row, run = state.run) => index.runs[run].columns[name]?.[row] ?? null;
 
@@ -105,6 +106,7 @@
 
   async function choose(row, place) {
     state.chosen = row;
+    problem("");
     show();
     await C.episode.open(0, { run: state.run, row }, place);
     C.places.changed();
@@ -134,10 +136,45 @@
     state.page = 0;
   }
 
-  function changed() {
+  // The row of an episode by its run, step and key; -1: it is not in this file.
+  function rowOf(key, run, step) {
+    const { columns } = index.runs[run];
+    return (columns.key ?? []).findIndex((of, row) => of === key && (step === null || step === undefined || columns.step[row] === step));
+  }
+
+  // Where run or step were changed, the episode follows: one of the same task, else the list's first.
+  function follow(task) {
+    const here = state.chosen !== null && (state.step === null || of("step", state.chosen) === state.step);
+    if (here) return C.places.changed();
+    const next = rows.find((row) => of("task", row) === task) ?? rows[0];
+    if (next !== undefined) {
+      state.page = Math.floor(rows.indexOf(next) / PAGE);
+      return choose(next);
+    }
+    state.chosen = null;
+    C.episode.close(0, "The list has no episode.");
+    return C.places.changed();
+  }
+
+  async function changed(task = state.chosen === null ? null : of("task", state.chosen)) {
+    const mine = ++turn;
+    problem("");
     update();
-    C.search.again();
-    C.places.changed();
+    await C.search.again();
+    if (mine === turn) await follow(task);
+  }
+
+  // A link may be of another report, or of an episode that a smaller file leaves out.
+  function absent(what) {
+    state.chosen = null;
+    show();
+    C.episode.close(0, "Choose an episode.");
+    problem(`The address names ${what}, which is not in this report. Choose an episode from the list.`);
+  }
+
+  function problem(text) {
+    C.get("place-problem").textContent = C.text.visible(text);
+    C.get("place-problem").hidden = !text;
   }
 
   C.list = {
@@ -148,6 +185,8 @@
     rows: () => rows,
     index: () => index,
     outcome,
+    rowOf,
+    problem,
     choose,
     move(by) {
       const place = rows.indexOf(state.chosen);
@@ -164,7 +203,7 @@
       setStep(next);
       changed();
     },
-    // What a link says: {run, step, filter, sort, episode, joints}.
+    // What a link says: {run, step, filter, sort, episode, of, node, joint}; `of`: the episode's step.
     async goTo(to) {
       await C.list.start();
       if (!index.runs.length) return;
@@ -176,9 +215,10 @@
         C.filters.chooseSort(C.get("sort"), to.sort);
       }
       update();
-      const columns = index.runs[state.run].columns;
-      let row = to.episode === undefined ? -1 : (columns.key ?? []).findIndex((key, i) => key === to.episode && (to.step === null || to.step === undefined || columns.step[i] === to.step));
-      if (row < 0 && (state.chosen === null || to.episode === undefined)) row = rows[0] ?? -1;
+      if (to.unknown || (to.step && !steps().includes(to.step))) return absent(to.unknown ? `run ${to.unknown}` : `step ${to.step}`);
+      let row = to.episode === undefined ? -1 : rowOf(to.episode, state.run, to.of ?? to.step);
+      if (row < 0 && to.episode !== undefined) return absent(`episode ${to.episode}`);
+      if (row < 0) row = rows[0] ?? -1;
       if (row >= 0) {
         const place = rows.indexOf(row);
         if (place >= 0) state.page = Math.floor(place / PAGE);
@@ -192,9 +232,10 @@
       C.get("run-label").hidden = C.data.main.runs.length < 2;
       C.filters.fillSorts(C.get("sort"));
       C.get("run").addEventListener("change", (event) => {
+        const task = state.chosen === null ? null : of("task", state.chosen);
         state.chosen = null;
         setRun(Number(event.target.value));
-        changed();
+        changed(task);
       });
       C.get("step").addEventListener("change", (event) => {
         setStep(event.target.value === "" ? null : Number(event.target.value));

@@ -3,6 +3,8 @@
 (() => {
   const C = window.Coterie;
   const VIEWS = ["overview", "roles", "episodes", "metrics", "coach", "configuration"];
+  // `of`: the episode's step where the list has all; `beside`: the second episode, with its step and run.
+  const PLACES = ["filter", "sort", "episode", "of", "at", "beside", "beside_step", "beside_run", "metrics", "text"];
   let view = "overview";
   let going = false;
 
@@ -14,7 +16,7 @@
     if (to.run && label(to.run)) words.set("run", label(to.run));
     if (to.step === null) words.set("step", "all");
     else if (to.step !== undefined) words.set("step", to.step);
-    for (const name of ["filter", "sort", "episode", "at", "metrics", "text"]) if (to[name]) words.set(name, to[name]);
+    for (const name of PLACES) if (to[name] !== undefined && to[name] !== null && to[name] !== "") words.set(name, to[name]);
     const text = words.toString();
     return `#${to.view}${text ? `?${text}` : ""}`;
   }
@@ -24,8 +26,14 @@
     const words = new URLSearchParams(text);
     const run = C.data.main.runs.findIndex((of) => of.label === words.get("run"));
     const to = { view: views().includes(name) ? name : "overview", run: run < 0 ? 0 : run };
+    if (run < 0 && words.has("run")) to.unknown = words.get("run");
     if (words.has("step")) to.step = words.get("step") === "all" ? null : Number(words.get("step"));
     for (const key of ["filter", "sort", "episode", "text"]) if (words.has(key)) to[key] = words.get(key);
+    if (words.has("of")) to.of = Number(words.get("of"));
+    if (words.has("beside")) {
+      const of = words.get("beside_run");
+      to.beside = { key: words.get("beside"), step: Number(words.get("beside_step")), run: of === null ? to.run : C.data.main.runs.findIndex((known) => known.label === of) };
+    }
     if (words.has("at")) [to.node, to.joint] = words.get("at").split(".").map(Number);
     if (words.has("metrics")) to.metrics = words.get("metrics").split(",");
     return to;
@@ -35,6 +43,7 @@
     if (view === "episodes" && C.list.index()) {
       const { run, step, filter, sort, chosen } = C.list.state;
       const at = C.episode.sides[0]?.at;
+      const beside = C.compare.at();
       return {
         view,
         run,
@@ -42,7 +51,11 @@
         filter: filter === "all" ? "" : filter,
         sort: sort === C.filters.sortOf(filter) ? "" : sort,
         episode: chosen === null ? "" : C.list.of("key", chosen, run),
+        of: chosen !== null && step === null ? C.list.of("step", chosen, run) : "",
         at: at ? at.join(".") : "",
+        beside: beside?.key,
+        beside_step: beside?.step,
+        beside_run: beside && beside.run !== run ? label(beside.run) : "",
         text: C.search.words(),
       };
     }
@@ -68,6 +81,7 @@
       if (to.view === "episodes") {
         await C.list.goTo(to);
         if (to.text) await C.search.set(to.text);
+        if (to.beside && C.episode.sides[0]) await C.compare.goTo(to.beside);
       } else if (to.view === "roles") C.roles.goTo(to.run, to.step);
       else if (to.view === "metrics" && to.metrics) C.metrics.show(to.metrics);
     } finally {

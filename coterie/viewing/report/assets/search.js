@@ -95,7 +95,7 @@
     rows: (run) => (hits ? (hits.get(run) ?? new Set()) : null),
     progress: () => state,
     again() {
-      if (words) search();
+      return words ? search() : null;
     },
     words: () => words,
     set(text) {
@@ -106,6 +106,8 @@
       let waiting = 0;
       C.get("search").addEventListener("input", () => {
         clearTimeout(waiting);
+        words = lower(C.get("search").value.trim());
+        C.places.changed();
         waiting = setTimeout(search, 200);
       });
     },
