@@ -106,8 +106,11 @@ class Configuration:
     """Runs that differ in their seed alone."""
 
     runs: Sequence[RunRows]
+    """One a seed."""
     differs: Mapping[str, Any] = field(default_factory=dict)
     """The settings in which it differs from the other configurations, by dotted path."""
+    copies: Sequence[tuple[RunRows, RunRows]] = ()
+    """Runs whose seed an earlier one has, each with that one: they count in no mean, as a seed is no two."""
 
     @property
     def label(self) -> str:
@@ -119,6 +122,14 @@ class Configuration:
         parts = [f"{_short(path, values)}={_text(value)}" for path, value in values.items()]
         more = f" and {len(parts) - 3} more" if len(parts) > 3 else ""
         return ", ".join(parts[:3]) + more
+
+    @property
+    def notes(self) -> list[str]:
+        """A sentence a copy."""
+        return [
+            f"{copy.path} is left out of curves: {first.path} has its configuration and its seed, {copy.seed}"
+            for copy, first in self.copies
+        ]
 
 
 def read_run(path: Path) -> RunRows:
@@ -151,26 +162,32 @@ def run_folders(path: Path) -> list[Path]:
 
 
 def configurations(runs: Sequence[RunRows]) -> list[Configuration]:
-    """The runs by configuration, in the order of the runs; those of one configuration by seed."""
+    """The runs by configuration, in the order of the runs; those of one configuration by seed.
+
+    Of runs with one configuration and one seed the first counts; the others are its copies, with a warning.
+    """
     groups: dict[str, list[RunRows]] = {}
     for run in runs:
         kept = {path: value for path, value in run.settings.items() if _counts(path, run.settings)}
         groups.setdefault(json.dumps(kept, sort_keys=True, default=str), []).append(run)
-    several = [sorted(group, key=lambda run: run.seed) for group in groups.values()]
-    for group in several:
-        seeds = [run.seed for run in group]
-        for run in group:
-            if seeds.count(run.seed) > 1:
-                log.warning("%s: another run has its configuration and its seed, %d", run.path, run.seed)
+    several, copies = [], []
+    for of in groups.values():
+        first: dict[int, RunRows] = {}
+        copies.append([(run, first[run.seed]) for run in of if first.setdefault(run.seed, run) is not run])
+        several.append([first[seed] for seed in sorted(first)])
     paths = dict.fromkeys(path for group in several for path in group[0].settings)
     differing = [path for path in paths if len({_key(group[0], path) for group in several}) > 1]
-    return [
+    together = [
         Configuration(
             group,
             {path: group[0].settings.get(path) for path in differing if _counts(path, group[0].settings)},
+            of,
         )
-        for group in several
+        for group, of in zip(several, copies, strict=True)
     ]
+    for note in (note for group in together for note in group.notes):
+        log.warning("%s", note)
+    return together
 
 
 def _counts(path: str, settings: Mapping[str, Any]) -> bool:

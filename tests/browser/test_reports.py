@@ -330,3 +330,60 @@ def test_what_is_beside_and_what_is_searched_are_in_the_address(magrpo_report, o
     assert again.locator("#side-1 .episode-head").inner_text() == beside
     again.fill("#search", "return")
     assert "text=return" in again.evaluate("location.hash"), "at once"
+
+
+def seeds(folder, values, **settings):
+    """Runs of one configuration, of which each has the rewards of `values`; None: no value at the step."""
+    import json
+    import shutil
+
+    from coterie.core.config import to_yaml
+    from coterie.recipes import read_yaml
+
+    runs = []
+    for seed, of in enumerate(values):
+        run = folder / f"seed-{seed}"
+        run.mkdir(parents=True)
+        for name in ("config.yaml", "resolved.yaml"):
+            shutil.copy(quickstart() / name, run / name)
+        config = {**read_yaml(run / "config.yaml"), "seed": seed, **settings}
+        (run / "config.yaml").write_text(to_yaml(config))
+        record = read_yaml(run / "resolved.yaml")
+        record["settings"] |= {"seed": seed, **settings}
+        (run / "resolved.yaml").write_text(to_yaml(record))
+        rows = [{"step": step, "tokens/generated": 10, "reward/planner": value} for step, value in enumerate(of, 1)]
+        (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        runs.append(run)
+    return runs
+
+
+BAND = """(wanted) => {
+  const canvas = document.querySelector('[data-chart="reward"] canvas');
+  const over = document.querySelector('[data-chart="reward"] .u-over');
+  const scale = canvas.width / canvas.clientWidth;
+  const left = over.offsetLeft * scale, width = over.clientWidth * scale;
+  const at = (step) => Math.round(left + ((step - 1) / 8) * width);
+  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  return wanted.map(([from, to, low, high]) => {
+    let count = 0;
+    for (let x = at(from); x <= at(to); x++)
+      for (let y = 0; y < canvas.height; y++) {
+        const alpha = data[4 * (y * canvas.width + x) + 3];
+        if (alpha >= low && alpha <= high) count += 1;
+      }
+    return count / (at(to) - at(from) + 1);
+  });
+}"""
+"""Pixels a column, of the reward's chart of 9 steps, whose opacity is in a range: [from, to, low, high] each."""
+
+
+def test_a_gap_of_an_interval_is_no_band_and_a_single_one_a_bar(tmp_path, open_page):
+    first = [0.2, 0.3, 0.4, 0.5, 0.5, 0.5, 0.6, 0.6, 0.7]
+    other = [0.3, 0.4, 0.5, None, None, 0.6, None, None, None]
+    page = open_page(report(seeds(tmp_path, [first, other]), tmp_path / "out.html"))
+    page.wait_for_selector('[data-chart="reward"] canvas')
+    band, bar = [40, 52], [170, 200]
+    places = [(1.5, 2.5, *band), (3.3, 5.7, *band), (6.3, 8.9, *band), (5.97, 6.03, *bar), (4.9, 5.1, *bar)]
+    there, gap, end, alone, none = page.evaluate(BAND, places)
+    assert there > 20 and gap < 4 and end < 4, "a band where there are intervals alone"
+    assert alone > 5 and none < 3, "a single one is a bar"

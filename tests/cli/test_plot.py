@@ -94,3 +94,16 @@ def test_a_metric_alone_and_a_folder_without_runs_are_told(tmp_path):
     assert done.exit_code == 2 and "eval/success is no run folder" in done.stderr
     done = coterie("plot", tmp_path, "eval/success", "-o", tmp_path / "x.png")
     assert done.exit_code == 2 and "no config.yaml in it" in done.stderr
+
+
+def test_an_interval_between_two_gaps_is_a_bar():
+    from coterie.api.figures import new_figure
+    from coterie.viewing.series import Curve
+
+    axes = new_figure(4, 3).subplots()
+    x, values = np.arange(5.0), np.full(5, 0.5)
+    low = np.array([0.4, 0.4, np.nan, 0.3, np.nan])
+    plot._panel(axes, "reward/a", [Curve("reward/a", x, values, low, 1 - low, 2, "over 2 seeds")], "step")
+    band, bars = axes.collections
+    assert max(path.vertices[:, 0].max() for path in band.get_paths() if len(path.vertices) > 5) <= 1
+    assert [segment.tolist() for segment in bars.get_segments()] == [[[3.0, 0.3], [3.0, 0.7]]]

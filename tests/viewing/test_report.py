@@ -75,6 +75,21 @@ def test_seeds_of_one_configuration_are_drawn_together(runs, tmp_path):
     assert data["groups"][1]["bands"] is None
 
 
+def test_a_copy_of_a_run_is_no_seed_and_named(runs, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(runs["tree"], copy)
+    path = report([runs["tree"], copy, runs["best"]], tmp_path / "out.html")
+    groups = embedded(path)["main"]["groups"]
+    assert [(group["runs"], group["copies"], group["bands"]) for group in groups] == [
+        ([0], [1], None),
+        ([2], [], None),
+    ]
+    text = path.read_text(encoding="utf-8")
+    assert f"{copy} is left out of curves: {runs['tree']} has its configuration and its seed, 0" in text
+    dots = re.findall(r'class="dot run-(\d)"', text)
+    assert dots == ["0", "0", "1"], "a configuration's colour, as in the charts"
+
+
 def test_the_page_says_what_the_run_is_and_what_differs(runs, tmp_path):
     text = report([runs["tree"], runs["best"]], tmp_path / "out.html").read_text(encoding="utf-8")
     assert "magrpo" in text and "at_grpo" in text

@@ -108,10 +108,13 @@ def test_a_budget_counts_where_learning_rates_decay_over_it():
     assert len(configurations([run([1.0], **decays, **{"schedule.tokens": n}) for n in (1, 2)])) == 2
 
 
-def test_two_runs_of_one_seed_are_told(caplog):
+def test_of_two_runs_of_one_seed_the_first_counts(caplog):
     with caplog.at_level(logging.WARNING, "coterie"):
-        configurations([run([1.0]), run([1.0])])
-    assert "another run has its configuration and its seed, 0" in caplog.text
+        (found,) = configurations([run([1.0]), run([3.0], seed=1), run([2.0]), run([2.0])])
+    assert found.runs[0].rows[0]["reward/a"] == 1.0, "the first"
+    assert [each.seed for each in found.runs] == [0, 1] and len(found.copies) == len(found.notes) == 2
+    assert curve(found.runs, "reward/a").values.tolist() == [2.0], "a copy is no seed"
+    assert "run-0 has its configuration and its seed, 0" in caplog.text
 
 
 def test_the_folders_of_seeds_are_one_configuration(tmp_path):

@@ -127,6 +127,16 @@ def columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     return {name: [row.get(name) for row in rows] for name in names}
 
 
+def gaps(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:
+    """Steps at which a row names a metric without a value: there its line breaks."""
+    steps: dict[str, list[int]] = {}
+    for row in rows:
+        for name, value in row.items():
+            if value is None:
+                steps.setdefault(name, []).append(int(row["step"]))
+    return steps
+
+
 def charts_of(names: Iterable[str], roles: Sequence[str] = ()) -> list[dict[str, Any]]:
     """The charts whose metrics are among the names, with their series.
 

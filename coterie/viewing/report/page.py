@@ -68,6 +68,7 @@ def page(environment: Any, runs: Sequence[ReportedRun]) -> str:
     packed = [blocks.pack(run, rounded) for run in runs]
     data, texts, rules = _episodes(runs, packed)
     main = _main(runs, packed, rules, rounded)
+    together = main["groups"]
     embedded = {"main": blocks.dumps(main), "episodes": blocks.dumps(data)}
     embedded |= {f"block-{number}": text for number, text in enumerate(texts)}
     style = "\n".join(_asset(name) for name in STYLES)
@@ -88,6 +89,8 @@ def page(environment: Any, runs: Sequence[ReportedRun]) -> str:
             title=", ".join(labels(runs)),
             labels=labels(runs),
             runs=facts,
+            notes=[note for group in together for note in group["notes"]],
+            colours=_colours(together),
             rules=rules,
             digits=DIGITS if rounded else None,
             differing=differences.differing(runs) if len(runs) > 1 else [],
@@ -167,6 +170,7 @@ def _main(
                 "team": run.team,
                 "steps": run.steps,
                 "columns": charts.columns(run.rows),
+                "gaps": charts.gaps(run.rows),
                 "evaluations": run.evaluations,
                 "coaches": run.coaches,
                 "roles": of.roles,
@@ -181,6 +185,13 @@ def _main(
         "charts": charts.charts_of(names, roles),
         "metrics": charts.descriptions(names),
     }
+
+
+def _colours(groups: Sequence[dict[str, Any]]) -> dict[int, int]:
+    """Run -> its configuration's colour, as in the charts; of a single configuration lines have others."""
+    if len(groups) < 2:
+        return {}
+    return {run: colour for colour, of in enumerate(groups) for run in (*of["runs"], *of["copies"])}
 
 
 def _environment() -> Any:

@@ -12,10 +12,11 @@ from coterie.viewing.series import RunRows, configurations, curve
 
 
 def groups(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
-    """The runs by configuration: `{"label", "runs", "bands"}`.
+    """The runs by configuration: `{"label", "runs", "bands", "copies", "notes"}`.
 
     `runs` are their indices. `bands` has of each metric the mean and 95 % interval over seeds at each step:
     `{metric: {"steps", "mean", "low", "high"}}`; None: one run. `left_out`: last steps that not all reached.
+    `copies` are runs whose seed another one has, which count nowhere; `notes` say so.
     """
     rows = [RunRows(run.folder.path, settings(run), run.rows) for run in runs]
     places = {id(of): index for index, of in enumerate(rows)}
@@ -23,7 +24,15 @@ def groups(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
     for configuration in configurations(rows):
         of = [places[id(run)] for run in configuration.runs]
         bands = _bands(configuration.runs) if len(of) > 1 else None
-        together.append({"label": configuration.label, "runs": of, "bands": bands})
+        together.append(
+            {
+                "label": configuration.label,
+                "runs": of,
+                "bands": bands,
+                "copies": [places[id(copy)] for copy, _ in configuration.copies],
+                "notes": configuration.notes,
+            }
+        )
     return together
 
 

@@ -20,7 +20,8 @@
       const run = runs[group.runs[0]];
       chart.series.forEach((series, seriesIndex) => {
         const several = groups.length > 1 && chart.group === undefined;
-        const name = several ? `${run.label}${group.runs.length > 1 ? ` and ${group.runs.length - 1} more seeds` : ""}` : "";
+        const more = group.runs.length - 1;
+        const name = several ? `${run.label}${more ? ` and ${more} more ${more === 1 ? "seed" : "seeds"}` : ""}` : "";
         const base = {
           label: several ? (chart.series.length > 1 ? `${name}: ${series.label}` : name) : series.label,
           colour: several ? groupIndex : seriesIndex,
@@ -30,17 +31,19 @@
         if (band && group.runs.length > 1) {
           const tokens = tokensAt(run);
           const x = axis === "tokens" ? band.steps.map((step) => tokens.get(step) ?? null) : band.steps;
-          result.push({ ...base, x, y: band.mean, low: band.low, high: band.high, n: band.n });
+          result.push({ ...base, x, y: band.mean, low: band.low, high: band.high, gap: () => true });
           return;
         }
         const values = run.columns[series.metric];
         if (!values || values.every((value) => typeof value !== "number")) return;
         const x = axis === "tokens" ? run.steps.map((step) => tokensAt(run).get(step) ?? null) : run.steps;
         const bounds = series.interval ? run.columns[series.interval] : null;
+        const gaps = new Set(run.gaps[series.metric] ?? []);
         result.push({
           ...base,
           x,
           y: values,
+          gap: (i) => typeof values[i] === "number" || gaps.has(run.steps[i]),
           low: bounds && bounds.map((pair) => (pair ? pair[0] : null)),
           high: bounds && bounds.map((pair) => (pair ? pair[1] : null)),
         });
@@ -72,18 +75,53 @@
     return result;
   }
 
-  // Columns over the union of all x, as uPlot wants them.
+  // Columns over the union of all x, as uPlot wants them: null is a gap of the line, undefined a place that only
+  // other lines have, or at which no row names the metric.
   function aligned(all) {
     const xs = [...new Set(all.flatMap((line) => line.x.filter((x) => x !== null)))].sort((a, b) => a - b);
     const place = new Map(xs.map((x, i) => [x, i]));
     const on = (line, values) => {
-      const column = Array(xs.length).fill(null);
+      const column = Array(xs.length).fill(undefined);
       line.x.forEach((x, i) => {
-        if (x !== null && typeof values[i] === "number") column[place.get(x)] = values[i];
+        if (x === null) return;
+        if (typeof values[i] === "number") column[place.get(x)] = values[i];
+        else if (line.gap(i)) column[place.get(x)] = null;
       });
       return column;
     };
     return { xs, on };
+  }
+
+  // Places of values without a neighbour, which no line and no band can show.
+  function alone(column) {
+    const there = column.map((value, i) => [value, i]).filter(([value]) => value !== undefined);
+    const gap = (at) => (there[at]?.[0] ?? null) === null;
+    return there.filter(([value], at) => value !== null && gap(at - 1) && gap(at + 1)).map(([, i]) => i);
+  }
+
+  // Intervals that no band shows: as bars.
+  function bars(planned) {
+    return (plot) => {
+      const { ctx } = plot;
+      ctx.save();
+      for (const { data, stroke } of planned.bars) {
+        const [high, low] = data;
+        ctx.strokeStyle = faded(stroke, 0.7);
+        ctx.lineWidth = 1.5 * devicePixelRatio;
+        for (const i of alone(low)) {
+          const x = plot.valToPos(planned.xs[i], "x", true);
+          const [top, bottom] = [high[i], low[i]].map((value) => plot.valToPos(value, "y", true));
+          const cap = 3 * devicePixelRatio;
+          ctx.beginPath();
+          for (const [fromX, fromY, toX, toY] of [[x, top, x, bottom], [x - cap, top, x + cap, top], [x - cap, bottom, x + cap, bottom]]) {
+            ctx.moveTo(fromX, fromY);
+            ctx.lineTo(toX, toY);
+          }
+          ctx.stroke();
+        }
+      }
+      ctx.restore();
+    };
   }
 
   function plan(chart) {
@@ -93,6 +131,7 @@
     const series = [{}];
     const bands = [];
     const shown = [];
+    const bars = [];
     let below = null;
     // The first line is drawn last, so that it is on top.
     for (const line of chart.kind === "stack" ? all : [...all].reverse()) {
@@ -100,49 +139,57 @@
       const raw = on(line, line.y);
       let column = chart.kind === "stack" ? raw : on(line, smoothed(line.y));
       if (chart.kind === "stack") {
-        column = raw.map((value, i) => (value === null && !below ? null : (value ?? 0) + (below?.[i] ?? 0)));
+        column = raw.map((value, i) => ((value ?? null) === null && !below ? null : (value ?? 0) + (below?.[i] ?? 0)));
         below = column;
       } else if (line.low) {
         data.push(on(line, line.high), on(line, line.low));
-        series.push(
-          { show: true, stroke: "transparent", width: 0, points: { show: false }, spanGaps: true },
-          { show: true, stroke: "transparent", width: 0, points: { show: false }, spanGaps: true },
-        );
+        series.push(...[0, 1].map(() => ({ show: true, stroke: "transparent", width: 0, points: { show: false } })));
+        bars.push({ data: data.slice(-2), stroke });
         bands.push({ series: [data.length - 2, data.length - 1], fill: faded(stroke, 0.18) });
       } else if (smooth > 1) {
         data.push(raw);
-        series.push({ stroke: faded(stroke, 0.28), width: 1, points: { show: false }, spanGaps: true });
+        series.push({ stroke: faded(stroke, 0.28), width: 1, points: { show: false } });
       }
-      const count = column.filter((value) => value !== null).length;
+      const count = column.filter((value) => typeof value === "number").length;
+      const lone = alone(column);
       data.push(column);
       series.push({
         label: line.label,
         stroke,
         width: chart.kind === "stack" ? 1 : count > 120 && !line.low ? 1.2 : 1.8,
         dash: DASHES[line.dash % DASHES.length],
-        spanGaps: true,
-        points: { show: count <= 40 && chart.kind !== "stack", size: 5, fill: stroke },
+        spanGaps: chart.kind === "stack",
+        points: { show: count <= 40 && chart.kind !== "stack", size: 5, fill: stroke, filter: (_, __, all) => (all ? null : lone) },
       });
       if (chart.kind === "stack") {
         const before = shown.length ? shown[shown.length - 1].index : null;
         if (before === null) series[series.length - 1].fill = faded(stroke, 0.55);
         else bands.push({ series: [data.length - 1, before], fill: faded(stroke, 0.55) });
       }
-      shown.push({ line, index: data.length - 1, raw, stroke });
+      shown.push({ line, index: data.length - 1, raw: raw.map((value) => value ?? null), stroke });
     }
     if (chart.kind !== "stack") shown.reverse();
-    return { data, series, bands, shown, xs };
+    return { data, series, bands, bars, shown, xs };
   }
 
-  function legend(shown, xs) {
+  // As the line is: its colour and its dashes; a block of a stack.
+  function swatch({ line, stroke }, stacked) {
+    const dashes = DASHES[line.dash % DASHES.length].map((length) => length * 0.8).join(" ");
+    const width = stacked ? 12 : 26;
+    return C.s(
+      "svg",
+      { class: "swatch", width, height: 8, viewBox: `0 0 ${width} 8`, "aria-hidden": "true" },
+      C.s("line", { x1: 0, x2: width, y1: 4, y2: 4, stroke, "stroke-width": stacked ? 6 : 2.5, "stroke-dasharray": dashes || null }),
+    );
+  }
+
+  function legend(shown, xs, stacked) {
     const values = shown.map(() => C.h("span", { class: "now" }));
     const list = C.h(
       "ul",
       { class: "legend" },
       shown.map((entry, i) => {
-        const swatch = C.h("span", { class: "swatch" });
-        swatch.style.backgroundColor = entry.stroke;
-        return C.h("li", null, swatch, C.h("span", { class: "name" }, entry.line.label), values[i]);
+        return C.h("li", null, swatch(entry, stacked), C.h("span", { class: "name" }, entry.line.label), values[i]);
       }),
     );
     const at = (index) => {
@@ -186,7 +233,7 @@
       ],
       series: planned.series,
       bands: planned.bands,
-      hooks: { setCursor: [(plot) => at(plot.cursor.idx ?? null)] },
+      hooks: { setCursor: [(plot) => at(plot.cursor.idx ?? null)], draw: [bars(planned)] },
     };
   }
 
@@ -245,7 +292,7 @@
       const width = Math.floor(place.clientWidth);
       if (!width) return;
       planned = plan(chart);
-      const { list, at } = legend(planned.shown, planned.xs);
+      const { list, at } = legend(planned.shown, planned.xs, chart.kind === "stack");
       C.fill(names, list);
       plot?.destroy();
       plot = new uPlot(options(chart, planned, width, at), planned.data, place);
