@@ -310,7 +310,11 @@ def test_the_episode_follows_the_step_and_the_address_names_what_is_shown(quicks
 
 
 def test_a_link_to_what_is_not_in_the_report_says_so(quickstart_report, open_page):
-    for place, named in (("step=40&episode=none.0", "episode none.0"), ("step=41", "step 41"), ("run=x", "run x")):
+    for place, named in (
+        ("step=40&episode=none.0", "episode none.0"),
+        ("step=41", "step 41"),
+        ("run=x", "run x"),
+    ):
         page = open_page(quickstart_report, f"#episodes?{place}")
         expect(page.locator("#place-problem")).to_contain_text(f"names {named}, which is not in this report")
         assert page.locator("#side-0 .episode-head").count() == 0
@@ -351,7 +355,10 @@ def seeds(folder, values, **settings):
         record = read_yaml(run / "resolved.yaml")
         record["settings"] |= {"seed": seed, **settings}
         (run / "resolved.yaml").write_text(to_yaml(record))
-        rows = [{"step": step, "tokens/generated": 10, "reward/planner": value} for step, value in enumerate(of, 1)]
+        rows = [
+            {"step": step, "tokens/generated": 10, "reward/planner": value}
+            for step, value in enumerate(of, 1)
+        ]
         (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         runs.append(run)
     return runs

@@ -48,6 +48,13 @@ def test_a_team_that_succeeds_may_repeat_and_end_at_its_limit(kind):
     assert findings([[role(success=0.1, repeats=0.9, repeats_pay=-0.4)]]) == []
 
 
+def test_a_reward_that_goes_with_length_is_told_once_answers_have_grown():
+    first, *later = [[role(step=step, tokens=10.0, length_reward=0.9)] for step in (1, 2)]
+    assert findings([first, *later]) == []
+    assert [f.kind for f in findings([first, [role(step=2, tokens=15.0, length_reward=0.9)]])] == ["length"]
+    assert findings([first, [role(step=2, tokens=15.0, length_reward=0.7)]]) == []
+
+
 def test_a_failure_that_stops_begins_anew():
     tables = [[role(step=step, empty=share)] for step, share in ((1, 0.5), (2, 0.1), (3, 0.4), (4, 0.3))]
     assert [(f.step, f.since) for f in findings(tables)] == [(1, 1), (3, 3), (4, 3)]
