@@ -11,6 +11,7 @@ import click
 
 from coterie.cli.output import table
 from coterie.data.leaks import Leaks, Shared
+from coterie.viewing.text import harmless, harmless_json
 
 BY = {"given": "given", "oracle": "the oracle's", "sample": "a sample"}
 """By the origin of an answer: how it is told."""
@@ -18,15 +19,16 @@ BY = {"given": "given", "oracle": "the oracle's", "sample": "a sample"}
 
 def task_text(row: Mapping[str, Any]) -> str:
     """A task as text: its id, its picture or record, an episode's prompts and answers, and its end."""
-    lines = [click.style(row["id"], bold=True)]
+    lines = [click.style(harmless(row["id"]), bold=True)]
     if row.get("picture"):
-        lines.append(row["picture"])
+        lines.append(harmless(row["picture"]))
     elif row.get("record") is not None:
-        lines.append(json.dumps(row["record"], indent=2, ensure_ascii=False, default=str))
+        record = json.dumps(row["record"], indent=2, ensure_ascii=False, default=str)
+        lines.append(harmless_json(record))
     for prompt in row.get("prompts", ()):
         lines += _prompt_lines(prompt, row["noise"])
     if "end" in row:
-        lines.append(f"\nend: {row['end']}")
+        lines.append(f"\nend: {harmless(row['end'])}")
     return "\n".join(lines)
 
 
@@ -36,11 +38,11 @@ def _prompt_lines(prompt: Mapping[str, Any], noise: float) -> list[str]:
     lines = []
     for message in prompt["messages"]:
         title = click.style(f"{name}, turn {prompt['turn'] + 1}, {message['role']}", bold=True)
-        lines.append(f"\n{title}{unreached}\n{message['content']}")
+        lines.append(f"\n{title}{unreached}\n{harmless(message['content'])}")
     if answer is not None:
         errors = f" with noise {noise:g}" if prompt["by"] == "oracle" and noise else ""
         fault = f", can't be read ({prompt['fault']})" if prompt["fault"] is not None else ""
-        lines.append(f"{name}'s answer, {BY[prompt['by']]}{errors}{fault}: {answer}")
+        lines.append(harmless(f"{name}'s answer, {BY[prompt['by']]}{errors}{fault}: {answer}"))
     return lines
 
 

@@ -12,6 +12,7 @@ from typing import IO, Any
 import click
 
 from coterie.core.errors import CoterieError, PolicyFault, UserError
+from coterie.viewing.text import LONGEST_ERROR, harmless, message
 
 INTERRUPTED = 130
 """Exit code after SIGINT: 128 + 2, the convention of shells."""
@@ -21,7 +22,8 @@ class Failure(click.ClickException):
     """An error of this package, shown as a message; exit code 1."""
 
     def show(self, file: IO[Any] | None = None) -> None:
-        text = click.style("Error:", fg="red", bold=True) + " " + self.message
+        # What plugins and servers said may be in it.
+        text = click.style("Error:", fg="red", bold=True) + " " + message(self.message, LONGEST_ERROR)
         for label in ("why:", "fix:"):
             text = text.replace(f"\n  {label}", "\n  " + click.style(label, bold=True))
         click.echo(text, file=file, err=True)  # click drops the colours where stderr is no terminal
@@ -40,12 +42,12 @@ def reported() -> Iterator[None]:
         yield
     except CoterieError as error:
         if os.environ.get("COTERIE_DEBUG") == "1":
-            traceback.print_exc()
+            click.echo(harmless(traceback.format_exc()), err=True, nl=False)
         notes: list[str] = getattr(error, "__notes__", [])  # the plugin that raised it, and its method
-        message = "\n  ".join([str(error), *notes])
+        text = "\n  ".join([str(error), *notes])
         if isinstance(error, PolicyFault) and notes:  # where it means something, it is caught
-            message = f"PolicyFault: {message}\n  fix: raise it only in parse, step, score and run"
-        raise (WrongInput if isinstance(error, UserError) else Failure)(message) from error
+            text = f"PolicyFault: {text}\n  fix: raise it only in parse, step, score and run"
+        raise (WrongInput if isinstance(error, UserError) else Failure)(text) from error
     except KeyboardInterrupt:
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # the task's trace says nothing more
         click.echo("stopped", err=True)

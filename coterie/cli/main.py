@@ -64,9 +64,12 @@ def main() -> None:
     except BaseException as error:  # e.g. a task of a plugin that cancels itself
         import traceback
 
-        traceback.print_exc()  # with its notes, which name the plugin that raised it
+        from coterie.viewing.text import harmless
+
+        # With its notes, which name the plugin that raised it.
+        click.echo(harmless(traceback.format_exc()), err=True, nl=False)
         notes: list[str] = getattr(error, "__notes__", [])
-        where = notes[0] if notes else f"in coterie {__version__} or in a plugin"
+        where = harmless(notes[0]) if notes else f"in coterie {__version__} or in a plugin"
         click.echo(
             f"\nThis is a bug {where}: please report it with the lines above and the command you gave.",
             err=True,

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from coterie.viewing.text import harmless, harmless_json, message
+
 if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
@@ -84,7 +86,7 @@ def columns(rows: Sequence[Sequence[Cell]], *, indent: int = 0) -> str:
 
     grid = Table.grid(padding=(0, 2, 0, 0))
     for row in rows:
-        grid.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+        grid.add_row(*(Text(harmless(cell)) if isinstance(cell, str) else cell for cell in row))
     return "\n".join(" " * indent + line for line in rendered(grid).splitlines())
 
 
@@ -110,8 +112,11 @@ def rendered(grid: Table) -> str:
 
 
 def print_json(value: Any) -> None:
-    """Print strict JSON, and nothing else on stdout; a number that is not finite becomes null."""
-    click.echo(json.dumps(finite(value), indent=2, ensure_ascii=False, allow_nan=False))
+    """Print strict JSON, and nothing else on stdout; a number that is not finite becomes null.
+
+    Control characters in texts are escaped.
+    """
+    click.echo(harmless_json(json.dumps(finite(value), indent=2, ensure_ascii=False, allow_nan=False)))
 
 
 def finite(value: Any) -> Any:
@@ -126,7 +131,7 @@ def finite(value: Any) -> Any:
 class _Warnings(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         label = record.levelname.lower()
-        click.echo(f"{click.style(label + ':', fg='yellow')} {record.getMessage()}", err=True)
+        click.echo(f"{click.style(label + ':', fg='yellow')} {message(record.getMessage())}", err=True)
 
 
 def show_warnings() -> None:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import click
 
 from coterie.cli.output import duration, share
+from coterie.viewing.text import harmless
 
 QUIET_SECONDS = 1.0
 """Least time between two plain lines. The first line, the last and those with an evaluation always come."""
@@ -128,7 +129,7 @@ class Lines:
     def say(self, text: str) -> None:
         """Print a line at once."""
         self._shown = time.monotonic()
-        click.echo(text, err=True)
+        click.echo(harmless(text), err=True)
 
     def follow(self, processes: Callable[[], Mapping[str, int]]) -> None:
         """Print what processes do, whenever nothing was printed for a while."""
@@ -188,7 +189,7 @@ class Live:
 
     def say(self, text: str) -> None:
         """Print a line above the bar."""
-        self._rich.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self._rich.console.print(harmless(text), markup=False, highlight=False, soft_wrap=True)
 
     def follow(self, processes: Callable[[], Mapping[str, int]]) -> None:
         """Show what processes do beside the bar."""

@@ -6,12 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import yaml
 
 from coterie import PolicyFault
+from coterie.cli.data_output import task_text
 from coterie.testing import coterie_run, play_episode
 from coterie.testing.support.toys import ROLE, EchoRole, NumberGame
+from coterie.viewing.text import CONTROLS
 from tests.cli.support import TABULAR, coterie
 
 SPLITS = ("train", "val", "test")
@@ -82,6 +85,27 @@ def test_every_role_and_two_turns_are_shown_without_being_asked_for(tmp_path: Pa
         assert f"{role}, turn {turn}, user" in text
     assert "a's answer, a sample: <a's answer>" in text
     assert "end: turn 3 is left out: --turns 3 shows it" in text
+
+
+def test_texts_of_tasks_and_answers_do_nothing_to_the_terminal():
+    row = {
+        "id": "1\x1b",
+        "record": {"a": "\x9b"},
+        "noise": 0.0,
+        "end": "\u202e",
+        "prompts": [
+            {
+                "role": "a",
+                "turn": 0,
+                "messages": [{"role": "user", "content": "\x1b[2J"}],
+                "answer": "\x07",
+                "by": "sample",
+                "fault": "\x08",
+            }
+        ],
+    }
+    assert not CONTROLS.search(click.unstyle(task_text(row)))
+    assert not CONTROLS.search(click.unstyle(task_text({"id": "1", "picture": "\x1b[2K"})))
 
 
 @pytest.mark.parametrize("turns", [0, 1, 3, 9])

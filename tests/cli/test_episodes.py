@@ -16,7 +16,7 @@ import pytest
 from coterie.api.episodes import trees_of
 from coterie.api.rollouts import read_rollouts, write_rollouts
 from coterie.viewing.episode_fields import fields_of
-from coterie.viewing.text import CONTROLS, harmless, harmless_json, one_line, shortened
+from coterie.viewing.text import CONTROLS, harmless, harmless_json, message, one_line, shortened
 from tests.cli.support import coterie
 from tests.viewing.runs import CHAINS, made
 
@@ -186,6 +186,29 @@ def test_a_step_without_a_file_names_those_that_have_one_and_why(run, tmp_path):
 def test_the_fields_are_listed(run):
     done = coterie("episodes", run, "--fields")
     assert "success " in done.stdout and "of one role, as in reward.planner: " in done.stdout
+
+
+def test_what_is_seen_as_nothing_is_written_out_and_rows_of_marks_are_cut():
+    assert harmless("a\u115f\u3164\uffa0\u2800\u180e\ue000\U0010fffd") == (
+        r"a\u115f\u3164\uffa0\u2800\u180e\ue000\U0010fffd"
+    )
+    kept = "नमस्ते, e\u0301, ❤️, 漢字, " + "a" + "\u0301" * 8
+    assert harmless(kept) == kept
+    flood = "x" + "\u0301\u0489" * 50_000 + "y漢字かなカナ한국어漢字z" + "\u0301" * 9
+    marks = "\u0301\u0489" * 4
+    assert harmless(flood) == (
+        f"x{marks}⟨combining characters: 99992 more⟩y漢字かなカナ한국어漢字z"
+        + "\u0301" * 8
+        + "⟨combining characters: 1 more⟩"
+    )
+
+
+def test_a_message_is_harmless_and_of_a_length():
+    assert message("a\x1b]52;c;x\x07\u202e\n\tb") == "a\\x1b]52;c;x\\x07\\u202e\n\tb"
+    text = message("begin" + "x" * 10_000_000 + "end")
+    assert text.startswith("beginx") and text.endswith("xend") and len(text) < 2100
+    assert "(9,998,008 characters left out)" in text
+    assert len(message("\x1b" * 1999)) < 2100 and len(message("\x1b" * 1_000_000)) < 2100
 
 
 def test_text_is_made_harmless_shortened_and_kept_in_json():

@@ -12,6 +12,7 @@ from coterie import __version__
 from coterie.cli.main import COMMANDS, cli
 from coterie.core.errors import ConfigError, PolicyFault, SystemFault, TooManyMissing
 from coterie.discovery import plugins
+from coterie.viewing.text import CONTROLS
 from tests.cli.support import coterie, plugin_package, process
 
 PLUGIN = """
@@ -189,6 +190,25 @@ def test_a_failure_that_a_plugin_caused_names_it(monkeypatch):
     assert done.stderr == "Error: the server is gone\n  in engine 'far' of coterie-far: open\n"
 
 
+HOSTILE = "\x1b]52;c;ZXZpbA==\x07\x1b[2J\u202e"
+WRITTEN_OUT = "\\x1b]52;c;ZXZpbA==\\x07\\x1b[2J\\u202e"
+
+
+def test_what_a_server_said_in_an_error_does_nothing_to_the_terminal(monkeypatch):
+    fault = SystemFault(f"the server says {HOSTILE} {'x' * 100_000}")
+    fault.add_note("in engine 'far' of coterie-far: open")
+    done = fails_with(monkeypatch, fault)
+    assert done.stderr.startswith(f"Error: the server says {WRITTEN_OUT} xxx") and len(done.stderr) < 9000
+    assert done.stderr.endswith("xxx\n  in engine 'far' of coterie-far: open\n")
+
+
+def test_nor_does_the_traceback_of_a_bug():
+    error = f"def recipes(**_): raise ZeroDivisionError({HOSTILE!r})"
+    code = f"import coterie.recipes as c\n{error}\nc.recipes = recipes"
+    done = process("recipes", code=code)
+    assert f"ZeroDivisionError: {WRITTEN_OUT}" in done.stderr and not CONTROLS.search(done.stderr)
+
+
 def test_a_policy_fault_where_it_means_nothing_says_where_it_means_something(monkeypatch):
     fault = PolicyFault("too long")
     fault.add_note("in transition 'mine' of mine: tell")
@@ -245,6 +265,17 @@ def test_a_bug_shows_its_traceback_and_asks_for_a_report():
 def test_ctrl_c_in_a_command_that_saves_nothing_exits_130(monkeypatch):
     done = fails_with(monkeypatch, KeyboardInterrupt())
     assert done.exit_code == 130 and done.stderr == "stopped\n"
+
+
+def test_texts_of_others_in_warnings_do_nothing_to_the_terminal(monkeypatch):
+    def warn(**_):
+        logging.getLogger("coterie").warning("it said %s\n\t%s", HOSTILE, "x" * 100_000)
+        return []
+
+    monkeypatch.setattr("coterie.recipes.recipes", warn)
+    text = coterie("recipes", "--json").stderr
+    assert text.startswith(f"warning: it said {WRITTEN_OUT}\n\txxx") and len(text) < 2100
+    assert "characters left out) ... xxx" in text
 
 
 def test_warnings_of_the_package_go_to_stderr(monkeypatch):

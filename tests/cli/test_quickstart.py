@@ -45,7 +45,8 @@ def api(monkeypatch, tmp_path):
         calls.append(("evaluate", source, split, tasks, greedy, checkpoint))
         mean = 0.2 if checkpoint == "latest" else 0.8
         return SimpleNamespace(
-            success=Interval(mean, mean - 0.03, mean + 0.03, tasks), episodes=["one", "two"][:show]
+            success=Interval(mean, mean - 0.03, mean + 0.03, tasks),
+            episodes=["one", "two\x1b]52;c;x\x07"][:show],
         )
 
     monkeypatch.setattr("coterie.api.train.train", train)
@@ -64,7 +65,7 @@ def test_measures_before_and_after_on_unseen_tasks_and_ends_in_json(api):
     assert result["seconds"] >= 0 and result["run"] == str(api.folder)
     assert (api.folder / "curve.png").read_bytes().startswith(b"\x89PNG")
     assert result["curve"] == str(api.folder / "curve.png")
-    assert "\none\n" in done.stdout
+    assert "\none\n" in done.stdout and "\ntwo\\x1b]52;c;x\\x07\n" in done.stdout
     assert api.calls == [
         ("train", "quickstart", ("seed=3",), None),
         ("evaluate", api.folder, "test", 1000, False, "latest"),

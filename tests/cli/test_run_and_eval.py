@@ -13,6 +13,7 @@ import time
 import pytest
 from ruamel.yaml import YAML
 
+from coterie.viewing.text import CONTROLS
 from tests.cli.support import TABULAR, coterie
 
 
@@ -98,6 +99,13 @@ def test_eval_for_people_with_episodes(folder):
     assert done.exit_code == 0, done.output
     assert done.stdout.count("turn 1  planner") == 2
     assert "95 % interval over 8 test tasks" in done.stdout and "role executor" in done.stdout
+
+
+def test_episodes_do_nothing_to_the_terminal_and_json_keeps_their_texts(folder, monkeypatch):
+    monkeypatch.setattr("coterie.api.compare.episode_text", lambda tree: "> \x1b[2J\x9b\u202e")
+    assert "> \\x1b[2J\\x9b\\u202e\n" in coterie("eval", folder, "--tasks", "2", "--show", "1").stdout
+    text = coterie("eval", folder, "--tasks", "2", "--show", "1", "--json").stdout
+    assert not CONTROLS.search(text) and json.loads(text)["episodes"] == ["> \x1b[2J\x9b\u202e"]
 
 
 def test_eval_of_swapped_policies_prints_paired_differences_per_task(tmp_path):

@@ -17,6 +17,7 @@ from coterie.core.errors import MissingExtra, RunFolderError, UserError
 from coterie.viewing.report import blocks, differences, page, report
 from coterie.viewing.report.blocks import PackedRun, PackedTree
 from coterie.viewing.report.reading import read_run
+from coterie.viewing.text import CONTROLS, MOST_MARKS
 from tests.cli.support import coterie as command
 from tests.viewing.report_numbers import check_numbers, embedded
 from tests.viewing.runs import made, rows_of, with_coach
@@ -159,7 +160,18 @@ def test_characters_that_nobody_sees_are_shown():
         page.visible("a\x00\x1b\x7f\x85\u202e\u200b\n\tb\u2028")
         == "a␀␛␡⟨U+0085⟩⟨U+202E⟩⟨U+200B⟩\n\tb⟨U+2028⟩"
     )
-    assert page.visible("é😀") == "é😀"
+    assert page.visible("é😀❤️") == "é😀❤️"
+    assert page.visible("\u3164\u2800\ue000\U000e0041") == "⟨U+3164⟩⟨U+2800⟩⟨U+E000⟩⟨U+E0041⟩"
+    assert page.visible("a" + "\u0301" * 100 + "b") == "a" + "\u0301" * 8 + "⟨combining characters: 92 more⟩b"
+
+
+def test_the_script_shows_the_same_characters():
+    script = page._asset("text.js")
+    of_script = re.search(r"INVISIBLE =\s*/(\[.*\])/gu;", script)[1]
+    of_script = re.sub(r"\\u\{(\w+)\}", lambda match: f"\\U{match[1]:0>8}", of_script)
+    every = "".join(map(chr, range(sys.maxunicode + 1)))
+    assert re.findall(of_script, every) == CONTROLS.findall(every)
+    assert f"MOST_MARKS = {MOST_MARKS};" in script and "⟨combining characters: ${" in script
 
 
 @pytest.mark.parametrize("digits", [blocks.EXACT_BYTES, 0], ids=["exact", "rounded"])

@@ -11,6 +11,7 @@ import click
 
 from coterie.cli.options import json_option
 from coterie.cli.output import columns, print_json, share, table
+from coterie.viewing.text import harmless, message
 
 if TYPE_CHECKING:
     from coterie.api.coach_report import CoachReport
@@ -49,9 +50,9 @@ def show(report: CoachReport) -> None:
     for line in _lines(report):
         click.echo(line)
     for limit in report.limits:
-        click.echo(f"not known: {limit}")
+        click.echo(f"not known: {harmless(limit)}")
     for warning in report.warnings:
-        click.echo(f"{click.style('warning:', fg='yellow')} {warning}", err=True)
+        click.echo(f"{click.style('warning:', fg='yellow')} {message(warning)}", err=True)
 
 
 def _lines(report: CoachReport) -> list[str]:

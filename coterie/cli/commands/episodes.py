@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -82,11 +81,9 @@ def _print_fields() -> None:
 
 
 def _print_json(search: Search, role: str | None) -> None:
-    from coterie.cli.output import finite
-    from coterie.viewing.text import harmless_json
+    from coterie.cli.output import print_json
 
-    value = [match.as_dict(role) for match in search.matches]
-    click.echo(harmless_json(json.dumps(finite(value), indent=2, ensure_ascii=False, allow_nan=False)))
+    print_json([match.as_dict(role) for match in search.matches])
 
 
 def _print(search: Search, query: Query, detail: Detail) -> None:

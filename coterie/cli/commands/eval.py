@@ -14,6 +14,7 @@ from coterie.cli.interrupt import interruptible
 from coterie.cli.options import json_option, layer_options, overrides, plugin_option, verbose_option
 from coterie.cli.output import columns, interval, number, print_json, share
 from coterie.core.errors import UserError
+from coterie.viewing.text import harmless
 
 if TYPE_CHECKING:
     from coterie.api.compare import Comparison, TeamEvaluation
@@ -151,7 +152,7 @@ def command(
         print_json({**result, "episodes": list(evaluation.episodes)} if show else result)
         return
     for episode in evaluation.episodes:
-        click.echo(episode + "\n")
+        click.echo(harmless(episode) + "\n")
     print_evaluation(evaluation, options["split"])
 
 

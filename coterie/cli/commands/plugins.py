@@ -10,6 +10,7 @@ import click
 
 from coterie.cli.options import json_option, plugin_option
 from coterie.cli.output import columns, print_json
+from coterie.viewing.text import LONGEST_ERROR, message
 
 if TYPE_CHECKING:
     from coterie.discovery import Report
@@ -61,6 +62,6 @@ def _as_text(report: Report) -> str:
         rows = [(kind, ", ".join(sorted(names))) for kind, names in report.provides.items()]
         lines.append(columns(rows, indent=2))
     for error in report.errors:
-        first, *rest = error.splitlines()
+        first, *rest = message(error, LONGEST_ERROR).splitlines()
         lines += [f"  {click.style('error:', fg='red')} {first}", *(f"    {line.strip()}" for line in rest)]
     return "\n".join(lines)

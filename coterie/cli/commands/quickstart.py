@@ -19,6 +19,7 @@ from coterie.cli.options import verbose_option
 from coterie.cli.output import duration, interval
 from coterie.cli.progress import progress
 from coterie.core.errors import CoterieError
+from coterie.viewing.text import harmless
 
 RECIPE = "quickstart"
 TASKS = 1000
@@ -65,7 +66,7 @@ def command(seed: int, out: Path | None) -> None:
         f"A team of two learns Plan-Path (seed {seed})",
     )
     for episode in episodes:
-        click.echo(f"\n{episode}")
+        click.echo(f"\n{harmless(episode)}")
     click.echo(f"\nlearning curve: {curve}\n")
     result = {
         "before": before,

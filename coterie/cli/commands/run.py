@@ -125,11 +125,12 @@ def report_coach(folder: Path, name: str) -> None:
     """Print the report on a coach, and how to have it again; a report that can't be made ends nothing."""
     from coterie.api.coach_report import coach_report
     from coterie.cli.commands.coach import show
+    from coterie.viewing.text import message
 
     try:
         show(coach_report(folder, name))
     except UserError as error:
-        click.echo(f"no report on the coach: {error}", err=True)
+        click.echo(f"no report on the coach: {message(str(error))}", err=True)
     click.echo(f"the report again: coterie coach {folder}", err=True)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -18,6 +17,7 @@ from coterie.viewing.report import blocks, charts, differences, seeds
 from coterie.viewing.report.reading import ReportedRun, read_run
 from coterie.viewing.report.summary import summary, warnings
 from coterie.viewing.report.trees import DIGITS
+from coterie.viewing.text import written_out
 
 FORMAT = 1
 """Of the embedded data."""
@@ -29,10 +29,6 @@ SCRIPTS = (
 )
 """In the order in which they run."""
 STYLES = ("uPlot/uPlot.min.css", "base.css", "charts.css", "explorer.css", "narrow.css")
-INVISIBLE = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff]"
-)
-"""Characters that nobody would see, or that would reorder others."""
 
 
 def report(runs: str | Path | Sequence[str | Path], out: str | Path) -> Path:
@@ -116,8 +112,8 @@ def labels(runs: Sequence[ReportedRun]) -> list[str]:
 
 
 def visible(text: Any) -> str:
-    """A text with symbols for control characters and for what reorders or hides others."""
-    return INVISIBLE.sub(lambda match: symbol(match[0]), str(text))
+    """A text with symbols for control characters and for what is not seen, or reorders or hides others."""
+    return written_out(str(text), symbol)
 
 
 def symbol(character: str) -> str:

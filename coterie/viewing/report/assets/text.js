@@ -3,10 +3,12 @@
 (() => {
   const C = window.Coterie;
   const INVISIBLE =
-    /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g;
+    /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u2800\u3164\ud800-\uf8ff\ufeff\uffa0\ufff9-\ufffb\u{1bca0}-\u{1bca3}\u{1d173}-\u{1d17a}\u{e0000}-\u{10ffff}]/gu;
+  const MOST_MARKS = 8;
+  const MARKS = new RegExp(`(\\p{M}{${MOST_MARKS}})(\\p{M}+)`, "gu");
 
   function symbol(character) {
-    const code = character.charCodeAt(0);
+    const code = character.codePointAt(0);
     if (code < 0x20) return String.fromCharCode(0x2400 + code);
     if (code === 0x7f) return "␡";
     return `⟨U+${code.toString(16).toUpperCase().padStart(4, "0")}⟩`;
@@ -22,7 +24,10 @@
   }
 
   C.text = {
-    visible: (text) => String(text).replace(INVISIBLE, symbol),
+    visible: (text) =>
+      String(text)
+        .replace(MARKS, (all, kept, rest) => `${kept}⟨combining characters: ${[...rest].length} more⟩`)
+        .replace(INVISIBLE, symbol),
     number,
     signed: (value, digits = 3) =>
       value === null || value === undefined ? "–" : (value > 0 ? "+" : "") + number(value, digits).replace("-", "−"),
