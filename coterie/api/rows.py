@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,11 @@ from coterie.core.storage.checkpoint import saved_steps
 from coterie.core.storage.jsonl import read_lines
 
 log = logging.getLogger("coterie")
+
+MOST_STEPS = 1 << 62
+"""No step has such a number."""
+LARGEST = 1e150
+"""A larger number of a metric counts as none."""
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -34,6 +40,10 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         why = "the run has not finished a step yet, or the folder is not a run folder"
         raise RunFolderError(f"{path} doesn't exist", why=why)
     rows = [row for _, row in read_lines(path) if row is not None] if path.is_file() else []
+    wrong = [row["step"] for row in rows if not -MOST_STEPS < row["step"] < MOST_STEPS]
+    if wrong:
+        why = "a row has a number of its step that no run reaches; the file was changed by hand"
+        raise RunFolderError(f"{path} is damaged", why=why, fix="restore the file from a copy")
     by_step = {row["step"]: row for row in rows}
     steps = sorted(by_step)
     if [row["step"] for row in rows] != steps:
@@ -49,18 +59,23 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 def _warn_of_gaps(path: Path, steps: Iterable[int], last: int) -> None:
     """Warn of the steps from 1 to `last` that have no row."""
-    missing = sorted({*range(1, last + 1)}.difference(steps))
-    if missing:
+    ends = [0, *(step for step in steps if step > 0), last + 1]
+    gaps = [(before + 1, after - 1) for before, after in pairwise(ends) if after - before > 1]
+    if gaps:
         log.warning(
             "%s lacks the rows of %d of %d steps: %s. They can't be made again; sums leave them out",
-            *(path, len(missing), last, _ranges(missing)),
+            *(path, sum(end - start + 1 for start, end in gaps), last, _text(gaps)),
         )
 
 
 def _ranges(steps: Sequence[int]) -> str:
     """`2-4, 7` of [2, 3, 4, 7]."""
     runs = [[step for _, step in run] for _, run in groupby(enumerate(steps), lambda at: at[1] - at[0])]
-    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+    return _text([(run[0], run[-1]) for run in runs])
+
+
+def _text(ranges: Sequence[tuple[int, int]]) -> str:
+    return ", ".join(f"{start}-{end}" if end > start else str(start) for start, end in ranges)
 
 
 def tokens_so_far(rows: Sequence[Mapping[str, Any]]) -> list[float]:
@@ -71,5 +86,24 @@ def tokens_so_far(rows: Sequence[Mapping[str, Any]]) -> list[float]:
     totals: list[float] = []
     for row in rows:
         before = totals[-1] if totals else 0.0
-        totals.append(float(row.get("tokens/total") or before + float(row.get("tokens/generated") or 0)))
+        total, generated = (number_of(row.get(f"tokens/{name}")) for name in ("total", "generated"))
+        added = 0.0 if math.isnan(generated) else generated
+        totals.append(before + added if math.isnan(total) or not total else total)
     return totals
+
+
+def number_of(value: Any) -> float:
+    """What a row says as a number; NaN: it is none, or one of more than 1e150.
+
+    Squares of larger ones, and differences of the largest, are infinite, so that nothing can be drawn or
+    computed of them.
+    """
+    if not isinstance(value, (int, float)) or not -LARGEST <= value <= LARGEST:
+        return math.nan
+    return float(value)
+
+
+def interval_of(value: Any) -> tuple[float, float]:
+    """The bounds of an interval in a row; NaN: it has none, or is no pair."""
+    low, high = value if isinstance(value, (list, tuple)) and len(value) == 2 else (None, None)
+    return number_of(low), number_of(high)

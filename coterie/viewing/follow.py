@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from coterie.api.rollout_lines import irregular
+from coterie.api.rows import MOST_STEPS, interval_of, number_of
 from coterie.core.errors import RunFolderError, UserError
 from coterie.core.storage.run_folder import RunFolder
 from coterie.core.training.schedule import End
@@ -56,9 +57,9 @@ class MetricsFile:
     columns: dict[str, array[float]] = field(default_factory=dict)
     """By name, a value a row; NaN where there is none. Those that `is_kept` names."""
     last: dict[str, Any] = field(default_factory=dict)
-    """The newest row, whole."""
+    """The newest row; what is no number that can be shown is None."""
     evaluated: dict[str, Any] = field(default_factory=dict)
-    """The newest row with an evaluation, whole."""
+    """The newest row with an evaluation, likewise."""
     damaged: int = 0
     """Lines that are no rows."""
     changed: float = 0.0
@@ -104,6 +105,7 @@ class MetricsFile:
                     read = sum(map(len, lines)) + len(lines)
                     self._place += read
                     self._tail = (self._tail + b"\n".join(lines) + b"\n")[-TAIL:]
+            self.last, self.evaluated = _known(self.last), _known(self.evaluated)
             return new or (fresh and had)
 
     def _continues(self, file: Any, size: int) -> bool:
@@ -126,7 +128,7 @@ class MetricsFile:
         except (ValueError, TypeError, KeyError):
             self.damaged += 1
             return
-        if not isinstance(step, int):
+        if not isinstance(step, int) or not -MOST_STEPS < step < MOST_STEPS:
             self.damaged += 1
             return
         while self.steps and self.steps[-1] >= step:  # a resume wrote the steps again
@@ -139,7 +141,7 @@ class MetricsFile:
             if is_kept(name):
                 if name not in self.columns:
                     self.columns[name] = array("d", [math.nan]) * count
-                self.columns[name].append(value if isinstance(value, (int, float)) else math.nan)
+                self.columns[name].append(number_of(value))
         for column in self.columns.values():
             if len(column) == count:
                 column.append(math.nan)
@@ -152,6 +154,18 @@ class MetricsFile:
     def latest(self, name: str, rows: int = PACE) -> list[float]:
         """The values of the latest rows that have one."""
         return [value for value in self.columns.get(name, ())[-rows:] if not math.isnan(value)]
+
+
+def _known(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row's numbers and intervals; None where it has something else."""
+    known: dict[str, Any] = {}
+    for name, value in row.items():
+        if name.endswith("_ci95"):
+            bounds = interval_of(value)
+            known[name] = None if any(map(math.isnan, bounds)) else [*bounds]
+        else:
+            known[name] = None if math.isnan(number_of(value)) else value
+    return known
 
 
 @dataclass(slots=True)

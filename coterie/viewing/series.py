@@ -1,7 +1,7 @@
 """Curves of metrics: of one run, and of the runs of one configuration with several seeds.
 
-Values are exactly those of `metrics.jsonl`. A value that is missing there is a gap (NaN), and nothing is
-smoothed unless somebody asks.
+Values are exactly those of `metrics.jsonl`. A value that is missing there, or is no number of at most 1e150,
+is a gap (NaN), and nothing is smoothed unless somebody asks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from coterie.api.rows import read_metrics, tokens_so_far
+from coterie.api.rows import interval_of, number_of, read_metrics, tokens_so_far
 from coterie.api.run_record import RECORD
 from coterie.core.config import flatten
 from coterie.core.errors import UserError
@@ -223,19 +223,15 @@ def _text(value: Any) -> str:
 def series(rows: Sequence[Mapping[str, Any]], metric: str) -> Series:
     """A metric in the rows of a run, with the interval that a row has of it (`<metric>_ci95`)."""
     steps = np.array([row["step"] for row in rows], dtype=np.int64)
-    bounds = [row.get(f"{metric}_ci95") or (None, None) for row in rows]
+    bounds = [interval_of(row.get(f"{metric}_ci95")) for row in rows]
     return Series(
         steps,
         np.array(tokens_so_far(rows), dtype=np.float64),
-        np.array([_number(row.get(metric)) for row in rows], dtype=np.float64),
+        np.array([number_of(row.get(metric)) for row in rows], dtype=np.float64),
         np.array([metric in row for row in rows], dtype=bool),
-        np.array([_number(low) for low, _ in bounds], dtype=np.float64),
-        np.array([_number(high) for _, high in bounds], dtype=np.float64),
+        np.array([low for low, _ in bounds], dtype=np.float64),
+        np.array([high for _, high in bounds], dtype=np.float64),
     )
-
-
-def _number(value: Any) -> float:
-    return float(value) if isinstance(value, (int, float)) else math.nan
 
 
 def smoothed(values: Floats, window: int) -> Floats:

@@ -11,6 +11,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from coterie.api.rows import LARGEST, number_of
 from coterie.core.errors import MissingExtra, UserError
 from coterie.core.storage.atomic import write_atomic, written
 from coterie.viewing.report import blocks, charts, differences, seeds
@@ -126,7 +127,8 @@ def symbol(character: str) -> str:
 
 def number(value: Any, digits: int = 3) -> str:
     """A number for people; what is none is a dash."""
-    if value is None or value != value:
+    value = number_of(value) if not isinstance(value, int) or abs(value) > LARGEST else value
+    if value != value:
         return "–"
     if isinstance(value, int) or float(value).is_integer():
         return f"{value:,.0f}"

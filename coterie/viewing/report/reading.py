@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from coterie.api.cancelled import FILE as CANCELLED
 from coterie.api.coach_report import coach_report, coaches
 from coterie.api.discarded import FOLDER as DISCARDED
 from coterie.api.rollout_lines import irregular
-from coterie.api.rows import read_metrics
+from coterie.api.rows import interval_of, read_metrics
 from coterie.api.run_record import RunRecord, read_record
 from coterie.core.errors import RunFolderError, UserError
 from coterie.core.storage.checkpoint import saved_steps
@@ -125,6 +126,11 @@ def _evaluations(folder: RunFolder, remarks: list[str]) -> Iterator[dict[str, An
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             del content[PER_TASK]
+            success = content["success"]
+            if not isinstance(success, dict) or {"mean", "n"} - success.keys():
+                raise ValueError("it says no success")
+            if math.isnan(interval_of(success.get("ci95"))[0]):
+                success["ci95"] = None
             yield {"step": int(step), "set": of_set[0] if of_set else None, **content}
         except (ValueError, KeyError, TypeError) as error:
             remarks.append(f"{path} is damaged and left out: {error}")

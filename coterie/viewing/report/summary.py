@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
+from itertools import count
 from typing import Any
 
-from coterie.api.rows import tokens_so_far
+from coterie.api.rows import interval_of, number_of, tokens_so_far
 from coterie.viewing.report.blocks import PackedRun
 from coterie.viewing.report.reading import ReportedRun, discarded
 
@@ -90,10 +92,11 @@ def _signals(run: ReportedRun) -> Iterator[dict[str, str]]:
 
 def _lost(run: ReportedRun) -> Iterator[dict[str, str]]:
     """Rows that are lost, and shares that are alarms, with the step of the largest."""
-    steps = set(run.steps)
-    missing = [step for step in range(1, max(steps, default=0) + 1) if step not in steps]
+    steps = {step for step in run.steps if step > 0}
+    missing = max(steps, default=0) - len(steps)
     if missing:
-        yield {"what": "Rows are missing", "detail": f"{len(missing)} steps, the first of them {missing[0]}"}
+        first = next(step for step in count(1) if step not in steps)
+        yield {"what": "Rows are missing", "detail": f"{missing} steps, the first of them {first}"}
     alarms = (
         ("missing/share", MISSING_SHARE, "Missing scores"),
         ("episodes/missing", MISSING_SHARE, "Episodes lost by a fault"),
@@ -103,7 +106,8 @@ def _lost(run: ReportedRun) -> Iterator[dict[str, str]]:
     for prefix, bound, what in alarms:
         names = dict.fromkeys(name for row in run.rows for name in row if name.startswith(prefix))
         for name in names:
-            above = [(float(row[name]), int(row["step"])) for row in run.rows if (row.get(name) or 0) > bound]
+            values = ((number_of(row.get(name)), int(row["step"])) for row in run.rows)
+            above = [(value, step) for value, step in values if value > bound]
             if above:
                 most, step = max(above)
                 where = f"in {len(above)} steps; most in step {step}: {most:.3g}"
@@ -112,16 +116,21 @@ def _lost(run: ReportedRun) -> Iterator[dict[str, str]]:
 
 def _success(run: ReportedRun) -> dict[str, Any]:
     """The first and last evaluation on `val`; without any, training's, unless it is the best of K."""
-    rated = [row for row in run.rows if row.get("eval/success") is not None]
+    rated = [row for row in run.rows if not math.isnan(number_of(row.get("eval/success")))]
     key = "eval/success" if rated else "success"
-    rated = rated or [row for row in run.rows if row.get("success") is not None]
+    rated = rated or [row for row in run.rows if not math.isnan(number_of(row.get("success")))]
     if not rated:
         return {}
     ends = [
-        {"step": row["step"], "mean": row[key], "ci95": row.get(f"{key}_ci95")}
+        {"step": row["step"], "mean": row[key], "ci95": _interval(row.get(f"{key}_ci95"))}
         for row in (rated[0], rated[-1])
     ]
     return {"of": "val" if key == "eval/success" else "training", "first": ends[0], "last": ends[1]}
+
+
+def _interval(value: Any) -> list[float] | None:
+    bounds = interval_of(value)
+    return None if any(map(math.isnan, bounds)) else [*bounds]
 
 
 def _type(table: Any) -> str | None:

@@ -4,10 +4,12 @@
   const C = window.Coterie;
   const DASHES = [[], [6, 4], [2, 3], [10, 3, 2, 3], [1, 4], [12, 4]];
   const HEIGHT = 190;
+  const LARGEST = 1e150; // of larger numbers differences are infinite: a gap
   const drawn = new Map(); // figure -> function that draws it again
   let axis = "step";
   let smooth = 1;
 
+  const drawable = (value) => typeof value === "number" && Math.abs(value) <= LARGEST;
   const colour = (index) => C.theme.colour(`line-${index % 8}`);
   const faded = (text, share) => text.replace(/^rgb\((.*)\)$/, `rgba($1, ${share})`);
 
@@ -35,7 +37,7 @@
           return;
         }
         const values = run.columns[series.metric];
-        if (!values || values.every((value) => typeof value !== "number")) return;
+        if (!values?.some(drawable)) return;
         const x = axis === "tokens" ? run.steps.map((step) => tokensAt(run).get(step) ?? null) : run.steps;
         const bounds = series.interval ? run.columns[series.interval] : null;
         const gaps = new Set(run.gaps[series.metric] ?? []);
@@ -64,7 +66,7 @@
 
   function smoothed(values) {
     if (smooth === 1) return values;
-    const there = values.map((value, i) => [value, i]).filter(([value]) => typeof value === "number");
+    const there = values.map((value, i) => [value, i]).filter(([value]) => drawable(value));
     if (there.length < smooth) return values;
     const result = values.map(() => null);
     const half = Math.floor(smooth / 2);
@@ -78,7 +80,7 @@
   // Columns over the union of all x, as uPlot wants them: null is a gap of the line, undefined a place that only
   // other lines have, or at which no row names the metric.
   function aligned(all) {
-    const xs = [...new Set(all.flatMap((line) => line.x.filter((x) => x !== null)))].sort((a, b) => a - b);
+    const xs = [...new Set(all.flatMap((line) => line.x.filter(drawable)))].sort((a, b) => a - b);
     const place = new Map(xs.map((x, i) => [x, i]));
     const on = (line, values) => {
       const column = Array(xs.length).fill(undefined);
@@ -86,6 +88,7 @@
         if (x === null) return;
         if (typeof values[i] === "number") column[place.get(x)] = values[i];
         else if (line.gap(i)) column[place.get(x)] = null;
+        if (drawable(x) && drawable(values[i])) column[place.get(x)] = values[i];
       });
       return column;
     };
