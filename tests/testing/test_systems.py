@@ -312,6 +312,9 @@ def records(self, folder):
     (folder / "metrics.jsonl").write_text("")
 
 
+def track_more(self, step, rows): ...
+
+
 @pytest.mark.parametrize(("members", "message"), [
     ({"truncate": lambda self, step: None}, "kept the steps [1, 2, 3, 3, 4]"),
     ({"open": starts_over}, "kept the steps [3, 4]"),
@@ -320,6 +323,13 @@ def records(self, folder):
     ({"track": lambda self, step, metrics: metrics.update(step=step)}, "changed the metrics"),
     ({"track": lambda self, step, metrics: sum(metrics.values())}, "track: raised TypeError"),
     ({"close": lambda self: self.path.name}, "close: raised AttributeError"),
+    ({"track_episodes": track_more, "log_episodes": -1}, "log_episodes: is -1"),
+    ({"track_episodes": track_more, "log_episodes": 1.5}, "log_episodes: is 1.5"),
+    ({"track_episodes": track_more, "log_episodes": property(starts_over)}, "log_episodes: raised TypeError"),
+    ({"track_spans": track_more, "share": 1.5}, "share: is 1.5"),
+    ({"track_spans": track_more, "share": "all"}, "share: is 'all'"),
+    ({"track_spans": track_more, "share": float("nan")}, "share: is nan"),
+    ({"track_spans": track_more, "share": property(lambda self: self.odd)}, "share: raised AttributeError"),
 ])  # fmt: skip
 def test_a_broken_tracker_is_caught(members, message, tmp_path):
     check_tracker(Rows(), read=steps)

@@ -55,8 +55,8 @@ class Answers(HTTPAdapter):
             response.raw = io.BytesIO()
         if 300 <= response.status_code < 400:
             raise requests.RequestException(
-                f"code: {response.status_code}, {response.reason}: redirects are not followed, since the headers "
-                "may hold a key; name the address that takes traces"
+                f"code: {response.status_code}, {response.reason}: redirects are not followed, since the "
+                "headers may hold a key; name the address that takes traces"
             )
         return response
 

@@ -46,8 +46,9 @@ class TracksEpisodes(Protocol):
 class TracksSpans(Protocol):
     """A tracker that also stores when the parts of steps and episodes began and ended."""
 
-    share: float
-    """The share of the episodes whose parts it wants, 0 to 1: those whose `draw` is below it."""
+    @property
+    def share(self) -> float:
+        """The share of the episodes whose parts it wants, 0 to 1: those whose `draw` is below it."""
 
     def track_spans(self, step: int, spans: Sequence[TraceSpan]) -> None:
         """Store the spans of a step that is done: of the step itself, of its parts, and of its episodes."""

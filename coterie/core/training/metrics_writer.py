@@ -8,12 +8,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral, Real
 from queue import SimpleQueue
 from typing import Any
 
 from coterie.core.plugins.origin import failure, origin_of
 from coterie.core.protocols import Tracker
-from coterie.core.protocols.tracker import TracksEpisodes, TracksSpans
 from coterie.core.storage.jsonl import MetricsLog
 from coterie.core.storage.run_folder import RunFolder
 from coterie.spans import TraceSpan
@@ -37,8 +37,22 @@ class TrackerThread(threading.Thread):
         self._waiting: Counter[str] = Counter()
         self._lock = threading.Lock()
         self.lost, self._failures, self._reported = 0, 0, False
+        self.wants: dict[str, Any] = {}
         self._begun = ("", 0, float("inf"))
         """The call that lasts: method, step, and when it began."""
+
+    def want(self, name: str, method: str, kind: Any, most: float) -> None:
+        """Note how much a tracker wants of what a method gets; a member says so, else this is told."""
+        try:
+            if not {name, method} <= {*dir(self.tracker)}:
+                return
+            value = getattr(self.tracker, name)
+            if isinstance(value, kind) and 0 <= value <= most:
+                return self.wants.update({name: value})
+            what = f"{self.origin}: {name} is {repr(value)[:100]}, not of 0 to {most}"
+        except (Exception, SystemExit) as error:
+            what = failure(self.tracker, name, error)
+        log.warning("%s; %s is never called (%s)", what, method, self.origin.path)
 
     def put(self, method: str, step: int, *arguments: Any) -> None:
         """Call a method once the calls before it are done; where too many wait, it is dropped."""
@@ -46,9 +60,8 @@ class TrackerThread(threading.Thread):
             self.start()
         lasting, since, begun = self._begun
         if time.monotonic() - begun > SLOW_SECONDS:
-            self._report(
-                since, f"{self.origin}: {lasting} takes more than {SLOW_SECONDS:.0f} s; later rows wait"
-            )
+            slow = f"{self.origin}: {lasting} takes more than {SLOW_SECONDS:.0f} s; later rows wait"
+            self._report(since, slow)
         with self._lock:
             full = self._waiting[method] >= WAITING.get(method, 20)
             self._waiting[method] += not full
@@ -65,9 +78,8 @@ class TrackerThread(threading.Thread):
             self.lost += sum(n for waiting, n in self._waiting.items() if waiting.startswith("track"))
             self._report(step, f"{self.origin}: {method} didn't return in time, and is waited for no longer")
         if self.lost:
-            log.warning(
-                "rows of this run that %s (%s) has lost: %d", self.origin, self.origin.path, self.lost
-            )
+            text = "rows of this run that %s (%s) has lost: %d"
+            log.warning(text, self.origin, self.origin.path, self.lost)
 
     def run(self) -> None:
         method = ""
@@ -110,6 +122,9 @@ class MetricsWriter:
         """Open the metrics of a run that stands at a step."""
         self._log = MetricsLog(folder.metrics)
         self._each("open", step, lambda: folder.path)
+        for thread in self._threads.values():
+            thread.want("log_episodes", "track_episodes", Integral, float("inf"))
+            thread.want("share", "track_spans", Real, 1)
 
     def truncate_after(self, step: int) -> None:
         """Remove the rows of later steps, which a resumed run writes again."""
@@ -135,20 +150,18 @@ class MetricsWriter:
     def episodes(self, step: int, rows: Callable[[int], Sequence[Mapping[str, Any]]]) -> None:
         """Hand each tracker that stores episodes those of a step; `rows` makes as many as one asks for."""
         for thread in self._threads.values():
-            tracker = thread.tracker
-            if isinstance(tracker, TracksEpisodes) and tracker.log_episodes > 0:
-                thread.put("track_episodes", step, step, rows(tracker.log_episodes))
+            if number := thread.wants.get("log_episodes"):
+                thread.put("track_episodes", step, step, rows(number))
 
     @property
     def share(self) -> float | None:
         """The largest share of the episodes whose spans a tracker wants; None: none wants any spans."""
-        trackers = [thread.tracker for thread in self._threads.values()] if self._log is not None else []
-        return max((each.share for each in trackers if isinstance(each, TracksSpans)), default=None)
+        return max((of.wants["share"] for of in self._threads.values() if "share" in of.wants), default=None)
 
     def spans(self, step: int, spans: Sequence[TraceSpan]) -> None:
         """Hand the spans of a step to the trackers that want them."""
         for thread in self._threads.values():
-            if isinstance(thread.tracker, TracksSpans):
+            if "share" in thread.wants:
                 thread.put("track_spans", step, step, spans)
 
     def close(self, step: int) -> None:

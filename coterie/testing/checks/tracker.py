@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from inspect import getattr_static
+from numbers import Integral, Real
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -28,9 +30,10 @@ def check_tracker(
     - It leaves the run's `config.yaml` and `metrics.jsonl` alone: the run writes both.
     - A closed tracker can be opened again (a resume): `truncate` drops the rows after a step, and their steps
       can be tracked again. `close` does nothing on a tracker that is closed or was never opened.
-    - Where it stores episodes (`TracksEpisodes`), `log_episodes` is a number. If it is above 0,
+    - Where it stores episodes (`TracksEpisodes`), `log_episodes` is an int of 0 or more. If it is above 0,
       `track_episodes` accepts the rows of a step's episodes, before the step's own row, and leaves them
       unchanged. Their texts are what models write.
+    - Where it stores spans (`TracksSpans`), `share` is a number from 0 to 1.
     - With `read`, the steps that are kept are exactly the valid ones.
 
     Args:
@@ -50,6 +53,7 @@ def _run_and_resume(
 ) -> None:
     for file, text in _OWN.items():
         (folder / file).write_text(text, encoding="utf-8")
+    _check_numbers(tracker, name)
     with guarded(f"{name}.close", "a run that fails early closes a tracker that it never opened"):
         tracker.close()
     _track(tracker, name, folder, (1, 2, 3))
@@ -72,16 +76,33 @@ def _run_and_resume(
         )
 
 
+def _check_numbers(tracker: Any, name: str) -> None:
+    """A run reads them when it opens, before the tracker is open."""
+    for member, method, kind, most, fix in (
+        (
+            "log_episodes",
+            "track_episodes",
+            Integral,
+            float("inf"),
+            "how many episodes of a step it stores; 0: none",
+        ),
+        ("share", "track_spans", Real, 1, "the share of the episodes whose parts it stores, 0 to 1"),
+    ):
+        if not hasattr(tracker, method) or getattr_static(tracker, member, None) is None:
+            continue
+        with guarded(f"{name}.{member}", "a run reads it when it opens"):
+            value = getattr(tracker, member)
+        require(
+            isinstance(value, kind) and not isinstance(value, bool) and 0 <= value <= most,
+            f"is {value!r}",
+            where=f"{name}.{member}",
+            fix=f"return {fix}",
+        )
+
+
 def _track_episodes(tracker: TracksEpisodes, name: str, step: int) -> None:
     """Two episodes: one of two actions, and one whose scores are missing."""
-    number = tracker.log_episodes
-    require(
-        isinstance(number, int) and number >= 0,
-        f"is {number!r}",
-        where=f"{name}.log_episodes",
-        fix="return how many episodes of a step the tracker stores; 0: none",
-    )
-    if not number:
+    if not tracker.log_episodes:
         return
     rows = [
         {

@@ -235,6 +235,7 @@ def test_a_tracker_gets_as_many_episodes_as_it_asks_for(tmp_path):
     of = {"two": 2, "three": 3, "none": 0}
     trackers = {name: type(name, (Episodes,), {"calls": [], "log_episodes": n})() for name, n in of.items()}
     writer = MetricsWriter({**trackers, "plain": type("Plain", (Rows,), {"calls": []})()})
+    writer.open(RunFolder(tmp_path), 6)
     asked = []
 
     def rows(number):
@@ -244,7 +245,44 @@ def test_a_tracker_gets_as_many_episodes_as_it_asks_for(tmp_path):
     writer.episodes(7, rows)
     writer.close(7)
     assert asked == [2, 3], "rows are made for those that want some"
-    assert [tracker.calls[:-1] for tracker in trackers.values()] == [[(7, [0, 1])], [(7, [0, 1, 2])], []]
+    assert [tracker.calls[1:-1] for tracker in trackers.values()] == [[(7, [0, 1])], [(7, [0, 1, 2])], []]
+
+
+class Spans(Rows):
+    """Stores spans too."""
+
+    share = 0.5
+
+    def track_spans(self, step, spans):
+        self.calls.append((step, "spans"))
+
+
+def raises(error):
+    def read(self):
+        type(self).reads = getattr(type(self), "reads", 0) + 1
+        raise error("of the plugin")
+
+    return property(read)
+
+
+WRONG = (raises(RuntimeError), raises(AttributeError), raises(SystemExit), -1, "many", float("nan"), None, [])
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=repr)
+@pytest.mark.parametrize(("base", "member"), [(Episodes, "log_episodes"), (Spans, "share")])
+def test_a_member_that_is_no_number_costs_what_it_is_for_alone(tracked, caplog, base, member, wrong):
+    _, classes = tracked(odd=(base, {member: wrong}), sound=(base, {}))
+    told = [record.getMessage() for record in caplog.records if member in record.getMessage()]
+    assert len(told) == 1 and f"tracker '{__name__}:odd' of tests" in told[0], told
+    assert "is never called (trackers.odd)" in told[0]
+    assert classes["odd"].calls == ["open", 1, 2, "close"] and len(classes["sound"].calls) == 6
+    assert getattr(classes["odd"], "reads", 1) == 1
+
+
+@pytest.mark.parametrize("wrong", [1.01, float("inf")])
+def test_a_share_above_one_is_told(tracked, caplog, wrong):
+    _, classes = tracked(odd=(Spans, {"share": wrong}))
+    assert f"share is {wrong}" in caplog.text and classes["odd"].calls == ["open", 1, 2, "close"]
 
 
 class Clears:
