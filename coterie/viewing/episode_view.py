@@ -33,7 +33,8 @@ def episode_lines(match: Match, detail: Detail) -> Iterator[Text]:
     from rich.text import Text
 
     episode = match.episode
-    yield Text(f"step {episode.tree.step}  {one_line(episode.key)}{_best(episode)}", style="bold")
+    run = f"{one_line(match.run)}  " if match.run else ""
+    yield Text(f"{run}step {episode.tree.step}  {one_line(episode.key)}{_best(episode)}", style="bold")
     pairs = [(name, match.fields.get(name)) for name in HEAD]
     yield Text(
         "  ".join(f"{name} {_number(value)}" for name, value in pairs if _says(name, value)), style="cyan"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import logging
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,10 @@ from coterie.core.storage.run_folder import RunFolder
 from coterie.recipes import read_yaml
 from coterie.viewing.episode_fields import FIELDS, OF_ROLES, Value, fields_of
 from coterie.viewing.reading import readable
+from coterie.viewing.series import run_folders
 from coterie.viewing.where import Expression, SortKey, check_names, place
+
+log = logging.getLogger("coterie")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +29,15 @@ class Match:
 
     episode: RecordedEpisode
     fields: dict[str, Value]
+    run: str = ""
+    """The folder's name where several runs are searched."""
 
     def as_dict(self, role: str | None = None) -> dict[str, Any]:
         """Fields, outcome and actions (of one role, if one is named), as JSON."""
         actions = [row for row in action_rows(self.episode) if role in (None, row["role"])]
         end = self.episode.end
         return {
+            **({"run": self.run} if self.run else {}),
             "key": self.episode.key,
             "fields": self.fields,
             "outcome": dict(self.episode.outcome),
@@ -116,7 +123,7 @@ def chosen(files: dict[int, Path], steps: Sequence[int]) -> dict[int, Path]:
 
 
 def find(run: Path, query: Query) -> Search:
-    """Search the recorded episodes of a run.
+    """Search the recorded episodes of a run, or of the runs in a folder, such as that of `coterie run --seeds`.
 
     One file is in memory at a time, besides the `most` episodes that are kept. Without an order the search
     ends once these are found.
@@ -125,15 +132,13 @@ def find(run: Path, query: Query) -> Search:
         RunFolderError: it is no run, nothing is recorded, or a file is damaged or can't be read.
         UserError: a step was not recorded; no episode has a field or a role; a condition computes with texts.
     """
-    with readable(run):
-        folder = RunFolder.open(run)
-    files, search = chosen(recorded(folder), query.steps), Search()
+    files, search = _files(run_folders(run) or [run], query), Search()
     known: set[str] = {name for name in FIELDS if "<" not in name}
     roles: set[str] = set()
     best: list[tuple[Any, int, Match]] = []
-    for step, path in files.items():
-        search.steps.append(step)
-        for match in episodes_of(path, step):
+    for number, (step, path, name) in enumerate(files, 1):
+        search.steps += [step] if step not in search.steps else []
+        for match in episodes_of(path, step, name):
             search.episodes += 1
             known |= match.fields.keys()
             roles |= {action.role for action in match.episode.actions}
@@ -144,20 +149,42 @@ def find(run: Path, query: Query) -> Search:
         best = heapq.nsmallest(query.most, best, key=lambda entry: entry[:2])
         _check(query, known, roles, whole=False)
         if not query.sort and len(best) >= query.most:
-            search.whole = step == min(files)
+            search.whole = number == len(files)
             break
     _check(query, known, roles, whole=True)
     search.matches = [match for _, _, match in best]
     return search
 
 
-def episodes_of(path: Path, step: int) -> Iterator[Match]:
+def _files(runs: Sequence[Path], query: Query) -> list[tuple[int, Path, str]]:
+    """(step, rollout file, the run's name if there are several), the newest step first.
+
+    Of several runs, those that have none of the steps are left out with a warning.
+    """
+    files: list[tuple[int, Path, str]] = []
+    errors: list[UserError] = []
+    for run in runs:
+        name = run.name if len(runs) > 1 else ""
+        try:
+            with readable(run):
+                folder = RunFolder.open(run)
+            files += [(step, path, name) for step, path in chosen(recorded(folder), query.steps).items()]
+        except UserError as error:
+            errors.append(error)
+    if not files:
+        raise errors[0]
+    for error in errors:
+        log.warning("left out: %s", error.what)
+    return sorted(files, key=lambda of: -of[0])
+
+
+def episodes_of(path: Path, step: int, run: str = "") -> Iterator[Match]:
     """The episodes of a rollout file, in the order of play."""
     with readable(path):
         rows = read_rollouts(path)
     for tree in trees_of(rows, step):
         for episode in tree.episodes():
-            yield Match(episode, fields_of(episode))
+            yield Match(episode, fields_of(episode), run)
 
 
 def _matches(match: Match, query: Query) -> bool:

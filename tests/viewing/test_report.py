@@ -233,6 +233,9 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path):
 def test_what_cannot_be_written_is_refused_before_it_is_read(runs, tmp_path):
     with pytest.raises(UserError, match="is a folder"):
         report(runs["best"], tmp_path)
+    with pytest.raises(UserError, match="no name of a report") as raised:
+        report(runs["best"], tmp_path / "out.pdf")
+    assert str(raised.value.fix).endswith("out.html")
     with pytest.raises(UserError, match="named twice"):
         report([runs["best"], runs["best"]], tmp_path / "out.html")
     with pytest.raises(UserError, match="no run"):
@@ -265,6 +268,33 @@ def test_a_run_that_goes_on_is_said(runs, tmp_path):
         text = report(runs["best"], tmp_path / "out.html").read_text(encoding="utf-8")
     assert "The run goes on" in text
     assert not read_run(runs["best"]).live
+
+
+def test_a_run_that_nobody_trains_is_said_with_how_to_go_on(runs, tmp_path):
+    folder = tmp_path / "killed"
+    shutil.copytree(runs["best"], folder)
+    rows = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (folder / "metrics.jsonl").write_text("".join(rows[:1]))
+    text = report(folder, tmp_path / "out.html").read_text(encoding="utf-8")
+    assert re.search(r"No process( of this machine)? trains the run", text)
+    assert f"It ended at step 1 of {len(rows)}. Go on with: coterie run --resume {folder}" in text
+    whole = report(runs["best"], tmp_path / "whole.html").read_text(encoding="utf-8")
+    assert "--resume" not in without_script(whole)
+
+
+def test_a_folder_of_runs_is_taken(runs, tmp_path):
+    folder = tmp_path / "seeds"
+    for name in ("tree", "seed"):
+        shutil.copytree(runs[name], folder / name)
+    done = command("report", str(folder), "-o", str(tmp_path / "new" / "out.html"))
+    assert done.exit_code == 0 and "new: a new folder" in done.stderr
+    assert [of["label"] for of in embedded(tmp_path / "new" / "out.html")["main"]["runs"]] == ["seed", "tree"]
+    done = command("episodes", str(folder), "--step", "1", "-n", "1000")
+    assert done.exit_code == 0 and "seed  step 1" in done.stdout and "tree  step 1" in done.stdout
+    shutil.rmtree(folder / "seed" / "rollouts")
+    done = command("episodes", str(folder), "--json")
+    assert done.exit_code == 0 and "seed has no recorded episodes" in done.output
+    assert '"run": "tree"' in done.stdout
 
 
 def test_runs_of_different_environments_are_said(runs, tmp_path):

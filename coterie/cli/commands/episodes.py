@@ -48,6 +48,8 @@ def command(
 ) -> None:
     """Print recorded episodes of RUN: prompts, answers, scores, advantages, faults, tool results, outcome.
 
+    RUN may also be a folder of runs, such as that of `coterie run --seeds`.
+
     Steps are recorded every `schedule.record_every`; evaluations are not. Without --sort, files are read from
     the newest on until -n episodes match; with it, all of them.
 

@@ -60,7 +60,10 @@ def command(arguments: tuple[str, ...], out: Path, by: Literal["step", "tokens"]
     metrics = expand(patterns, names) if patterns else firsts(names)
     if not metrics:
         raise UserError("these runs have no row yet", fix="wait for the first step")
+    new = not out.parent.exists()
     groups = draw(out, runs, metrics, by=by, smooth=smooth)
+    if new:
+        click.echo(f"{out.parent}: a new folder", err=True)
     several = f" in {len(groups)} configurations" if len(groups) > 1 else ""
     click.echo(f"{out}: {_count(len(metrics), 'metric')} of {_count(len(runs), 'run')}{several}")
     for group in groups:

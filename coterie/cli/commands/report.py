@@ -21,9 +21,13 @@ def command(runs: tuple[Path, ...], out: Path | None) -> None:
     with their trees, and in what the runs differ.
 
     The file holds all that it shows and asks no server. Runs that differ in their seed alone are drawn
-    together.
+    together. RUN may also be a folder of runs, such as that of `coterie run --seeds`.
     """
     from coterie.viewing.report import report
 
-    path = report(runs, out or runs[0] / "report.html")
+    out = out or runs[0] / "report.html"
+    new = not out.parent.exists()
+    path = report(runs, out)
+    if new:
+        click.echo(f"{out.parent}: a new folder", err=True)
     click.echo(f"{path}  {path.stat().st_size / 1e6:.1f} MB")

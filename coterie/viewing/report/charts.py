@@ -26,6 +26,10 @@ class Chart:
     interval: str = ""
     """Suffix of the metric that has the interval of a line."""
     note: str = ""
+    noted: str = ""
+    """Pattern of a metric without which the note says nothing; empty: any."""
+    notes: tuple[tuple[str, str], ...] = ()
+    """(metric, sentence): said where there is the metric."""
 
 
 PHASES = ("rollouts", "credit", "update", "sync", "record", "evaluate")
@@ -43,7 +47,9 @@ CHARTS = (
             ("success_committed", "training, best of K"),
         ),
         interval="_ci95",
-        note="val: with its 95 % interval over tasks. The best of K is no success of the policy.",
+        note="val: with its 95 % interval over tasks.",
+        notes=(("success_committed", "The best of K is no success of the policy."),),
+        noted="eval/.+",
     ),
     Chart("reward", "Reward by role", "overview", ((f"reward/{ROLE}", r"\1"),)),
     Chart(
@@ -102,7 +108,7 @@ CHARTS = (
         "Advantage, mean of its size",
         "roles",
         ((f"advantage/{ROLE}/abs", r"\1"),),
-        note="Near zero: the role is given no signal.",
+        note="Where it is near zero, the role is given no signal.",
     ),
     Chart("role-spread", "Advantage, standard deviation", "roles", ((f"advantage/{ROLE}/std", r"\1"),)),
     Chart("role-length", "Length of an action", "roles", ((f"length/{ROLE}", r"\1"),)),
@@ -156,7 +162,10 @@ def charts_of(names: Iterable[str], roles: Sequence[str] = ()) -> list[dict[str,
                 series.append(entry)
         if series:
             table = asdict(chart)
-            del table["patterns"], table["interval"]
+            note = chart.note if any(re.fullmatch(chart.noted or ".*", of["metric"]) for of in series) else ""
+            more = [text for name, text in chart.notes if name in known]
+            table["note"] = " ".join(filter(None, (note, *more)))
+            del table["patterns"], table["interval"], table["noted"], table["notes"]
             charts.append({**table, "series": series, "unit": described(series[0]["metric"]).unit})
     return charts
 

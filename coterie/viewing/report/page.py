@@ -19,6 +19,7 @@ from coterie.viewing.report.reading import ReportedRun, read_run
 from coterie.viewing.report.summary import summary, warnings
 from coterie.viewing.report.trees import DIGITS
 from coterie.viewing.text import written_out
+from coterie.viewing.series import run_folders
 
 FORMAT = 1
 """Of the embedded data."""
@@ -36,7 +37,7 @@ def report(runs: str | Path | Sequence[str | Path], out: str | Path) -> Path:
     """Write the report of one or several runs as one HTML file that needs no network.
 
     Args:
-        runs: run folders.
+        runs: run folders, or folders of runs, such as that of `coterie run --seeds`.
         out: the file; it is replaced as a whole.
 
     Returns:
@@ -45,11 +46,12 @@ def report(runs: str | Path | Sequence[str | Path], out: str | Path) -> Path:
     Raises:
         RunFolderError: a folder is no run's, or the run has nothing to report yet.
         MissingExtra: jinja2 is not installed.
-        UserError: no run, the same run twice, or `out` is in no folder.
+        UserError: no run, the same run twice, or `out` is a folder or has a suffix that isn't HTML's.
         WriteError: the file can't be written.
     """
     environment = _environment()
-    paths = [Path(path) for path in ([runs] if isinstance(runs, str | Path) else runs)]
+    named = [Path(path) for path in ([runs] if isinstance(runs, str | Path) else runs)]
+    paths = [run for path in named for run in run_folders(path) or [path]]
     out = Path(out)
     _check(paths, out)
     text = page(environment, [read_run(path) for path in paths])
@@ -222,6 +224,9 @@ def _check(paths: Sequence[Path], out: Path) -> None:
         raise UserError(f"{twice[0]} is named twice", fix="name each run once")
     if out.is_dir():
         raise UserError(f"{out} is a folder", why="the report is one file", fix=f"-o {out / 'report.html'}")
+    if out.suffix.lower() not in ("", ".html", ".htm"):
+        fix = f"-o {out.with_suffix('.html')}"
+        raise UserError(f"{out} is no name of a report", why="it is an HTML file", fix=fix)
 
 
 def _policy(style: str, script: str) -> str:

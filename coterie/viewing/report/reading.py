@@ -21,7 +21,7 @@ from coterie.core.errors import RunFolderError, UserError
 from coterie.core.storage.checkpoint import saved_steps
 from coterie.core.storage.run_folder import RunFolder
 from coterie.recipes import read_yaml
-from coterie.viewing.follow import trained_by
+from coterie.viewing.follow import FollowedRun, State, trained_by
 from coterie.viewing.reading import readable
 
 PER_TASK = "per_task"
@@ -45,6 +45,8 @@ class ReportedRun:
     """`coterie coach --json` of each coach."""
     live: bool = False
     """Whether a process is training in the folder."""
+    state: State = "finished"
+    """How the run goes, as `coterie watch` shows it."""
     remarks: list[str] = field(default_factory=list)
     """What could not be read, and why."""
 
@@ -88,6 +90,9 @@ def _read(folder: RunFolder) -> ReportedRun:
     run.evaluations = list(_evaluations(folder, remarks))
     run.live = trained_by(folder.path).lives is True  # its lock is not taken: a run may begin meanwhile
     run.coaches = list(_coaches(run))
+    followed = FollowedRun(folder.path)
+    followed.read()
+    run.state = followed.state
     return run
 
 

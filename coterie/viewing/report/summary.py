@@ -10,6 +10,7 @@ from typing import Any
 from coterie.api.rows import interval_of, number_of, tokens_so_far
 from coterie.viewing.report.blocks import PackedRun
 from coterie.viewing.report.reading import ReportedRun, discarded
+from coterie.viewing.text import one_line as shown
 
 EMPTY_SHARE = 0.1
 """A larger share of answers without text is an alarm (docs/runs.md)."""
@@ -47,8 +48,11 @@ def model(table: Any) -> str:
     table = table or {}
     of = table.get("model")
     if isinstance(of, Mapping):
-        size = f"{of.get('layers')} layers of {of.get('hidden_size')}" if of.get("layers") else ""
-        text = ", ".join(filter(None, (f"new {of.get('init')}", size, f"tokenizer {of.get('tokenizer')}")))
+        layers, width = of.get("layers"), of.get("hidden_size")
+        size = f"{layers} {'layer' if layers == 1 else 'layers'} of {width}" if layers and width else ""
+        tabular = of.get("init") == "tabular"  # whose configuration has the sizes of other models too
+        what = ("a table of logits",) if tabular else (f"new {of.get('init')}", size)
+        text = ", ".join(filter(None, (*what, f"tokenizer {of.get('tokenizer')}")))
     else:
         text = str(of) if of is not None else "a table of logits"
     train = table.get("train")
@@ -72,11 +76,22 @@ def warnings(run: ReportedRun, packed: PackedRun) -> Iterator[dict[str, str]]:
     if run.live:
         last = run.rows[-1]["step"] if run.rows else 0
         yield {"what": "The run goes on", "detail": f"This page shows it up to step {last}."}
+    yield from _stopped(run)
     if not packed.recorded:
         yield {
             "what": "No rollouts",
             "detail": "The run has recorded none (schedule.record_every), so it has no episodes to look at.",
         }
+
+
+def _stopped(run: ReportedRun) -> Iterator[dict[str, str]]:
+    """Before its last step a run that nobody trains looks like one that has ended."""
+    if run.live or run.state not in ("stopped", "unseen"):
+        return
+    last, most = run.rows[-1]["step"] if run.rows else 0, (run.config.get("schedule") or {}).get("steps")
+    where = f"It ended at step {last}" + (f" of {most}" if most else "")
+    which = "No process trains the run" if run.state == "stopped" else "No process of this machine trains the run"
+    yield {"what": which, "detail": f"{where}. Go on with: coterie run --resume {shown(run.folder.path)}"}
 
 
 def _signals(run: ReportedRun) -> Iterator[dict[str, str]]:

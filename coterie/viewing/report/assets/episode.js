@@ -185,10 +185,12 @@
     const tree = box.querySelector(".tree-box");
     const on = box.querySelectorAll("g.joint.on");
     if (scroll !== undefined && of.drawn === of.tree) tree.scrollLeft = scroll;
-    else if (on.length) {
-      const at = on[on.length - 1].getBoundingClientRect();
-      tree.scrollLeft += at.left - tree.getBoundingClientRect().left - tree.clientWidth / 2;
+    const last = on.length ? on[on.length - 1].getBoundingClientRect() : null;
+    const seen = tree.getBoundingClientRect();
+    if (last && (of.drawn !== of.tree || last.left < seen.left || last.right > seen.right)) {
+      tree.scrollLeft += (last.left + last.right) / 2 - seen.left - tree.clientWidth / 2;
     }
+    if (tree.scrollWidth > tree.clientWidth + 1) box.querySelector(".tree-note").prepend("The tree is wider than the page: scroll it sideways. ");
     of.drawn = of.tree;
   }
 

@@ -10,6 +10,7 @@
     failed: { label: "without success", keep: (of) => of("success") !== null && of("success") < 1 },
     solved: { label: "with success", keep: (of) => of("success") === 1 },
     disagreeing: { label: "disagreeing siblings", keep: (of) => FAIL(of("spread")), sort: "-spread" },
+    chains: { label: "tasks whose chains disagree", keep: (of) => FAIL(of("difference")), sort: "-difference" },
     missing: { label: "missing scores or lost", keep: (of) => FAIL(of("missing")) || FAIL(of("lost")) || of("success") === null },
   };
   const OF_ROLES = {
@@ -31,6 +32,7 @@
     ["advantage", "advantage, lowest first"],
     ["-advantage", "advantage, highest first"],
     ["-spread", "difference of siblings"],
+    ["-difference", "difference of a task's chains"],
     ["-tokens", "most tokens"],
     ["tokens", "fewest tokens"],
     ["-turns", "most turns"],
@@ -39,7 +41,27 @@
     ["task", "task"],
   ];
 
-  const value = (columns, name, row) => columns[name]?.[row] ?? null;
+  const value = (columns, name, row) => (name === "difference" ? differences(columns)[row] : (columns[name]?.[row] ?? null));
+
+  // By row: how much the episodes of its task in its step differ, in reward or success, whichever differs more.
+  function differences(columns) {
+    if (columns.difference) return columns.difference;
+    const count = columns.task?.length ?? 0;
+    const ranges = new Map();
+    const key = (row) => JSON.stringify([columns.step[row], columns.task[row]]);
+    const NAMES = ["reward", "success"];
+    for (let row = 0; row < count; row++) {
+      if (!ranges.has(key(row))) ranges.set(key(row), NAMES.map(() => [Infinity, -Infinity]));
+      ranges.get(key(row)).forEach((range, i) => {
+        const of = columns[NAMES[i]]?.[row] ?? null;
+        if (of === null) return;
+        range[0] = Math.min(range[0], of);
+        range[1] = Math.max(range[1], of);
+      });
+    }
+    columns.difference = [...Array(count).keys()].map((row) => Math.max(0, ...ranges.get(key(row)).map(([low, high]) => high - low)));
+    return columns.difference;
+  }
 
   function parts(filter) {
     if (Object.hasOwn(FILTERS, filter)) return [FILTERS[filter], ""];
@@ -75,7 +97,8 @@
       return [...rows].sort((a, b) => {
         const [x, y] = [of(a), of(b)];
         if (x === null || y === null) return compared(x, y) || a - b;
-        return (down ? compared(y, x) : compared(x, y)) || a - b;
+        const tasks = name === "difference" ? compared(columns.task[a], columns.task[b]) : 0; // those of a task together
+        return (down ? compared(y, x) : compared(x, y)) || tasks || a - b;
       });
     },
     fill(select, roles) {

@@ -68,8 +68,11 @@
     view = name;
     for (const of of views()) C.get(`view-${of}`).hidden = of !== name;
     for (const tab of document.querySelectorAll(".tabs a")) {
-      if (tab.getAttribute("href") === `#${name}`) tab.setAttribute("aria-current", "page");
-      else tab.removeAttribute("aria-current");
+      if (tab.getAttribute("href") === `#${name}`) {
+        tab.setAttribute("aria-current", "page");
+        const row = tab.parentElement; // on a phone it scrolls
+        row.scrollLeft = tab.offsetLeft - row.offsetLeft - (row.clientWidth - tab.offsetWidth) / 2;
+      } else tab.removeAttribute("aria-current");
     }
   }
 

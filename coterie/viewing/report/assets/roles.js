@@ -28,7 +28,7 @@
       null,
       C.h("strong", null, finding.role),
       " ",
-      `${finding.text}${finding.since < step ? `, since step ${finding.since}` : ""}. `,
+      `${finding.text}${finding.since < step ? `, in every recorded step since step ${finding.since}` : ""}. `,
       filter ? C.h("a", { href: C.places.link({ view: "episodes", run, step, filter }) }, "See these episodes") : null,
     );
   }
