@@ -56,7 +56,7 @@ def _line(path: Path, file: io.BufferedReader[Any]) -> bytes:
     return b"".join(pieces)
 
 
-def open_regular(path: Path) -> io.BufferedReader:
+def open_regular(path: Path) -> io.BufferedReader[Any]:
     """Open a file to read. A pipe, a socket or a device is refused: it may never end.
 
     Raises:

@@ -123,7 +123,7 @@ def chosen(files: dict[int, Path], steps: Sequence[int]) -> dict[int, Path]:
 
 
 def find(run: Path, query: Query) -> Search:
-    """Search the recorded episodes of a run, or of the runs in a folder, such as that of `coterie run --seeds`.
+    """Search the recorded episodes of a run, or of the runs in a folder (such as that of `run --seeds`).
 
     One file is in memory at a time, besides the `most` episodes that are kept. Without an order the search
     ends once these are found.
@@ -173,8 +173,8 @@ def _files(runs: Sequence[Path], query: Query) -> list[tuple[int, Path, str]]:
             errors.append(error)
     if not files:
         raise errors[0]
-    for error in errors:
-        log.warning("left out: %s", error.what)
+    for problem in errors:
+        log.warning("left out: %s", problem.what)
     return sorted(files, key=lambda of: -of[0])
 
 

@@ -83,7 +83,9 @@ def _panel(axes: Any, metric: str, curves: Sequence[Curve], by: By) -> None:
             axes.plot(shown.x[alone], shown.values[alone], ".", color=colour, markersize=3.5)
         axes.fill_between(shown.x, shown.low, shown.high, color=colour, alpha=0.15, linewidth=0)
         alone = _alone(shown.low)  # an interval between two gaps is no band
-        axes.vlines(shown.x[alone], shown.low[alone], shown.high[alone], color=colour, alpha=0.6, linewidth=1.4)
+        axes.vlines(
+            shown.x[alone], shown.low[alone], shown.high[alone], color=colour, alpha=0.6, linewidth=1.4
+        )
     _limits(axes, metric, np.concatenate([shown.values for shown in curves]))
     axes.set_title(metric, loc="left", fontsize=10 if len(metric) < 26 else 8.5, fontweight="bold")
     axes.set_ylabel("" if known.plugins else known.unit, color=GREY, fontsize=9)
@@ -132,7 +134,9 @@ def _notes(groups: Sequence[Configuration], over_tasks: bool, smooth: int) -> st
         notes.append("of a single run: 95 % interval over tasks")
     if smooth > 1:
         notes.append(f"moving average of {smooth} steps")
-    notes += [f"{copy.path.name} left out: seed {copy.seed} twice" for group in groups for copy, _ in group.copies]
+    notes += [
+        f"{copy.path.name} left out: seed {copy.seed} twice" for group in groups for copy, _ in group.copies
+    ]
     return "; ".join(notes)
 
 

@@ -381,7 +381,7 @@ BAND = """(wanted) => {
     return count / (at(to) - at(from) + 1);
   });
 }"""
-"""Pixels a column, of the reward's chart of 9 steps, whose opacity is in a range: [from, to, low, high] each."""
+"""Pixels a column, of the reward's chart of 9 steps, whose opacity is in a range: [from, to, low, high]."""
 
 
 def test_a_gap_of_an_interval_is_no_band_and_a_single_one_a_bar(tmp_path, open_page):

@@ -93,7 +93,7 @@ def _check_numbers(tracker: Any, name: str) -> None:
         with guarded(f"{name}.{member}", "a run reads it when it opens"):
             value = getattr(tracker, member)
         require(
-            isinstance(value, kind) and not isinstance(value, bool) and 0 <= value <= most,
+            isinstance(value, kind) and not isinstance(value, bool) and 0 <= float(value) <= most,
             f"is {value!r}",
             where=f"{name}.{member}",
             fix=f"return {fix}",

@@ -18,8 +18,8 @@ from coterie.viewing.report import blocks, charts, differences, seeds
 from coterie.viewing.report.reading import ReportedRun, read_run
 from coterie.viewing.report.summary import summary, warnings
 from coterie.viewing.report.trees import DIGITS
-from coterie.viewing.text import written_out
 from coterie.viewing.series import run_folders
+from coterie.viewing.text import written_out
 
 FORMAT = 1
 """Of the embedded data."""

@@ -90,7 +90,9 @@ def _stopped(run: ReportedRun) -> Iterator[dict[str, str]]:
         return
     last, most = run.rows[-1]["step"] if run.rows else 0, (run.config.get("schedule") or {}).get("steps")
     where = f"It ended at step {last}" + (f" of {most}" if most else "")
-    which = "No process trains the run" if run.state == "stopped" else "No process of this machine trains the run"
+    which = (
+        "No process trains the run" if run.state == "stopped" else "No process of this machine trains the run"
+    )
     yield {"what": which, "detail": f"{where}. Go on with: coterie run --resume {shown(run.folder.path)}"}
 
 

@@ -85,10 +85,9 @@
     const on = (line, values) => {
       const column = Array(xs.length).fill(undefined);
       line.x.forEach((x, i) => {
-        if (x === null) return;
-        if (typeof values[i] === "number") column[place.get(x)] = values[i];
-        else if (line.gap(i)) column[place.get(x)] = null;
-        if (drawable(x) && drawable(values[i])) column[place.get(x)] = values[i];
+        if (!drawable(x)) return;
+        if (drawable(values[i])) column[place.get(x)] = values[i];
+        else if (line.gap(i) || typeof values[i] === "number") column[place.get(x)] = null;
       });
       return column;
     };
