@@ -14,6 +14,8 @@ CONTROLS = re.compile(
 """Characters that move the cursor, change colours, hide or turn text, or are seen as nothing, and those
 without a meaning of their own: private ones and halves of pairs. Tabs and newlines stay.
 The report's `text.js` has the same.
+without a meaning of their own: private ones and halves of pairs. Tabs and newlines stay. The report's
+`text.js` has the same.
 """
 MOST_MARKS = 8
 """Combining characters in a row that stay: more would be piled over the lines around them."""
