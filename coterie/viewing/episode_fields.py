@@ -34,7 +34,8 @@ FIELDS: dict[str, str] = {
     "lost": "actions or steps on the path that the system lost",
     "empty": "actions without text",
     "finish_length": "actions that max_new_tokens cut off",
-    "repeats": "actions with the text of the last action of another role before it",
+    "repeats": "actions with the text of the last action of another role before it, which wrote the text "
+    "first",
     "tools": "tool results",
     "tokens": "tokens sampled",
 }

@@ -6,6 +6,7 @@ Only names and numbers come from the run folder; they are made harmless and carr
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ LEAST = 60
 """Columns for which frames are laid out at least."""
 PHASES = ("rollouts", "credit", "update", "sync", "record")
 RECENT = 10
-"""Latest steps over which times are summed."""
+"""Latest steps that say the pace, and over which times are summed."""
 STYLES: dict[State, str] = {
     "waiting": "yellow", "training": "green", "slow": "yellow", "finished": "green", "stopped": "red",
     "unseen": "yellow",
@@ -103,17 +104,23 @@ def place_text(run: FollowedRun) -> str:
 
 def facts(run: FollowedRun, now: float) -> list[tuple[str, str]]:
     """The entries of a run's head, as (label, value)."""
-    last, left = run.metrics.last, run.left(now)
-    pairs = (
-        [("tokens/s", number(last["time/tokens_per_second"]))] if last.get("time/tokens_per_second") else []
-    )
-    if run.metrics.latest("time/step"):
-        pairs.append(("a step", duration(run.typical)))
+    left, pairs = run.left(now), []
+    rate, seconds = recent(run, "time/tokens_per_second"), recent(run, "time/step")
+    if rate:
+        pairs.append(("tokens/s", number(rate)))
+    if seconds is not None:
+        pairs.append(("a step", duration(seconds)))
     if run.tokens:
         pairs.append(("tokens", f"{run.tokens:,}"))
     if left is not None:
         pairs.append(("left", duration(left)))
     return pairs
+
+
+def recent(run: FollowedRun, name: str) -> float | None:
+    """The median of a metric over the latest steps; None: none of them has it."""
+    values = run.metrics.latest(name, RECENT)
+    return statistics.median(values) if values else None
 
 
 def line(run: FollowedRun, now: float) -> str:
@@ -296,7 +303,7 @@ def _together(runs: Sequence[FollowedRun], look: Look, now: float) -> Renderable
             Text(number(evaluated[-1]) if len(evaluated) else "-", style="bold"),
         ]
         if wide:
-            cells += [Text(number(success)), Text(number(last.get("time/tokens_per_second")))]
+            cells += [Text(number(success)), Text(number(recent(run, "time/tokens_per_second")))]
         grid.add_row(*cells, Text("-" if left is None else duration(left)))
         several = [*warnings(run)] if run.state != "slow" else [state_text(run, now), *warnings(run)]
         notes += [Text(f"! {name}: {note}", style="yellow") for note in several[:1]]

@@ -56,10 +56,11 @@ def draw(
     height = math.ceil(len(metrics) / columns)
     figure = new_figure(7.2 if columns == 1 else 9.6, 0.7 + (3.4 if height == 1 else 2.4 * height))
     panels = figure.subplots(height, columns, squeeze=False, sharex=True).ravel()
-    over_tasks = False
+    over_tasks = partial = False
     for axes, metric in zip(panels, metrics, strict=False):
         curves = [curve(group.runs, metric, by, smooth) for group in groups]
         over_tasks = over_tasks or any(shown.interval == "over tasks" for shown in curves)
+        partial = partial or any(shown.partial.any() for shown in curves)
         _panel(axes, metric, curves, by)
     for axes in panels[len(metrics) :]:
         axes.set_visible(False)
@@ -67,7 +68,7 @@ def draw(
     for axes in panels[max(0, len(metrics) - columns) : len(metrics)]:
         axes.tick_params(labelbottom=True)
         axes.set_xlabel("step" if by == "step" else "generated tokens", color=GREY)
-    _legend(figure, panels[0], groups, _notes(groups, over_tasks, smooth))
+    _legend(figure, panels[0], groups, _notes(groups, over_tasks, partial, smooth))
     save(figure, path)
     return groups
 
@@ -81,6 +82,8 @@ def _panel(axes: Any, metric: str, curves: Sequence[Curve], by: By) -> None:
         if not marker:  # a value between two gaps is no line
             alone = _alone(shown.values)
             axes.plot(shown.x[alone], shown.values[alone], ".", color=colour, markersize=3.5)
+        few = shown.partial
+        axes.scatter(shown.x[few], shown.values[few], 20, "white", edgecolors=colour, linewidths=1, zorder=3)
         axes.fill_between(shown.x, shown.low, shown.high, color=colour, alpha=0.15, linewidth=0)
         alone = _alone(shown.low)  # an interval between two gaps is no band
         axes.vlines(
@@ -125,11 +128,13 @@ def _tokens(value: float, _: Any = None) -> str:
     return f"{value:g}"
 
 
-def _notes(groups: Sequence[Configuration], over_tasks: bool, smooth: int) -> str:
+def _notes(groups: Sequence[Configuration], over_tasks: bool, partial: bool, smooth: int) -> str:
     """What lines and bands are, where that is not the plain value of a run."""
     notes = []
     if any(len(group.runs) > 1 for group in groups):
         notes.append("mean and 95 % interval over seeds")
+    if partial:
+        notes.append("open points: of fewer seeds, the others have no value there")
     if over_tasks:
         notes.append("of a single run: 95 % interval over tasks")
     if smooth > 1:

@@ -10,7 +10,10 @@ import numpy as np
 
 from coterie.api.coach_statistics import rank_correlation
 from coterie.api.episodes import RecordedNode, RecordedTree, Row, mean_advantage, tokens_of
+from coterie.viewing.text import cut
 
+FAULT = 200
+"""Most characters of a reason that a table has."""
 LEAST = 8
 """Fewest actions for which a correlation is shown."""
 
@@ -51,7 +54,7 @@ class RoleInStep:
     lost: int
     """Actions that the system lost."""
     fault: str
-    """Reason of the first action that could not be parsed; empty: none."""
+    """Reason of the first action that could not be parsed, at most 200 characters; empty: none."""
 
 
 def roles_in_step(trees: Sequence[RecordedTree]) -> list[RoleInStep]:
@@ -125,7 +128,7 @@ def _role(
             [float(tokens_of(row)) for row in rewarded], [row["reward"] for row in rewarded]
         ),
         lost=len(every) - len(rows),
-        fault=faults[0] if faults else "",
+        fault=cut(faults[0], FAULT) if faults else "",
     )
 
 

@@ -93,12 +93,19 @@ class Curve:
     low: Floats
     high: Floats
     """Bounds of a 95 % interval; NaN where there is none."""
+    counts: npt.NDArray[np.int64]
+    """Runs that have a value at each point: those that its mean is of."""
     seeds: int
     """Runs that it is over."""
     interval: str
     """What the bounds are of: `over 3 seeds`, `over tasks`; empty: there are none."""
     left_out: int = 0
     """Last steps that not every run has reached."""
+
+    @property
+    def partial(self) -> npt.NDArray[np.bool_]:
+        """The points whose mean is of fewer runs than the curve."""
+        return (self.counts > 0) & (self.counts < self.seeds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,10 +278,12 @@ def curve(runs: Sequence[RunRows], metric: str, by: By = "step", smooth: int = 1
         named = zip(each.steps.tolist(), cells, each.named.tolist(), strict=True)
         by_step.append({step: cell for step, cell, is_named in named if is_named and step <= min(ends)})
     steps = sorted({step for of in by_step for step in of})
-    points = np.array([_point(step, by_step, metric, by) for step in steps], dtype=np.float64).reshape(-1, 4)
+    points = np.array([_point(step, by_step, metric, by) for step in steps], dtype=np.float64).reshape(-1, 5)
     interval = "" if np.isnan(points[:, 2]).all() else f"over {len(runs)} seeds"
-    x, mean, low, high = points.T
-    return Curve(metric, x, mean, low, high, len(runs), interval, max(ends) - min(ends))
+    x, mean, low, high, counts = points.T
+    return Curve(
+        metric, x, mean, low, high, counts.astype(np.int64), len(runs), interval, max(ends) - min(ends)
+    )
 
 
 def _single(run: Series, metric: str, by: By, smooth: int) -> Curve:
@@ -284,24 +293,24 @@ def _single(run: Series, metric: str, by: By, smooth: int) -> Curve:
     low, high = (nothing, nothing) if smooth > 1 else (run.low, run.high)
     interval = "" if np.isnan(low).all() else "over tasks"
     x, values, low, high = (part[run.named] for part in (x, smoothed(run.values, smooth), low, high))
-    return Curve(metric, x, values, low, high, 1, interval)
+    return Curve(metric, x, values, low, high, (~np.isnan(values)).astype(np.int64), 1, interval)
 
 
 def _point(
     step: int, by_step: Sequence[Mapping[int, tuple[float, float]]], metric: str, by: By
-) -> tuple[float, float, float, float]:
-    """(x, mean, low, high) of a step; NaN: no run has a value, or too few for an interval."""
+) -> tuple[float, float, float, float, int]:
+    """(x, mean, low, high, runs with a value) of a step; NaN: none has one, or too few for an interval."""
     cells = [of[step] for of in by_step if step in of]
     x = float(step) if by == "step" else math.fsum(tokens for _, tokens in cells) / len(cells)
     there = [cell for cell in cells if not math.isnan(cell[0])]
     if not there:
-        return x, math.nan, math.nan, math.nan
+        return x, math.nan, math.nan, math.nan, 0
     interval = clustered_bootstrap({str(n): [value] for n, (value, _) in enumerate(there)}, share=False)
     if math.isnan(interval.lo):
-        return x, interval.mean, math.nan, math.nan
+        return x, interval.mean, math.nan, math.nan, len(there)
     known = described(metric)
     low, high = (min(max(bound, known.low), known.high) for bound in (interval.lo, interval.hi))
-    return x, interval.mean, low, high
+    return x, interval.mean, low, high, len(there)
 
 
 def expand(patterns: Sequence[str], names: Iterable[str]) -> list[str]:

@@ -76,8 +76,12 @@ def message(text: str, most: int = LONGEST_MESSAGE) -> str:
 
 def one_line(text: object, most: int = 200) -> str:
     """Text as one harmless line of at most so many characters."""
-    line = " ".join(harmless(str(text)).split())
-    return line if len(line) <= most else f"{line[: most - 3]}..."
+    return cut(" ".join(harmless(str(text)).split()), most)
+
+
+def cut(text: str, most: int) -> str:
+    """Text of at most so many characters; where it was longer, the last three are `...`."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def shortened(text: str, *, first: int, last: int, width: int) -> list[str]:

@@ -10,6 +10,7 @@ from coterie.api.episodes import trees_of
 from coterie.api.rollouts import read_rollouts
 from coterie.core.storage.run_folder import RunFolder
 from coterie.viewing.findings import RULES, findings
+from coterie.viewing.report.roles import fault_reasons
 from coterie.viewing.role_table import RoleInStep, roles_in_step
 from tests.viewing.planted import SINCE, make
 
@@ -59,6 +60,24 @@ def test_a_failure_that_stops_begins_anew():
     tables = [[role(step=step, empty=share)] for step, share in ((1, 0.5), (2, 0.1), (3, 0.4), (4, 0.3))]
     assert [(f.step, f.since) for f in findings(tables)] == [(1, 1), (3, 3), (4, 3)]
     assert findings([[role(actions=3, empty=1.0)]]) == [], "too few actions to say"
+
+
+def test_a_reason_has_a_bound_everywhere():
+    flood = "a" + "\u0301" * 100_000
+    branch = {
+        "completion": "x", "fault": {"kind": "policy", "reason": flood}, "reward": None, "advantage": None,
+        "calls": [], "role": "executor", "branch": 0,
+    }  # fmt: skip
+    place = {"task_id": "t", "epoch": 0, "chain": 0, "node": "t/e0/c0/n"}
+    rows = [{"kind": "node", **place, "turn": 0, "stage": 0, "role": "executor", "prompt": "p"}]
+    rows += [{"kind": "branch", **place, **branch, "branch": n, "scores": {}} for n in range(4)]
+    trees = trees_of(rows)
+    (table,) = roles_in_step(trees)
+    assert len(table.fault) == 200 and table.fault.endswith("...")
+    (finding, *_) = findings([[table]])
+    assert table.fault in finding.text and len(finding.text) < 300
+    ((reason, count),) = fault_reasons(trees)["executor"]
+    assert (len(reason), reason[-3:], count) == (300, "...", 4)
 
 
 def test_rules_have_names_of_their_own():

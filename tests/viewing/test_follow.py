@@ -17,6 +17,7 @@ from coterie.core.errors import RunFolderError
 from coterie.core.storage.atomic import locked, write_atomic
 from coterie.viewing import follow
 from coterie.viewing.follow import FollowedRun, MetricsFile, trained_by
+from coterie.viewing.frame import facts
 from coterie.viewing.sparkline import buckets, sparkline
 
 
@@ -244,3 +245,17 @@ def test_a_pipe_in_place_of_a_file_is_not_waited_for(name, tmp_path):
     os.mkfifo(run.path / name)
     with pytest.raises(RunFolderError, match=f"{name} is no regular file"):
         run.read()
+
+
+def test_the_pace_is_that_of_the_last_ten_steps(tmp_path):
+    run = run_in(tmp_path / "run", steps=99)
+    seconds = [9.0] * 20 + [2.0] * 9 + [50.0]
+    rates = [10.0] * 20 + [40.0] * 9 + [1.0]
+    (run.path / "metrics.jsonl").write_text(
+        "".join(
+            row(step, **{"time/step": of, "time/tokens_per_second": rate})
+            for step, (of, rate) in enumerate(zip(seconds, rates, strict=True), 1)
+        )
+    )
+    run.read()
+    assert facts(run, time.time())[:2] == [("tokens/s", "40"), ("a step", "2s")]

@@ -70,6 +70,26 @@ def test_missing_values_are_gaps_and_rows_without_the_metric_no_points():
     both = curve([run([1.0, None, ..., None]), run([3.0, 2.0, ..., None], seed=1)], "reward/a")
     assert both.x.tolist() == [1, 2, 4] and both.values[:2].tolist() == [2.0, 2.0]
     assert math.isnan(both.values[2]) and math.isnan(both.low[1])  # one number has no interval
+    assert found.counts.tolist() == [1, 0, 1] and not found.partial.any()
+
+
+def test_a_mean_over_some_of_the_seeds_says_how_many():
+    of = curve([run([1.0, 1.0]), run([None, 2.0], seed=1), run([None, ...], seed=2)], "reward/a")
+    assert of.values.tolist() == [1.0, 1.5] and of.counts.tolist() == [1, 2]
+    assert of.seeds == 3 and of.partial.all()
+
+
+def test_points_of_some_of_the_seeds_are_open_in_a_plot(tmp_path):
+    pytest.importorskip("matplotlib")
+    from coterie.viewing.plot import draw
+
+    whole = [run([1.0, 2.0]), run([2.0, 2.0], seed=1)]
+    draw(tmp_path / "a.svg", whole, ["reward/a"])
+    draw(tmp_path / "b.svg", [whole[0], run([None, 2.0], seed=1)], ["reward/a"])
+    texts = [(tmp_path / name).read_text() for name in ("a.svg", "b.svg")]
+    assert ["PathCollection" in text for text in texts] == [True, True]
+    white = [text.count("fill: #ffffff; stroke: #") for text in texts]
+    assert white[1] == white[0] + 1
 
 
 def test_a_curve_over_seeds_ends_with_the_shortest_run_and_has_mean_tokens():

@@ -10,9 +10,12 @@ from typing import Any
 from coterie.api.episodes import RecordedTree
 from coterie.viewing.findings import findings
 from coterie.viewing.role_table import RoleInStep
+from coterie.viewing.text import cut
 
 REASONS = 5
 """Most frequent reasons of faults that are shown of a role."""
+LONGEST = 300
+"""Most characters of a reason; an episode has the whole."""
 
 Reasons = Mapping[str, Sequence[tuple[str, int]]]
 """Role -> reasons and how many actions each had."""
@@ -47,12 +50,16 @@ def roles_json(
 
 
 def fault_reasons(trees: Sequence[RecordedTree]) -> dict[str, list[tuple[str, int]]]:
-    """By role, the most frequent reasons of the policy's faults, and how many actions had each."""
+    """By role, the most frequent reasons of the policy's faults, and how many actions had each.
+
+    A reason has at most `LONGEST` characters; those that begin alike up to there count as one.
+    """
     counts: dict[str, Counter[str]] = {}
     for tree in trees:
         for node in tree.nodes.values():
             for role, decision in node.decisions.items():
                 for branch in decision.branches:
                     if branch["fault"] is not None and branch["fault"]["kind"] == "policy":
-                        counts.setdefault(role, Counter())[branch["fault"]["reason"]] += 1
+                        reason = cut(branch["fault"]["reason"], LONGEST)
+                        counts.setdefault(role, Counter())[reason] += 1
     return {role: of.most_common(REASONS) for role, of in counts.items()}

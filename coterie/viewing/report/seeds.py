@@ -17,6 +17,8 @@ def groups(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
     `runs` are their indices. `bands` has of each metric the mean and 95 % interval over seeds at each step:
     `{metric: {"steps", "mean", "low", "high"}}`; None: one run. `left_out`: last steps that not all reached.
     `copies` are runs whose seed another one has, which count nowhere; `notes` say so.
+    `{metric: {"steps", "mean", "low", "high", "counts"}}`; None: one run. `counts`: runs with a value at the
+    step, which the mean is of. `left_out`: last steps that not all reached.
     """
     rows = [RunRows(run.folder.path, settings(run), run.rows) for run in runs]
     places = {id(of): index for index, of in enumerate(rows)}
@@ -46,6 +48,7 @@ def _bands(runs: Sequence[RunRows]) -> dict[str, dict[str, Any]]:
             "mean": [_known(value) for value in of.values],
             "low": [_known(value) for value in of.low],
             "high": [_known(value) for value in of.high],
+            "counts": of.counts.tolist(),
             "left_out": of.left_out,
         }
     return bands

@@ -13,7 +13,8 @@
   const colour = (index) => C.theme.colour(`line-${index % 8}`);
   const faded = (text, share) => text.replace(/^rgb\((.*)\)$/, `rgba($1, ${share})`);
 
-  // A line of a chart: {label, x, y, low, high, n}, of one run or of the seeds of one configuration.
+  // A line of a chart: {label, x, y, low, high}, of one run or of the seeds of one configuration: then also
+  // counts, the seeds with a value at each point, and seeds.
   function lines(chart) {
     const { runs, groups } = C.data.main;
     const result = [];
@@ -34,6 +35,7 @@
           const tokens = tokensAt(run);
           const x = axis === "tokens" ? band.steps.map((step) => tokens.get(step) ?? null) : band.steps;
           result.push({ ...base, x, y: band.mean, low: band.low, high: band.high, gap: () => true });
+          result.push({ ...base, x, y: band.mean, low: band.low, high: band.high, counts: band.counts, seeds: group.runs.length });
           return;
         }
         const values = run.columns[series.metric];
@@ -186,6 +188,13 @@
   }
 
   function legend(shown, xs, stacked) {
+  // " (1 of 3 seeds)" at a point that is the mean of fewer than all.
+  function fewer(line, x) {
+    const count = line.counts?.[line.x.indexOf(x)];
+    return count && count < line.seeds ? ` (${count} of ${line.seeds} seeds)` : "";
+  }
+
+  function legend(shown, xs) {
     const values = shown.map(() => C.h("span", { class: "now" }));
     const list = C.h(
       "ul",
@@ -199,7 +208,7 @@
         let place = index;
         if (place === null) place = entry.raw.findLastIndex((value) => value !== null);
         const value = place >= 0 ? entry.raw[place] : null;
-        values[i].textContent = value === null || value === undefined ? "–" : C.text.number(value);
+        values[i].textContent = value === null || value === undefined ? "–" : C.text.number(value) + fewer(entry.line, xs[place]);
       });
     };
     at(null);
@@ -250,9 +259,10 @@
   function numbers(planned, chart) {
     const rows = planned.xs.map((x, i) => [
       String(x),
-      ...planned.shown.flatMap(({ line, raw }) => {
+      ...planned.shown.flatMap(({ line }) => {
         const place = line.x.indexOf(x);
-        const value = raw[i] === null ? "" : String(raw[i]);
+        const whole = line.y[place] ?? null;
+        const value = place < 0 || whole === null ? "" : String(whole) + fewer(line, x);
         if (!line.low) return [value];
         const bound = (of) => (place < 0 || of[place] === null || of[place] === undefined ? "" : String(of[place]));
         return [value, bound(line.low), bound(line.high)];
