@@ -15,10 +15,9 @@ def groups(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
     """The runs by configuration: `{"label", "runs", "bands", "copies", "notes"}`.
 
     `runs` are their indices. `bands` has of each metric the mean and 95 % interval over seeds at each step:
-    `{metric: {"steps", "mean", "low", "high"}}`; None: one run. `left_out`: last steps that not all reached.
-    `copies` are runs whose seed another one has, which count nowhere; `notes` say so.
     `{metric: {"steps", "mean", "low", "high", "counts"}}`; None: one run. `counts`: runs with a value at the
-    step, which the mean is of. `left_out`: last steps that not all reached.
+    step, which the mean is of. `left_out`: last steps that not all reached. `copies` are runs whose seed
+    another one has, which count nowhere; `notes` say so.
     """
     rows = [RunRows(run.folder.path, settings(run), run.rows) for run in runs]
     places = {id(of): index for index, of in enumerate(rows)}

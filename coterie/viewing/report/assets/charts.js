@@ -34,8 +34,8 @@
         if (band && group.runs.length > 1) {
           const tokens = tokensAt(run);
           const x = axis === "tokens" ? band.steps.map((step) => tokens.get(step) ?? null) : band.steps;
-          result.push({ ...base, x, y: band.mean, low: band.low, high: band.high, gap: () => true });
-          result.push({ ...base, x, y: band.mean, low: band.low, high: band.high, counts: band.counts, seeds: group.runs.length });
+          const { mean: y, low, high, counts } = band;
+          result.push({ ...base, x, y, low, high, counts, seeds: group.runs.length, gap: () => true });
           return;
         }
         const values = run.columns[series.metric];
@@ -187,14 +187,13 @@
     );
   }
 
-  function legend(shown, xs, stacked) {
   // " (1 of 3 seeds)" at a point that is the mean of fewer than all.
   function fewer(line, x) {
     const count = line.counts?.[line.x.indexOf(x)];
     return count && count < line.seeds ? ` (${count} of ${line.seeds} seeds)` : "";
   }
 
-  function legend(shown, xs) {
+  function legend(shown, xs, stacked) {
     const values = shown.map(() => C.h("span", { class: "now" }));
     const list = C.h(
       "ul",
