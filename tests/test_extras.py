@@ -23,6 +23,7 @@ BROUGHT = {
     "tokenizers": "transformers",
     "huggingface_hub": "transformers",
     "httpx2": "mcp",
+    "requests": "opentelemetry_exporter_otlp_proto_http",
     "pydantic_core": "pydantic",
     "latex2sympy2_extended": "math_verify",
     "sympy": "latex2sympy2_extended",

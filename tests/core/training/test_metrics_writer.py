@@ -268,7 +268,9 @@ def raises(error):
 WRONG = (raises(RuntimeError), raises(AttributeError), raises(SystemExit), -1, "many", float("nan"), None, [])
 
 
-@pytest.mark.parametrize("wrong", WRONG, ids=repr)
+@pytest.mark.parametrize(
+    "wrong", WRONG, ids=lambda wrong: "property" if isinstance(wrong, property) else repr(wrong)
+)
 @pytest.mark.parametrize(("base", "member"), [(Episodes, "log_episodes"), (Spans, "share")])
 def test_a_member_that_is_no_number_costs_what_it_is_for_alone(tracked, caplog, base, member, wrong):
     _, classes = tracked(odd=(base, {member: wrong}), sound=(base, {}))
