@@ -8,11 +8,13 @@ import time
 import pytest
 
 from coterie.api.rollouts import read_rollouts
+from coterie.api.train import train
 from coterie.viewing.report import report
 from coterie.viewing.report.page import visible
 from tests.browser.conftest import PHONE
 from tests.browser.runs import HOSTILE, KEPT, hostile, magrpo, mathchat, planted, quickstart
-from tests.viewing.report_numbers import check_numbers
+from tests.viewing.planted import table
+from tests.viewing.report_numbers import check_numbers, embedded
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
 PARTS = ("overview", "roles", "episodes", "metrics", "configuration")
@@ -394,3 +396,63 @@ def test_a_gap_of_an_interval_is_no_band_and_a_single_one_a_bar(tmp_path, open_p
     there, gap, end, alone, none = page.evaluate(BAND, places)
     assert there > 20 and gap < 4 and end < 4, "a band where there are intervals alone"
     assert alone > 5 and none < 3, "a single one is a bar"
+
+
+def test_tasks_whose_chains_disagree_come_by_their_difference(tmp_path, open_page):
+    sampler = {"chains": 4, "branches": 1, "expand": "sampled", "sampling": {"max_new_tokens": 64}}
+    schedule = {"steps": 2, "tasks_per_step": 8, "evaluate_every": 0, "record_every": 1}
+    run = tmp_path / "run"
+    train({**table("repeats"), "sampler": sampler, "algorithm": "grpo", "schedule": schedule}, out=run)
+    path = report(run, tmp_path / "out.html")
+    columns = embedded(path)["episodes"]["runs"][0]["columns"]
+    assert not any(columns["spread"]), "no prompt has siblings"
+    known = {}
+    for step, task, *values in zip(
+        *(columns[name] for name in ("step", "task", "reward", "success")), strict=True
+    ):
+        known.setdefault((step, task), []).append(values)
+    ranges = {place: [max(of) - min(of) for of in zip(*each, strict=True)] for place, each in known.items()}
+    differ = {place: max(of) for place, of in ranges.items()}
+    expected = sorted((of for of in differ if differ[of] > 0), key=lambda of: -differ[of])
+    assert expected and len(expected) < len(known)
+    page = open_page(path, "#episodes?step=all&filter=chains")
+    opened(page)
+    assert page.locator("#list-status").inner_text().startswith(f"{4 * len(expected)} of ")
+    shown = [of.inner_text() for of in page.locator(".entry .task").all()]
+    step = [int(re.search(r"step (\d+)", of.inner_text())[1]) for of in page.locator(".entry .small").all()]
+    differences = [differ[of] for of in zip(step, shown, strict=True)]
+    assert differences == sorted(differences, reverse=True)
+
+
+def test_the_table_of_roles_fits_and_legends_are_as_lines(open_page, tmp_path):
+    run = planted("length")
+    other = planted("repeats")
+    page = open_page(
+        report([run, other], tmp_path / "out.html"), "#roles", size={"width": 1280, "height": 800}
+    )
+    table = page.locator("#roles-of-step > .scroll").first
+    assert table.evaluate("of => of.scrollWidth <= of.clientWidth"), "no column is hidden"
+    go(page, "overview")
+    lines = page.locator('[data-chart="reward"] .legend line')
+    dashes = [line.get_attribute("stroke-dasharray") for line in lines.all()]
+    assert dashes[0] is None and dashes[1] and dashes[::2] == [None, None], "by role"
+    strokes = [line.get_attribute("stroke") for line in lines.all()]
+    dots = page.locator(".run .dot").evaluate_all(
+        "all => all.map((of) => getComputedStyle(of).backgroundColor)"
+    )
+    assert [strokes[0], strokes[2]] == dots == [strokes[1], strokes[3]], "a configuration has one colour"
+    chart = page.locator("#charts-overview").bounding_box()["y"]
+    assert chart < page.locator("#overview-findings").bounding_box()["y"], "curves come first"
+
+
+def test_a_phone_shows_where_one_is(magrpo_report, open_page):
+    page = open_page(magrpo_report, "#configuration", size=PHONE)
+    seen = (
+        "of => { const box = of.getBoundingClientRect(); return box.left >= 0 && box.right <= innerWidth; }"
+    )
+    assert page.locator(".tabs a[aria-current]").evaluate(seen)
+    go(page, "episodes")
+    opened(page)
+    assert "scroll it sideways" in page.locator("#side-0 .tree-note").inner_text()
+    page.locator('#side-0 g.joint[data-node="0"]').last.evaluate("of => of.dispatchEvent(new Event('click'))")
+    assert page.locator("#side-0 g.joint.on").last.evaluate(seen), "the end of the path"
