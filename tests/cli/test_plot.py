@@ -103,7 +103,10 @@ def test_an_interval_between_two_gaps_is_a_bar():
     axes = new_figure(4, 3).subplots()
     x, values = np.arange(5.0), np.full(5, 0.5)
     low = np.array([0.4, 0.4, np.nan, 0.3, np.nan])
-    plot._panel(axes, "reward/a", [Curve("reward/a", x, values, low, 1 - low, 2, "over 2 seeds")], "step")
-    band, bars = axes.collections
+    counts = np.full(len(x), 2)
+    found = Curve("reward/a", x, values, low, 1 - low, counts, 2, "over 2 seeds")
+    plot._panel(axes, "reward/a", [found], "step")
+    few, band, bars = axes.collections
+    assert len(few.get_offsets()) == 0, "all points are of both seeds"
     assert max(path.vertices[:, 0].max() for path in band.get_paths() if len(path.vertices) > 5) <= 1
     assert [segment.tolist() for segment in bars.get_segments()] == [[[3.0, 0.3], [3.0, 0.7]]]

@@ -137,7 +137,9 @@ def draw(watched: Watched, every: float) -> None:
 
     console = console_of(on_terminal=True)
     drawn, width = 0.0, 0
-    with Live(console=console, auto_refresh=False, vertical_overflow="ellipsis") as live:
+    live = Live(console=console, auto_refresh=False, vertical_overflow="ellipsis")
+    try:  # not `with`: Ctrl-C may come while it starts, and the terminal's cursor is hidden by then
+        live.start()
         changed = True
         while True:
             now = time.time()
@@ -148,6 +150,8 @@ def draw(watched: Watched, every: float) -> None:
                 return
             time.sleep(every)
             changed = watched.read()
+    finally:
+        live.stop()
 
 
 def print_lines(watched: Watched, every: float) -> None:
