@@ -21,6 +21,14 @@ PARTS = ("overview", "roles", "episodes", "metrics", "configuration")
 KINDS = ("quickstart", "mathchat", "magrpo")
 
 
+def until(page, condition):
+    """Wait for a condition in the page. Playwright's own way evaluates text there, which it forbids."""
+    end = time.monotonic() + 8
+    while not page.evaluate(condition):
+        assert time.monotonic() < end, condition
+        page.wait_for_timeout(50)
+
+
 def expect(locator):
     from playwright.sync_api import expect as expected
 
@@ -300,12 +308,12 @@ def test_a_large_run_is_small_and_quick(large_report, open_page):
 def test_the_episode_follows_the_step_and_the_address_names_what_is_shown(quickstart_report, open_page):
     page = open_page(quickstart_report, "#episodes?step=40")
     entries(page).nth(2).click()
-    page.wait_for_function("document.querySelector('#side-0 .episode-head').innerText.includes('step 40')")
+    until(page, "document.querySelector('#side-0 .episode-head').innerText.includes('step 40')")
     page.keyboard.press("]")
-    page.wait_for_function("document.querySelector('#side-0 .episode-head').innerText.includes('step 45')")
+    until(page, "document.querySelector('#side-0 .episode-head').innerText.includes('step 45')")
     assert "step=45" in page.evaluate("location.hash")
     page.select_option("#step", "")
-    page.wait_for_function("location.hash.includes('step=all')")
+    until(page, "location.hash.includes('step=all')")
     assert "step 45" in opened(page), "the list has it, so it stays"
     again = open_page(quickstart_report, page.evaluate("location.hash"))
     assert opened(again) == opened(page)

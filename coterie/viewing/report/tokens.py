@@ -12,6 +12,7 @@ import codecs
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,11 @@ Bytes = Callable[[int], bytes]
 """Id -> its bytes."""
 
 
-def byte_alphabet() -> dict[str, int]:
+@cache
+def byte_alphabet() -> Mapping[str, int]:
     """The printable characters that byte-level tokenizers write bytes as (GPT-2's)."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in set(printable)]
+    others = sorted({*range(256)} - {*printable})
     return {
         **{chr(byte): byte for byte in printable},
         **{chr(256 + index): byte for index, byte in enumerate(others)},
