@@ -56,6 +56,8 @@ class Terminal:
         self.process = subprocess.Popen(
             [*WATCH, *map(str, arguments)], stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
             env={**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "40", **environment},
+            # What a shell starts in the background ignores Ctrl-C, and so would this process.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )  # fmt: skip
         os.close(slave)
         self.master = master
