@@ -180,7 +180,10 @@ def parse(text: str) -> Expression:
     Raises:
         UserError: it is no condition, or more than one of these may be.
     """
-    return _expression(text, _parsed(text))
+    body = _parsed(text)
+    if isinstance(body, (ast.Tuple, ast.List)):  # `turns > 2,`: the comma makes it several
+        raise UserError(f"'{_short(text)}' is no condition", why="it is a list of several", fix=ALLOWED)
+    return _expression(text, body)
 
 
 def parse_sort(text: str) -> tuple[SortKey, ...]:

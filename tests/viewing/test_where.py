@@ -127,6 +127,7 @@ def test_conditions_by_hand(text, fields, holds):
         ("(turns := 3)", "it assigns a name"),
         ("turns = 3", "write == for equal"),
         ("turns > ", "is no condition"),
+        ("0,", "is no condition"),
         ("", "is empty"),
         ("turns == b'1'", "it has b'1'"),
         ("turns == 1j", "it has 1j"),
