@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
-import venv
 import zipfile
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.packaging.support import ROOT, FreshVenv, built
 
 pytestmark = [pytest.mark.wheels, pytest.mark.timeout(300)]
 
@@ -29,20 +27,6 @@ BROKEN = {
     "broken-name": (GOOD_HOOK + "register('environment', 'json:loads')\n", "already registered by coterie"),
     "broken-raise": (GOOD_HOOK + "raise RuntimeError('boom')\n", "boom"),
 }
-
-
-def build(project: Path, out: Path) -> Path:
-    subprocess.run(
-        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(project)],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    return (
-        next(out.glob(f"{project.name.replace('-', '_')}*.whl"))
-        if project != ROOT
-        else next(out.glob("coterie-*.whl"))
-    )
 
 
 def tiny_wheel(folder: Path, name: str, code: str) -> Path:
@@ -65,31 +49,16 @@ def tiny_wheel(folder: Path, name: str, code: str) -> Path:
 def fresh(tmp_path_factory):
     """A fresh venv with Coterie's wheel (no extras), the plugin's, and five broken ones."""
     folder = tmp_path_factory.mktemp("wheels")
-    wheels = [
-        build(ROOT, folder / "dist"),
-        build(ROOT / "tests" / "packaging" / "coterie-countdown", folder / "dist"),
-    ]
+    projects = (ROOT, ROOT / "tests" / "packaging" / "coterie-countdown")
+    wheels = [built(project, folder / "dist") for project in projects]
     wheels += [tiny_wheel(folder, name, code) for name, (code, _) in BROKEN.items()]
-    venv.create(folder / "venv", with_pip=True)
-    python = folder / "venv" / "bin" / "python"
-    subprocess.run(
-        [python, "-m", "pip", "install", "-q", "-c", ROOT / "constraints.txt", *wheels],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    return folder
+    fresh = FreshVenv(folder)
+    fresh.install(*wheels)
+    return fresh
 
 
-def coterie(fresh: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [fresh / "venv" / "bin" / "coterie", *arguments],
-        cwd=fresh,
-        check=check,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+def coterie(fresh: FreshVenv, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    return fresh.run("coterie", *arguments, check=check)
 
 
 def test_the_plugin_is_listed_and_the_broken_ones_are_named_with_their_errors(fresh):
@@ -102,7 +71,7 @@ def test_the_plugin_is_listed_and_the_broken_ones_are_named_with_their_errors(fr
 
 def test_a_run_uses_its_environment_role_reward_and_estimator(fresh):
     coterie(fresh, "run", "countdown", "--out", "out")
-    rows = [json.loads(line) for line in (fresh / "out" / "metrics.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (fresh.folder / "out" / "metrics.jsonl").read_text().splitlines()]
     assert len(rows) == 60
     assert rows[0]["sign/credited"] > 0 and rows[0]["score/counter/brief"] is not None
     assert rows[-1]["eval/success"] > 0.9 > rows[0]["success_committed"]
@@ -116,4 +85,4 @@ def test_its_recipe_and_its_command_are_listed(fresh):
 def test_without_extras_an_error_names_the_extra_to_install(fresh):
     result = coterie(fresh, "run", "quickstart", "--out", "never", check=False)
     assert result.returncode == 2 and "coterie[torch]" in result.stderr and "Traceback" not in result.stderr
-    assert not (fresh / "never").exists()
+    assert not (fresh.folder / "never").exists()
