@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -41,11 +41,14 @@ class Job:
     settings: tuple[str, ...] = ()
     """As KEY=VALUE."""
     scale: str | None = None
+    overlays: str = ""
+    """Names of overlays, as `--with` takes them."""
 
     def words(self, out: Path) -> list[str]:
         """The words after `coterie` that run the job into the folder `out`."""
         scale = [] if self.scale is None else ["--scale", self.scale]
-        return ["run", self.recipe, *self.settings, *scale, "--out", str(out)]
+        overlays = ["--with", self.overlays] if self.overlays else []
+        return ["run", self.recipe, *self.settings, *scale, *overlays, "--out", str(out)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,17 +163,17 @@ def beside_frozen(algorithm: str) -> Job:
 # ----------------------------------------------------------------------------------- games, on a small model
 
 FORMS = {
-    "shared": ("_split", ("shared",)),
-    "per-role": ("_split_per_role", ("planner", "executor")),
-    "single": ("_single", ("shared",)),
+    "shared": ("_split", "", ("shared",)),
+    "per-role": ("_split", "per_role", ("planner", "executor")),
+    "single": ("_single", "", ("shared",)),
 }
-"""form -> (how the recipe's name ends, the recipe's policies)."""
+"""form -> (how the recipe's name ends, the overlays, the policies)."""
 
 
 def game(name: str, form: str) -> Job:
     """A few steps of a game at the CPU scale; the budget in tokens makes the learning rate decay."""
-    suffix, policies = FORMS[form]
-    return small(f"{name}-{form}", f"{name}{suffix}", policies)
+    suffix, overlays, policies = FORMS[form]
+    return replace(small(f"{name}-{form}", f"{name}{suffix}", policies), overlays=overlays)
 
 
 def small(name: str, recipe: str, policies: tuple[str, ...]) -> Job:

@@ -1,8 +1,4 @@
-"""The folders of two runs, read and compared field by field.
-
-A refactoring may rename keys of rollout rows. Rows of either naming are read: `RENAMED` brings them to the
-new names, and both runs are compared under those.
-"""
+"""The folders of two runs, read and compared field by field."""
 
 from __future__ import annotations
 
@@ -16,20 +12,11 @@ from typing import Any
 
 from coterie.api.rollouts import read_rollouts
 
-RENAMED: Mapping[str, Mapping[str, str]] = {
-    "node": {"notes": "annotations"},
-    "branch": {"notes": "annotations"},
-    "joint": {"pick": "branches", "terminal": "terminated", "cut": "truncated"},
-    "metrics": {},
-}
-"""Place -> {old key: new key}. A place is the kind of a rollout's row, with the new keys that lead to a table
-inside it (`branch.calls`), or `metrics` or `weights`."""
-
 UNCOMPARED = {
     f"{kind}.{key}"
     for kind in ("node", "branch", "joint")
     for key in (
-        "format",  # says under which names a row was written
+        "format",  # says how a row was written
         "reasons",  # prose, which names what the version calls things
         "fault.reason",  # prose, too; the fault's kind is compared
         "state_digest",  # of a state's repr, which holds the names of classes and fields
@@ -69,36 +56,35 @@ ABSENT = "absent"
 
 
 def read_run(folder: Path) -> dict[Part, Rows]:
-    """Rollouts, metrics and weights' digests of a run's folder, under the new names."""
+    """Rollouts, metrics and weights' digests of a run's folder."""
     parts: dict[Part, Rows] = {}
     for path in sorted(folder.glob("rollouts/step-*.jsonl*")):
         # A row without a kind is a header, such as one that gives the format; so is that of a whole step.
         kept_rows = [row for row in read_rollouts(path) if row["kind"] != "step"]
-        for row in kept_rows:
-            if row.get("annotations") == {}:  # a file without annotations, of before they were recorded too
-                del row["annotations"]
-        rows = [renamed(row, row["kind"]) for row in kept_rows]
+        rows = [compared(row, row["kind"]) for row in kept_rows]
         parts[_step(path), 0, f"rollouts/{path.name.removesuffix('.gz')}"] = rows
     for row in _json_lines(folder / "metrics.jsonl"):
         kept = {key: value for key, value in row.items() if not key.startswith(MACHINE)}
-        parts[row["step"], 1, "metrics.jsonl"] = [renamed(kept, "metrics")]
+        parts[row["step"], 1, "metrics.jsonl"] = [compared(kept, "metrics")]
     for path in sorted(folder.glob("checkpoints/step-*")):
-        parts[_step(path), 2, f"checkpoints/{path.name}"] = [renamed(_weights(path), "weights")]
+        parts[_step(path), 2, f"checkpoints/{path.name}"] = [compared(_weights(path), "weights")]
     return parts
 
 
-def renamed(value: Any, where: str) -> Any:
-    """A value under the new names, without what is not compared."""
+def compared(value: Any, where: str) -> Any:
+    """A value without what is not compared.
+
+    Args:
+        where: the kind of a rollout's row, with the keys that lead to a table inside it (`branch.calls`), or
+            `metrics` or `weights`.
+    """
     if isinstance(value, list):
-        return [renamed(item, where) for item in value]
+        return [compared(item, where) for item in value]
     if not isinstance(value, dict):
         return value
-    names = RENAMED.get(where, {})
-    places = {key: f"{where}.{names.get(key, key)}" for key in value}
+    places = {key: f"{where}.{key}" for key in value}
     return {
-        names.get(key, key): renamed(inner, places[key])
-        for key, inner in value.items()
-        if places[key] not in UNCOMPARED
+        key: compared(inner, places[key]) for key, inner in value.items() if places[key] not in UNCOMPARED
     }
 
 

@@ -226,15 +226,6 @@ def register_trackers(register: Register) -> None:
 def register_recipes(register: Register) -> None:
     for path in sorted((Path(__file__).parent / "recipes").glob("*.yaml")):
         register(path.stem, str(path))
-    for game in ("plan_path", "sokoban", "sudoku"):  # names before 0.2
-        split = f"{game}_split --with per_role"
-        old = {"split_per_role": split, "tool_per_role": f"{game}_tool --with per_role"}
-        old |= {level: f"{split},{level}" for level in ("l0", "l1", "l2")} | {
-            "one_gpu": f"{split},l1,one_gpu"
-        }
-        for name, target in old.items():
-            register(f"{game}_{name.removeprefix('l1,')}", target)
-    register("plan_path_per_role", "plan_path --with per_role")
 
 
 @hookimpl

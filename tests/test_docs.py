@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import runpy
 import subprocess
@@ -143,19 +142,6 @@ def test_the_study_of_ones_own_is_one():
     study = module["MINE"]
     assert isinstance(study, Study)
     assert [method.id for method in study.methods(None)] == ["shared", "per_role"]
-
-
-def test_the_new_imports_of_the_changelog_are_there():
-    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    table = text[text.index("| old import | new import |") :].split("\n\n")[0].splitlines()[2:]
-    named = [re.findall(r"`(coterie(?:\.\w+)+)", row.split(" | ")[1]) for row in table]
-    assert sum(map(len, named)) >= 20
-    for path in (path for row in named for path in row):
-        parent, _, name = path.rpartition(".")
-        try:
-            importlib.import_module(path)
-        except ModuleNotFoundError:
-            assert hasattr(importlib.import_module(parent), name), path
 
 
 def test_every_file_that_the_architecture_names_exists():

@@ -162,7 +162,7 @@ def trees_of(rows: Iterable[Row], step: int = 0) -> list[RecordedTree]:
     """The trees of rollout rows, in the order of the rows.
 
     Args:
-        step: of rows without one of kind `step` (before format 3, and of evaluations).
+        step: of rows without one of kind `step` (of evaluations).
     """
     nodes: dict[str, RecordedNode] = {}
     places: dict[str, Row] = {}

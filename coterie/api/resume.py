@@ -90,7 +90,7 @@ class Resumption:
     folder: Path
     before: Resolved
     record: RunRecord | None
-    """As it was made; None where an earlier version of Coterie made the folder."""
+    """As it was made; None where its file is missing or damaged."""
     changes: list[Change] = field(default_factory=list)
 
     def begin(self, step: int) -> None:
@@ -200,8 +200,7 @@ def _changes(before: Resolved, after: Resolved, record: RunRecord | None, allow_
         digests = [_digests(path, entries, new) for entries in (read, reads)]
         if digests[0] and digests[0] == digests[1]:  # at most it was moved
             continue
-        # Versions before `auto` wrote true, which is the same on a CPU.
-        if equal(*values) or (path == "deterministic" and False not in values):
+        if equal(*values):
             continue
         mark = _mark(path, old, new)
         change = Change(path, *values, exact=path.startswith("executor") if mark is None else mark.exact)
@@ -241,8 +240,8 @@ def _file_changes(
     unknown = [path for path, entry in now.files.items() if "sha256" in entry and path in kept - {*known}]
     if unknown:
         log.warning(
-            "%s, of an earlier version of Coterie, doesn't say what it read (%s): whether that has changed "
-            "isn't known; from now on it says so",
+            "%s doesn't say what the run read (%s): whether that has changed isn't known; from now on it "
+            "says so",
             *(folder, ", ".join(unknown)),
         )
     changed = changed_files(record, now) if record is not None else []

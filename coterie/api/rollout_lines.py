@@ -22,7 +22,7 @@ LONGEST = 1 << 29
 
 
 def lines_of(path: Path) -> Iterator[bytes]:
-    """The lines of a file of JSON objects, gzipped or (before format 3) plain.
+    """The lines of a file of JSON objects, gzipped, or plain as `gunzip` leaves it.
 
     What can't be a row (a blank line, a longer one than `LONGEST`) is refused before the rest is read.
 

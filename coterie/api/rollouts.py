@@ -1,8 +1,7 @@
 """Rollout files: everything that was played as flat rows, enough to compute the advantages again.
 
-Files are gzipped JSON lines. Each row says its `format`. Format 3 writes log-probs in the digits of a
-float32; format 2 has the field's words; a file of format 1 is read under the new names. Keys are added to a
-format and never change their meaning, so that an older file only lacks some.
+Files are gzipped JSON lines, with log-probs in the digits of a float32. Each row says its `format`. Keys are
+added to a format and never change their meaning.
 """
 
 from __future__ import annotations
@@ -44,9 +43,6 @@ FORMAT = 3
 """Of rollout rows."""
 LEVEL = 3
 """Of gzip: a higher one takes twice the time and saves a tenth."""
-
-RENAMED = {"pick": "branches", "terminal": "terminated", "cut": "truncated", "notes": "annotations"}
-"""Keys of format 1 -> keys of format 2."""
 
 Decode = Callable[[str, Call], str]
 """(policy, call) -> its text."""
@@ -325,10 +321,10 @@ def write_rollouts(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def read_rollouts(path: Path | str) -> list[dict[str, Any]]:
-    """The rows of a rollout file, under the names of format 3. Numbers are those that were written, exactly.
+    """The rows of a rollout file. Numbers are those that were written, exactly.
 
     Raises:
-        RunFolderError: the file is damaged, it is no regular file, or a later version wrote a row of it.
+        RunFolderError: the file is damaged, it is no regular file, or a row of it has another format.
     """
     path, rows = Path(path), []
     for line in lines_of(path):
@@ -338,7 +334,7 @@ def read_rollouts(path: Path | str) -> list[dict[str, Any]]:
             raise damaged(path, str(error)) from error
         if not isinstance(row, dict) or "kind" not in row:
             raise damaged(path, "a line is no row")
-        rows.append(_renamed(row, path))
+        rows.append(_whole(row, path))
     return rows
 
 
@@ -384,15 +380,15 @@ def _float32(values: Sequence[float | None]) -> list[float | None]:
     return [None if value is None else float(np.float32(value)) for value in values]
 
 
-def _renamed(row: dict[str, Any], path: Path) -> dict[str, Any]:
-    version = row.pop("format", 1)
-    if version > FORMAT:
+def _whole(row: dict[str, Any], path: Path) -> dict[str, Any]:
+    """A row as `write_rollouts` got it."""
+    version = row.pop("format", None)
+    if version != FORMAT:
         raise RunFolderError(
             f"{path} has rows of format {version}",
-            why=f"this version of Coterie reads formats up to {FORMAT}",
-            fix="install the version that wrote them, or a later one",
+            why=f"this version of Coterie reads format {FORMAT}",
+            fix="install the version that wrote them",
         )
     kind = row.pop("kind")
     _lengthened(row, row.pop("float32", ()))
-    renamed = {RENAMED.get(key, key): value for key, value in row.items()} if version == 1 else row
-    return {"kind": kind, "format": FORMAT, **renamed}
+    return {"kind": kind, "format": FORMAT, **row}

@@ -81,7 +81,7 @@ def _text(ranges: Sequence[tuple[int, int]]) -> str:
 def tokens_so_far(rows: Sequence[Mapping[str, Any]]) -> list[float]:
     """Tokens generated in training up to each row.
 
-    A row says the total itself, so that lost rows before it don't matter; those of the first versions don't.
+    A row says the total itself, so that lost rows before it don't matter; one that doesn't counts its own.
     """
     totals: list[float] = []
     for row in rows:

@@ -100,19 +100,15 @@ class RunRecord:
 
 
 def read_record(folder: Path) -> RunRecord | None:
-    """The record of the run in `folder`; None: an earlier version made the run, or the file is damaged."""
+    """The record of the run in `folder`; None: the file is missing or damaged."""
     path = folder / RECORD
     if not path.is_file():
         return None
     try:
-        record = RunRecord(**read_yaml(path))
+        return RunRecord(**read_yaml(path))
     except (ConfigError, TypeError) as error:
         log.warning("%s is damaged and not compared: %s", path, " ".join(str(error).split()))
         return None
-    for setting, entry in record.files.items():
-        if isinstance(entry, str):  # until 0.2 the digest alone
-            record.files[setting] = {"sha256": entry}
-    return record
 
 
 def load_run(folder: Path, overrides: Sequence[str] = ()) -> Run:

@@ -13,7 +13,7 @@ from typing import Any, Union, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from coterie.compose.chat_models import checked
-from coterie.compose.kinds import PROTOCOL, RENAMED_MEMBERS, check_attributes, ignored, members
+from coterie.compose.kinds import PROTOCOL, check_attributes, ignored, members
 from coterie.compose.settings import REFERRED, type_missing
 from coterie.core.config import TABLES, RunConfig, validate
 from coterie.core.errors import ConfigError, PluginError, did_you_mean, type_text
@@ -214,12 +214,8 @@ def _has(made: Any, name: str, origin: Origin) -> bool:
 
 
 def _check_members(made: Any, origin: Origin) -> None:
-    """Refuse a plugin that lacks a member or has a renamed one; warn, once a class, of misspelt ones."""
+    """Refuse a plugin that lacks a member; warn, once a class, of misspelt ones."""
     kind, where = origin.kind, f"{origin.path}.type"
-    for old, new in RENAMED_MEMBERS.get(kind, {}).items():
-        if _has(made, old, origin):
-            what = f"{origin} has `{old}`, which is called `{new}` since 0.2"
-            raise PluginError(what, path=where, fix=f"rename `{old}` to `{new}`")
     required = members(PROTOCOL[kind]).items()
     lacking = [
         part

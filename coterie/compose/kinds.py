@@ -127,9 +127,6 @@ CAPABILITIES: dict[str, tuple[type, ...]] = {
 }
 """Protocols of optional members, by kind. `isinstance(plugin, Diagnoses)` asks whether a plugin has one."""
 
-RENAMED_MEMBERS = {"environment": {"stage": "acting_roles", "immediate_only": "not_summable"}}
-"""By kind: members of before 0.2 and their names now. A plugin that has one would be ignored in part."""
-
 
 def members(*of: type) -> dict[str, bool]:
     """The names of the members of Protocols, and whether a method has that name."""
@@ -145,12 +142,11 @@ def ignored(plugin: Any, kind: str) -> list[str]:
 
     A longer or shorter word (`records`, `field`) is no misspelling unless both are methods, or neither is.
     """
-    capabilities, renamed = CAPABILITIES.get(kind, ()), RENAMED_MEMBERS.get(kind, {})
+    capabilities = CAPABILITIES.get(kind, ())
     of_kind = members(PROTOCOL[kind], *capabilities)
-    known = of_kind | dict.fromkeys(renamed, False)
     present = {name for name in dir(plugin) if name[0] != "_"} - set(dir(Plugin)) - {"config", "build"}
     of_author, bases = _inherited(plugin, kind)
-    known = bases | known
+    known = bases | of_kind
     texts = []
     for name in sorted(present - known.keys()):
         left = known.keys() - (of_author if name in of_author else present)
@@ -160,7 +156,7 @@ def ignored(plugin: Any, kind: str) -> list[str]:
         for member in swapped[:1] or difflib.get_close_matches(name, left, n=1, cutoff=0.8):
             alike = callable(inspect.getattr_static(plugin, name)) == known[member]
             if alike or not (name.startswith(member) or member.startswith(name)):
-                texts.append(f"`{name}`, which nothing reads: did you mean `{renamed.get(member, member)}`?")
+                texts.append(f"`{name}`, which nothing reads: did you mean `{member}`?")
     methods = present & {name for name, method in of_kind.items() if method}
     texts += [
         f"`{name}`, which is {value!r:.40} and no method" for name, value in _no_methods(plugin, methods)
@@ -213,8 +209,7 @@ def check_attributes(plugin: Any, kind: str) -> None:
             details: Any = error.errors()[0]
             known = re.findall(r"'(\w+)'", details.get("ctx", {}).get("expected", ""))
             fix = did_you_mean(str(details["input"]), known) if known else details["msg"]
-            wrong = "`level` is called `potential` since 0.2" if details["input"] == "level" else fix
-            raise PluginError(f"{origin}: `{name}` is {value!r:.200}", path=origin.path, fix=wrong) from None
+            raise PluginError(f"{origin}: `{name}` is {value!r:.200}", path=origin.path, fix=fix) from None
     if "components" in members(PROTOCOL[kind]) and (unknown := set(plugin.weights) - set(plugin.components)):
         what = f"{origin}: `weights` names {sorted(unknown)}, and `components` does not"
         raise PluginError(what, path=origin.path, fix=did_you_mean(min(unknown), plugin.components))
@@ -228,9 +223,6 @@ def check_attributes(plugin: Any, kind: str) -> None:
     check_coroutines(plugin, kind)
     if kind == "reward":
         check_source_attributes(plugin)
-    if kind == "executor" and "jobs" in inspect.signature(plugin.play).parameters:
-        what = f"{origin}: `play` takes a list of jobs, as before 0.2; it is called once for each job"
-        raise PluginError(what, path=origin.path, fix="async def play(self, job: RolloutJob) -> Rollout")
 
 
 def check_source_attributes(plugin: Any) -> None:

@@ -31,12 +31,9 @@ class UserError(CoterieError):
         why: the cause, where `what` does not name it.
         fix: what the user can do.
         path: dotted path of the setting, e.g. `team.roles.planner.policy`.
-        mend: the name of `fix` before 0.2; refused.
     """
 
-    def __init__(self, what: str, *, why: str = "", fix: str = "", path: str = "", mend: None = None) -> None:
-        if mend is not None:
-            raise TypeError(f"{type(self).__name__}: the argument `mend` is now called `fix`")
+    def __init__(self, what: str, *, why: str = "", fix: str = "", path: str = "") -> None:
         self.what, self.why, self.fix, self.path = what, why, fix, path
         super().__init__(what)
 
@@ -67,11 +64,9 @@ class MissingExtra(UserError):
 class DataError(UserError):
     """A record of the user's data is wrong; the message names the file, line and field."""
 
-    def __init__(
-        self, file: str, line: int, field: str, what: str, *, fix: str = "", mend: None = None
-    ) -> None:
+    def __init__(self, file: str, line: int, field: str, what: str, *, fix: str = "") -> None:
         self.file, self.line, self.field = file, line, field
-        super().__init__(f"{file}, line {line}, field '{field}': {what}", fix=fix, mend=mend)
+        super().__init__(f"{file}, line {line}, field '{field}': {what}", fix=fix)
 
 
 class RunFolderError(UserError):

@@ -9,7 +9,6 @@ from weakref import WeakKeyDictionary
 
 from coterie.core.errors import PluginError
 from coterie.discovery.manager import Plugins, Report
-from coterie.discovery.registry import renamed
 
 _LOADED: WeakKeyDictionary[Plugins, dict[Path, tuple[bytes, Report]]] = WeakKeyDictionary()
 """By manager and file: the content that was loaded, and what became of it."""
@@ -47,7 +46,7 @@ def load_plugin_file(manager: Plugins, path: Path) -> None:
         fix = "call it under `if __name__ == '__main__':` alone"
         raise PluginError(f"{path} calls sys.exit({error.code!r}) when it is imported", fix=fix) from error
     except BaseException as error:  # a stranger's module may raise anything
-        why, fix = f"{type(error).__name__}: {error}{renamed(error)}", ""
+        why, fix = f"{type(error).__name__}: {error}", ""
         if isinstance(error, ModuleNotFoundError):
             fix = f"install it; what lies beside the file is found with PYTHONPATH={path.resolve().parent}"
         raise PluginError(f"{path} fails when it is imported", why=why, fix=fix) from error

@@ -22,7 +22,7 @@ import pluggy
 from coterie.core.errors import PluginError, UserError, did_you_mean
 from coterie.core.plugins.kinds import KINDS
 from coterie.discovery import hookspecs
-from coterie.discovery.registry import Registry, renamed
+from coterie.discovery.registry import Registry
 
 GROUP = "coterie"
 log = logging.getLogger("coterie")
@@ -30,7 +30,6 @@ log = logging.getLogger("coterie")
 _IRREGULAR = {"loss": "losses", "sandbox": "sandboxes", "study": "studies"}
 KIND_OF: dict[str, str] = {f"register_{_IRREGULAR.get(kind, kind + 's')}": kind for kind in KINDS}
 """Registration hook -> kind."""
-RENAMED_HOOKS = {"register_chats": "register_chat_formats", "register_datas": "register_data_sources"}
 
 
 @dataclass(slots=True)
@@ -85,7 +84,7 @@ class Plugins(pluggy.PluginManager):
                 raise
             except BaseException as error:  # a stranger's module may raise anything, even SystemExit
                 self.reports.append(report)
-                self.fail(report, f"import failed: {type(error).__name__}: {error}{renamed(error)}", error)
+                self.fail(report, f"import failed: {type(error).__name__}: {error}", error)
             else:
                 self.add(module, report)
         for name in sorted((only or frozenset()) - known):
@@ -178,8 +177,6 @@ def _order(entry: importlib.metadata.EntryPoint) -> tuple[bool, str, str]:
 def _problem(hook: str, options: pluggy.HookimplOpts, function: Any) -> str:
     """What is wrong with an implementation of a hook; empty: nothing."""
     specification: Any = getattr(hookspecs, hook, None)
-    if hook in RENAMED_HOOKS:
-        return f"unknown hook '{hook}': it is called '{RENAMED_HOOKS[hook]}' since 0.2"
     if not hasattr(specification, "coterie_spec"):
         hooks = [known for known, value in vars(hookspecs).items() if hasattr(value, "coterie_spec")]
         return f"unknown hook '{hook}': {did_you_mean(hook, hooks)}"

@@ -175,12 +175,6 @@ class Registry:
         return self.find(kind, name, path=path).attribute("Policy", path)
 
 
-def renamed(error: BaseException) -> str:
-    """A hint where an import failed since a name of Coterie's own is gone; else empty."""
-    ours = isinstance(error, ImportError) and (error.name or "").split(".")[0] == "coterie"
-    return " (CHANGELOG.md lists old and new names)" if ours else ""
-
-
 def import_object(target: str, what: str, path: str = "") -> Any:
     """Import `package.module:Object`; `what` and `path` name it in errors.
 
@@ -201,7 +195,7 @@ def import_object(target: str, what: str, path: str = "") -> Any:
         if root in EXTRA_OF:
             raise MissingExtra(root, EXTRA_OF[root], needed_by=what) from error
         fix = f"install its package, or put the module's folder on PYTHONPATH; {IN_A_FILE}"
-        raise PluginError(failed, path=path, why=f"{error}{renamed(error)}", fix=fix) from error
+        raise PluginError(failed, path=path, why=str(error), fix=fix) from error
     except AttributeError as error:
         raise PluginError(failed, path=path, why=str(error)) from error
     except MissingExtra:
@@ -210,6 +204,6 @@ def import_object(target: str, what: str, path: str = "") -> Any:
         raise PluginError(
             f"{what} fails when '{module_name}' is imported",
             path=path,
-            why=f"{type(error).__name__}: {error}{renamed(error)}",
+            why=f"{type(error).__name__}: {error}",
         ) from error
     return target_object

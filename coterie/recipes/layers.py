@@ -34,7 +34,7 @@ from coterie.core.plugins import Table
 from coterie.discovery import Entry, plugins
 from coterie.recipes.located import located, plain, written
 from coterie.recipes.merging import EVERY_SCALE, Layers
-from coterie.recipes.overlays import current, names
+from coterie.recipes.overlays import names
 from coterie.recipes.yaml_errors import file_error, is_misread, override_error
 
 log = logging.getLogger("coterie")
@@ -74,15 +74,13 @@ def gather(source: str | Path | Mapping[str, Any] | RunConfig, overlays: Sequenc
     merged = Layers()
     merged.add(DEFAULT_TYPES, "default")
     if isinstance(source, Mapping):
-        old: list[str] = []
         name = str(source.get("name", "run"))
         origin = source.origin if isinstance(source, TableFrom) else "python"
         _extend(merged, copy.deepcopy(dict(source)), origin, None, ())
     else:
-        recipe, old = current(source)
-        path, origin, name = locate(recipe)
+        path, origin, name = locate(source)
         _extend(merged, read_yaml(path), origin, path, ())
-    chosen = names([*old, *names(overlays)])
+    chosen = names(overlays)
     stems = [locate(overlay, "overlay")[2] for overlay in chosen]
     merged.name = "_".join((str(merged.table.pop("name", name)), *stems))
     merged.overlay([read_overlay(overlay) for overlay in chosen])
@@ -159,7 +157,6 @@ def locate(source: str | Path, kind: str = "recipe") -> tuple[Path, str, str]:
         ConfigError: there is no such recipe, overlay or file.
         PluginError: the file of a registered one is missing.
     """
-    source, _ = current(source) if kind == "recipe" else (source, ())
     text = str(source)
     is_run = kind == "recipe" and (Path(text) / "config.yaml").is_file()
     registered = is_run and text in plugins().registry.names(kind)
@@ -219,12 +216,12 @@ def resource_path(target: Any) -> Path:
 def _extend(merged: Layers, table: Table, origin: str, path: Path | None, seen: tuple[str, ...]) -> None:
     base, overlays = table.pop("extends", None), names(table.pop("with", None) or ())
     if base is not None:
-        base, old = current(_beside(path, str(base)))
+        base = _beside(path, str(base))
         file, base_origin, _ = locate(base)
         if str(file) in seen:
             raise ConfigError(f"{origin} extends itself through {base}", path="extends")
         _extend(merged, read_yaml(file), base_origin, file, (*seen, str(file)))
-        merged.overlay([read_overlay(_beside(path, name)) for name in names([*old, *overlays])])
+        merged.overlay([read_overlay(_beside(path, name)) for name in overlays])
         merged.table.pop("summary", None)
     elif overlays:
         raise ConfigError("`with` needs `extends`", path="with", fix="extends: the recipe under the overlays")

@@ -16,7 +16,7 @@ from coterie.core.plugins import FILES, Table
 from coterie.discovery import plugins
 from coterie.recipes.layers import file_of, gather, locate, read_overlay, read_yaml, resolve
 from coterie.recipes.merging import Layers
-from coterie.recipes.overlays import WITH, policy_of
+from coterie.recipes.overlays import policy_of
 
 log = logging.getLogger("coterie")
 
@@ -52,13 +52,14 @@ class OverlayInfo:
 
 
 def recipes(*, details: bool = False) -> list[RecipeInfo]:
-    """Every registered recipe, old names left out.
+    """Every registered recipe.
 
     Args:
         details: also resolve each recipe, alone and with each overlay.
     """
-    entries = [entry for entry in plugins().registry.entries("recipe") if WITH not in str(entry.target)]
-    return [_recipe(entry.name, entry.distribution, details) for entry in entries]
+    return [
+        _recipe(entry.name, entry.distribution, details) for entry in plugins().registry.entries("recipe")
+    ]
 
 
 def list_overlays() -> list[OverlayInfo]:
@@ -83,7 +84,7 @@ def broken_files(provides: Mapping[str, Sequence[str]], distribution: str) -> li
     for kind in FILES:
         for entry in plugins().registry.qualified(kind):
             registered = entry.distribution == distribution and entry.name in provides.get(kind, ())
-            if registered and WITH not in str(entry.target):
+            if registered:
                 try:
                     file_of(entry)
                 except PluginError as error:

@@ -12,7 +12,6 @@ given together must agree: where two set one key differently, they are refused.
 from __future__ import annotations
 
 import copy
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
@@ -20,11 +19,6 @@ from typing import Any
 from coterie.core.config import MAPS
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import Table
-from coterie.discovery import plugins
-
-log = logging.getLogger("coterie")
-WITH = " --with "
-"""Between the recipe and the overlays in the target of an old name: `sudoku_split --with per_role,l1`."""
 
 
 def is_entry(path: tuple[str, ...]) -> bool:
@@ -61,18 +55,6 @@ def names(overlays: str | Sequence[str]) -> list[str]:
     if not isinstance(items, Sequence) or not all(isinstance(item, str) for item in items):
         raise ConfigError(f"{items!r} names no overlays", path="with", fix="e.g. with: [per_role, l1]")
     return list(dict.fromkeys(name.strip() for item in items for name in item.split(",")))
-
-
-def current(source: Any) -> tuple[Any, list[str]]:
-    """The recipe and the overlays that an old name stands for, with a warning; any other source as it is."""
-    if isinstance(source, str) and source in plugins().registry.names("recipe"):
-        entry = plugins().registry.find("recipe", source)
-        recipe, old, overlays = str(entry.target).partition(WITH)
-        if old:
-            until = "; the old name works until version 0.3" if entry.distribution == "coterie" else ""
-            log.warning("recipe '%s' is now `%s`%s", source, entry.target, until)
-            return recipe, names(overlays)
-    return source, []
 
 
 def roles_of(table: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -103,7 +103,7 @@ def _per_task(cell: Cell, outcome: Outcome, of: Value) -> Mapping[str, Sequence[
     if result is None or (of == "return" and cell.changed):
         return None
     name = "returns" if of == "return" else "changed_per_task" if cell.changed else "per_task"
-    per_task: Mapping[str, Sequence[float]] | None = result.get(name)  # results of 0.1 have no returns
+    per_task: Mapping[str, Sequence[float]] | None = result.get(name)
     return per_task
 
 

@@ -78,12 +78,11 @@ def test_a_restated_default_is_no_change(tmp_path, restated, caplog):
     assert restated.partition("=")[0] not in caplog.text
 
 
-def test_the_folder_of_a_version_without_auto_resumes_from_its_recipe(tmp_path, caplog):
-    folder = started(tmp_path / "run", "deterministic=true")  # what its config.yaml and its record have
-    assert coterie.train(MATRIX, overrides=["schedule.steps=3"], resume=folder).step == 3
-    assert "deterministic" not in caplog.text
+@pytest.mark.parametrize("deterministic", ["true", "false"])
+def test_whether_results_must_repeat_cannot_change(tmp_path, deterministic):
+    folder = started(tmp_path / "run")
     with pytest.raises(RunFolderError, match="can't change") as error:
-        coterie.train(resume=folder, overrides=["deterministic=false"])
+        coterie.train(resume=folder, overrides=[f"deterministic={deterministic}"])
     assert error.value.path == "deterministic"
 
 

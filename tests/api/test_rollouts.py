@@ -186,13 +186,13 @@ def test_a_rollout_file_is_whole_or_absent(tmp_path):
     assert os.listdir(tmp_path / "rollouts") == []
 
 
-def test_a_file_of_before_it_was_compressed_is_read_exactly(tmp_path):
+def test_a_file_that_somebody_decompressed_is_read_exactly(tmp_path):
     path = tmp_path / "step-000001.jsonl"
     values = [-0.1, -1 / 3, float(np.float32(-0.1))]
-    row = {"kind": "branch", "format": 2, "completion": "a\u2028b", "annotations": {"values": values},
+    row = {"kind": "branch", "format": FORMAT, "completion": "a\u2028b", "annotations": {"values": values},
            "calls": [{"token_ids": [1, 2, 3], "logprobs": values, "finish": "stop"}]}  # fmt: skip
     path.write_text(json.dumps(row, ensure_ascii=False) + "\n", encoding="utf-8")
-    assert read_rollouts(path) == read_rollouts(str(path)) == [{**row, "format": FORMAT}]
+    assert read_rollouts(path) == read_rollouts(str(path)) == [row]
 
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
@@ -236,21 +236,10 @@ def test_a_damaged_file_is_named(tmp_path, harm):
     assert str(path) in str(caught.value) and caught.value.fix
 
 
-def test_rows_of_format_1_are_read_under_the_new_names(tmp_path):
+@pytest.mark.parametrize(("row", "named"), [({"format": 4}, "format 4"), ({}, "format None")])
+def test_rows_of_another_format_are_refused(tmp_path, row, named):
     path = tmp_path / "step-000001.jsonl"
-    joint = {"kind": "joint", "pick": {"a": 1}, "terminal": True, "cut": False, "reward": {"a": 0.5}}
-    branch = {"kind": "branch", "notes": {"ref_logprobs": [-0.5]}, "completion": "x"}
-    write_rollouts(path, [joint, branch])
-    assert read_rollouts(path) == [
-        {"kind": "joint", "format": 3, "branches": {"a": 1}, "terminated": True, "truncated": False,
-         "reward": {"a": 0.5}},
-        {"kind": "branch", "format": 3, "annotations": {"ref_logprobs": [-0.5]}, "completion": "x"},
-    ]  # fmt: skip
-
-
-def test_rows_of_a_later_format_are_refused(tmp_path):
-    path = tmp_path / "step-000001.jsonl"
-    write_rollouts(path, [{"kind": "joint", "format": 4}])
-    with pytest.raises(RunFolderError, match="format 4") as caught:
+    write_rollouts(path, [{"kind": "joint", **row}])
+    with pytest.raises(RunFolderError, match=named) as caught:
         read_rollouts(path)
     assert caught.value.fix

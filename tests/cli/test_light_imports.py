@@ -18,7 +18,7 @@ HEAVY = ("torch", "transformers", "peft", "safetensors")
 
 COMMANDS = [
     ["config", "plan_path"],
-    ["config", "plan_path_l1", "trainer.epochs=2", "--json"],
+    ["config", "plan_path_split", "--with", "per_role,l1", "trainer.epochs=2", "--json"],
     ["recipes"],
     ["schema"],
     ["schema", "plan_path"],

@@ -78,7 +78,7 @@ def test_misspelt_members_are_warned_of_once_a_class(caplog):
     name = f"environment '{HERE}:Twice' of tests has"
     assert messages == [
         f"{name} `diagnoze`, which nothing reads: did you mean `diagnose`?",
-        f"{name} `immediate_onyl`, which nothing reads: did you mean `not_summable`?",
+        f"{name} `not_sumable`, which nothing reads: did you mean `not_summable`?",
         f"{name} `vocabulry`, which nothing reads: did you mean `vocabulary`?",
     ]
     assert {record.name for record in caplog.records} == {"coterie"}

@@ -58,7 +58,7 @@ def test_a_plugin_has_a_capability_by_its_members_alone():
 
 
 class Misspelt(NumberGame):
-    immediate_onyl = ("sum",)
+    not_sumable = ("sum",)
 
     def diagnoze(self, state, role):
         return "as ever"
@@ -71,7 +71,7 @@ def test_misspelt_members_are_found_with_the_name_that_was_meant():
     texts = ignored(Misspelt(), "environment")
     assert texts == [
         "`diagnoze`, which nothing reads: did you mean `diagnose`?",
-        "`immediate_onyl`, which nothing reads: did you mean `not_summable`?",
+        "`not_sumable`, which nothing reads: did you mean `not_summable`?",
         "`vocabulry`, which nothing reads: did you mean `vocabulary`?",
     ]
     assert ignored(Misspelt, "environment") == texts, "of a class as of an object"

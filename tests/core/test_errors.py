@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from coterie.core.errors import ConfigError, DataError, MissingExtra, UserError, did_you_mean
 
 
@@ -22,21 +20,6 @@ def test_a_data_error_names_file_line_and_field():
 def test_a_missing_extra_names_what_to_install():
     error = MissingExtra("pyarrow", "data", needed_by="data source 'parquet'")
     assert "needed by data source 'parquet'" in str(error) and error.fix == "pip install 'coterie[data]'"
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda **named: UserError("x", **named),
-        lambda **named: ConfigError("x", **named),
-        lambda **named: DataError("f", 1, "field", "x", **named),
-    ],
-)
-def test_the_retired_argument_mend_is_refused_with_its_new_name(make):
-    with pytest.raises(TypeError, match="`mend` is now called `fix`"):
-        make(mend="remove it")
-    with pytest.raises(TypeError, match="unexpected keyword"):
-        make(fixx="remove it")
 
 
 def test_a_misspelt_word_has_a_nearest_one_or_all():

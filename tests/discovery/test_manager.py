@@ -96,16 +96,6 @@ def wrong_signature(registry):
     pass
 
 
-@hookimpl
-def register_datas(register):  # its name before 0.2
-    pass
-
-
-@hookimpl
-def register_chats(register):  # its name before 0.2
-    pass
-
-
 @hookimpl(specname="register_rewards")
 def any_arguments(*args):
     pass
@@ -132,14 +122,6 @@ def raises(register):
             "did you mean 'register_rewards'",
         ),
         (FakeEntry("bad", "bad-dist", lambda: module(f=wrong_signature)), "registry"),
-        (
-            FakeEntry("bad", "bad-dist", lambda: module(register_datas=register_datas)),
-            "it is called 'register_data_sources'",
-        ),
-        (
-            FakeEntry("bad", "bad-dist", lambda: module(register_chats=register_chats)),
-            "it is called 'register_chat_formats'",
-        ),
         (FakeEntry("bad", "bad-dist", lambda: module(f=any_arguments)), "takes *args or **kwargs"),
         (FakeEntry("bad", "bad-dist", lambda: module(f=taken)), "already registered by good-dist"),
         (FakeEntry("bad", "bad-dist", lambda: module(f=raises)), "boom"),
@@ -366,16 +348,9 @@ def test_two_distributions_may_name_one_module(entries):
     assert manager.registry.load("reward", "b-dist:mine") is manager.registry.load("reward", "a-dist:mine")
 
 
-def test_an_import_of_an_old_path_points_at_the_changelog(entries):
-    def old_path():
-        importlib.import_module("coterie.core." + "scoring")
-
-    entries.append(FakeEntry("old", "a-dist", old_path))
-    _, reports = loaded()
-    assert "CHANGELOG.md" in " ".join(reports["old"].errors)
-
-
-@pytest.mark.parametrize(("kind", "fix"), [("chat", "'chat_format'"), ("rewrd", "did you mean 'reward'")])
+@pytest.mark.parametrize(
+    ("kind", "fix"), [("chat_fromat", "'chat_format'"), ("rewrd", "did you mean 'reward'")]
+)
 def test_a_field_of_an_unknown_kind_is_refused_where_it_is_written(kind, fix):
     with pytest.raises(PluginError, match=fix):
         Composed(kind)

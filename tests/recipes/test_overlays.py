@@ -375,16 +375,15 @@ def test_the_overlay_of_one_game_is_refused_and_not_listed_for_others():
 
 
 class OtherPlugin:
-    """A distribution with a recipe over an old name, an old name of its own, and an overlay."""
+    """A distribution with a recipe over one of ours, a recipe of its own, and an overlay."""
 
     def __init__(self, folder):
         self.folder = folder
 
     @hookimpl
     def register_recipes(self, register):
-        register("other_old_base", str(self.folder / "old_base.yaml"))
+        register("other_longer", str(self.folder / "longer_base.yaml"))
         register("other_team", str(self.folder / "team.yaml"))
-        register("other_before", "other_team --with other_own")
 
     @hookimpl
     def register_overlays(self, register):
@@ -395,7 +394,8 @@ class OtherPlugin:
 
 @pytest.fixture
 def other_plugin(files):
-    (files / "old_base.yaml").write_text("extends: sudoku_l1\nschedule: {steps: 4}\n")
+    text = "extends: sudoku_split\nwith: [per_role, l1]\nschedule: {steps: 4}\n"
+    (files / "longer_base.yaml").write_text(text)
     (files / "planner.yaml").write_text("summary: S.\nteam: {roles: {planner: {show_thoughts: true}}}\n")
     manager, report = plugins(), Report("other", "other", "1")
     entries, qualified = (
@@ -410,25 +410,16 @@ def other_plugin(files):
     manager.registry._entries, manager.registry._qualified = entries, qualified
 
 
-def test_recipes_and_overlays_of_plugins_compose_with_ours(other_plugin, caplog):
-    with caplog.at_level(logging.WARNING, "coterie"):
-        resolved = load("other_old_base", overlays=["one_gpu"], scale="small")
-    assert "sudoku_split --with per_role,l1" in caplog.text
+def test_recipes_and_overlays_of_plugins_compose_with_ours(other_plugin):
+    resolved = load("other_longer", overlays=["one_gpu"], scale="small")
     assert list(resolved.config.policies) == ["planner", "executor"] and resolved.config.schedule.steps == 4
     assert resolved.origins["policies.planner.model"] == "scale small"
-    assert load("other_before").digest() == load("other_team", overlays=["other_own"]).digest()
     assert load("other_team", overlays=["other_own", "other:l0"]).name == "other_team_other_own_l0"
     assert "l0' of other is already registered by coterie" in other_plugin.errors[0]
     listed = {info.name: info for info in recipes(details=True)}
-    assert "other_before" not in listed
     assert listed["other_team"].overlays == ["other_own", "per_role", "ray"], "trainer none trains nothing"
     assert "other_planner" in listed["sudoku_split"].overlays
     assert "other_planner" not in listed["sudoku_tool"].overlays, "the team has no planner"
-
-
-def test_a_misspelt_old_name_is_told(other_plugin):
-    with pytest.raises(ConfigError, match="did you mean 'sudoku_split_per_role'"):
-        load("sudoku_split_per_rol")
 
 
 def test_a_plugins_missing_files_leave_the_other_recipes_listed(other_plugin, caplog):

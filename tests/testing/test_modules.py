@@ -61,10 +61,6 @@ class Loose(Plugin):
     parse = EchoRole.parse
 
 
-class OldStage(NumberGame):
-    stage = NumberGame.acting_roles
-
-
 class NoSettings(EchoRole):
     Config: Any = dict
 
@@ -135,7 +131,6 @@ def test_sound_plugins_pass(tmp_path):
             recipe=[
                 ("mine", str(recipe)),
                 ("shipped", "coterie.recipes:quickstart.yaml"),
-                ("old", "mine --with large"),
             ],
             overlay=[("large", str(overlay)), ("ours", "coterie.recipes:overlays/l0.yaml")],
             command=[("nothing", command)],
@@ -216,7 +211,6 @@ def test_a_hook_without_its_mark_is_caught():
 
 @pytest.mark.parametrize(("plugin", "message"), [
     (SimpleNamespace(register_role=register_role), "did you mean 'register_roles'"),
-    (module(environment=[("old", OldStage)]), "`acting_roles`"),
     (module(environment=[("misspelt", Misspelt)]), "`diagnoze`, which nothing reads: did you mean"),
     (SimpleNamespace(hook=asks_for_more), "an argument 'environment'"),
     (SimpleNamespace(hook=fails), "boom"),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import httpx
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from coterie.backends.sandboxes import fusion_wire as wire, judging
 from coterie.backends.sandboxes.fusion_http import Connection
@@ -97,14 +97,6 @@ class SandboxFusion(Plugin):
             if port is not None and not 0 < port < 1 << 16:
                 raise ValueError("an URL whose port is between 1 and 65535")
             return url.rstrip("/").removesuffix("/run_code")
-
-        @model_validator(mode="before")
-        @classmethod
-        def _without_retries(cls, table: Any) -> Any:
-            if isinstance(table, dict) and "retries" in table:
-                log.warning("sandbox_fusion: `retries` has no effect any more; `retry_seconds` has")
-                return {key: value for key, value in table.items() if key != "retries"}
-            return table
 
     config: Config
     _probed: Probed | None = None

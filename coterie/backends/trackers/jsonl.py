@@ -1,4 +1,4 @@
-"""Tracker `jsonl`: accepted in configurations of earlier versions, in which it wrote `metrics.jsonl`."""
+"""Tracker `jsonl`, the default: it names the file `metrics.jsonl`, which a run writes itself."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ def load(folder: Path, initial_weights: Sequence[InitialWeights], policies: Mapp
 
 def _load_initial(folder: Path, initial: InitialWeights, saved: dict[str, Any]) -> None:
     initial.warmed = saved["warmed"]
-    if saved.get("vocabulary") not in (None, _vocabulary(initial)):
+    if saved["vocabulary"] != _vocabulary(initial):
         raise RunFolderError(
             f"{folder} was trained on other words than the environment and the roles write now",
             path=f"policies.{initial.name}.model",

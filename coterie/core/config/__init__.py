@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
-
 from coterie.core.config.resolved import (
     Resolved as Resolved,
     Table as Table,
@@ -24,12 +21,3 @@ from coterie.core.config.schema import (
     TeamConfig as TeamConfig,
 )
 from coterie.core.config.validation import validate as validate
-
-_MOVED = ("load", "locate", "parse_override", "read_yaml", "recipes", "resource_path")
-
-
-def __getattr__(name: str) -> Any:
-    """Functions that are in `coterie.recipes` now; their old names here resolve until version 0.3."""
-    if name in _MOVED:
-        return getattr(import_module("coterie.recipes"), name)
-    raise AttributeError(f"module 'coterie.core.config' has no attribute {name!r}")

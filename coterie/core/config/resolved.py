@@ -27,8 +27,8 @@ NEUTRAL: Table = {
     "schedule.play": "auto",
     "team.overflow": "floor",  # a run that it changes was stopped by an error
 }
-"""By pattern of a dotted path: the value that means what versions without the key did. The digest leaves it
-out, so that their run folders and study jobs stay valid."""
+"""By pattern of a dotted path: the value that means the same as a table without the key. The digest leaves it
+out, so that a new key changes no digest, and run folders and study jobs stay valid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +61,10 @@ def table_digest(table: Mapping[str, Any]) -> str:
         if key not in ("summary", "name", "cluster") and (key not in NEUTRAL or value != NEUTRAL[key])
     }
     if kept.get("deterministic") == "auto":
-        kept["deterministic"] = True  # the default of versions without `auto`
+        kept["deterministic"] = True  # which is the same on a CPU
     if "schedule" in kept:  # where it was 0
         kept["schedule"] = {name: 0 if value == "auto" else value for name, value in kept["schedule"].items()}
-    modes = {"none": "plain", "plain": "plain, which revises"}  # `none` was called `plain` before 0.2
+    modes = {"none": "plain", "plain": "plain, which revises"}  # the words that are hashed
     transition = kept.get("transition", {})
     kept["transition"] = {**transition, "type": modes.get(transition.get("type"), transition.get("type"))}
     return hashlib.sha256(json.dumps(kept, sort_keys=True, default=str).encode()).hexdigest()

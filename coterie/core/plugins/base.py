@@ -48,9 +48,7 @@ class Composed:
 
     def __init__(self, kind: str) -> None:
         if kind not in KINDS:
-            now = {"chat": "chat_format", "data": "data_source"}.get(kind)
-            fix = f"it is called '{now}' since 0.2" if now else did_you_mean(kind, KINDS)
-            raise PluginError(f"Composed: unknown kind '{kind}'", fix=fix)
+            raise PluginError(f"Composed: unknown kind '{kind}'", fix=did_you_mean(kind, KINDS))
         self.kind = kind
 
     def __get_pydantic_core_schema__(

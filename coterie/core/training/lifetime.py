@@ -18,7 +18,7 @@ from coterie.core.storage.checkpoint import Checkpoint, CheckpointWriter
 from coterie.core.storage.run_folder import RunFolder
 from coterie.core.training.components import Components
 from coterie.core.training.metrics_writer import MetricsWriter
-from coterie.core.training.schedule import End, Unsaved, end_of, tokens_until
+from coterie.core.training.schedule import End, Unsaved, end_of
 from coterie.core.training.state import RunState
 from coterie.core.training.tasks import TaskOrder
 from coterie.spans import span
@@ -125,8 +125,7 @@ class Lifetime(Components):
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Stand where a checkpoint stood; the weights follow in `open`."""
-        tokens = tokens_until(checkpoint, self.folder)
-        self.state.restore(checkpoint.step, {**checkpoint.meta, "tokens": tokens})
+        self.state.restore(checkpoint.step, checkpoint.meta)
         best, store = self.state.best_step, self.store
         if store is not None and best in store.steps() and store.marks().get("best") != best:
             store.mark("best", best)  # a kill between a checkpoint and its mark must not lose the mark

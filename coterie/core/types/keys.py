@@ -10,7 +10,7 @@ TEAM = "team"
 """The role name of scores that all roles share."""
 
 LONG = 500
-"""Stages from which on a path is a `_LongPath`. No earlier version played as many."""
+"""Stages from which on a path is a `_LongPath`."""
 
 
 class _LongPath(tuple[int, ...]):

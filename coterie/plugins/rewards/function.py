@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal, SupportsFloat
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from coterie.core.errors import PluginError, SystemFault, did_you_mean
 from coterie.core.plugins import Plugin, PluginConfig
@@ -16,8 +15,6 @@ from coterie.core.protocols import ActionView, SiblingsView, View
 from coterie.core.protocols.reward import CONCURRENCY, ScoreTable
 from coterie.core.types import TEAM, ComponentKind, Score
 from coterie.plugins.functions import FunctionReference, call, load_function
-
-log = logging.getLogger("coterie")
 
 
 class FunctionReward(Plugin):
@@ -53,15 +50,6 @@ class FunctionReward(Plugin):
             allow_inf_nan=False,
             description="The score of every component where the function raises PolicyFault.",
         )
-
-        @field_validator("components", mode="before")
-        @classmethod
-        def _renamed(cls, components: Any) -> Any:
-            """Configurations of before 0.2, of run folders too, call the kind `potential` `level`."""
-            if not isinstance(components, Mapping) or "level" not in components.values():
-                return components
-            log.warning("rewards: the component kind `level` is called `potential` since 0.2")
-            return {name: "potential" if kind == "level" else kind for name, kind in components.items()}
 
     config: Config
 

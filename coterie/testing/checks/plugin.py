@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from coterie.compose.kinds import PROTOCOL, RENAMED_MEMBERS
+from coterie.compose.kinds import PROTOCOL
 from coterie.core.config import PolicyConfig
 from coterie.core.errors import MissingExtra, UserError, type_text
 from coterie.core.plugins import DECLARING, FILES, PluginConfig
@@ -41,9 +41,8 @@ def check_plugin(module: Any, *, extras: bool = False) -> None:
       in their order, `async def` exactly where the kind's are. The same holds for the optional members that
       it has.
       A recipe is a YAML file that resolves, at each of its scales too, with keys that the chosen plugins
-      know, or the new spelling of an old name (`recipe --with overlays`); an overlay is a YAML file with the
-      keys of a recipe but `extends`, `with` and `name`. A column passes
-      `check_column`, a study is a `coterie.Study`, and a command is click's.
+      know; an overlay is a YAML file with the keys of a recipe but `extends`, `with` and `name`. A column
+      passes `check_column`, a study is a `coterie.Study`, and a command is click's.
 
     Args:
         module: the module, or any object with the hook implementations.
@@ -122,10 +121,6 @@ def _check_entry(entry: Entry, where: str, extras: bool) -> None:
         raise ConformanceError(
             str(error), where=where, fix="register a `package.module:Object` that can be imported"
         ) from error
-    for old, new in RENAMED_MEMBERS.get(entry.kind, {}).items():
-        require(
-            not hasattr(target, old), f"has `{old}`, now `{new}`", where=where, fix=f"rename it to `{new}`"
-        )
     if entry.kind == "command":
         import click
 

@@ -20,7 +20,6 @@ from coterie.core.plugins import Table, as_table, composed_fields
 from coterie.discovery import Entry, plugins
 from coterie.recipes.layers import gather, read_overlay, resolve, resource_path
 from coterie.recipes.merging import EVERY_SCALE
-from coterie.recipes.overlays import WITH
 from coterie.testing.support.failure import ConformanceError, guarded, require
 
 _FIX = "a path, or `package:file.yaml`"
@@ -49,8 +48,6 @@ def check_layer(entry: Entry, where: str) -> None:
     Raises:
         ConformanceError: what is wrong, with the path of the key.
     """
-    if entry.kind == "recipe" and WITH in str(entry.target):
-        return
     with guarded(where, _FIX):
         path = resource_path(entry.target)
     require(path.is_file(), f"there is no file {path}", where=where, fix=_FIX)

@@ -157,7 +157,7 @@ def require_components(plugin: Any, where: str) -> None:
             kind in KINDS_OF_COMPONENTS,
             f"component '{component}' is of kind {kind!r}",
             where=f"{where}.components",
-            fix=f"one of: {', '.join(KINDS_OF_COMPONENTS)} (`level` is called `potential` since 0.2)",
+            fix=f"one of: {', '.join(KINDS_OF_COMPONENTS)}",
         )
     for component, weight in dict(plugin.weights).items():
         require(

@@ -152,11 +152,6 @@ def test_a_server_that_is_down_for_good_costs_the_patience_once():
     assert first > 2 and others == [2, 2, 2]
 
 
-def test_a_recorded_count_of_retries_is_accepted(caplog):
-    assert SandboxFusion.Config(url="http://x", retries=4).retry_seconds == 60
-    assert "`retries` has no effect any more" in caplog.text
-
-
 @pytest.mark.parametrize(("break_it", "says"), [
     (lambda server: setattr(server, "ping", b"<html>nginx</html>"), "<html>nginx</html>"),
     (lambda server: server.__exit__(), "ConnectError"),

@@ -171,7 +171,7 @@ def both(programs: Sequence[Program]) -> list[tuple[Any, Any]]:
         remote = using(
             server,
             lambda sandbox: outcomes(sandbox, programs),
-            grace_seconds=20, margin_seconds=60, retries=0, concurrency=2, limits=LIMITS,
+            grace_seconds=20, margin_seconds=60, retry_seconds=0, concurrency=2, limits=LIMITS,
         )  # fmt: skip
     return list(zip(local, remote, strict=True))
 

@@ -114,10 +114,6 @@ def test_a_checkpoint_of_other_words_is_refused_though_there_are_as_many(tmp_pat
     with pytest.raises(RunFolderError, match="other words") as error:
         trainer.load(tmp_path)
     assert error.value.path == "policies.a.model" and error.value.fix
-    state = json.loads((tmp_path / "state.json").read_text())
-    del state["starts"]["a"]["vocabulary"]  # as earlier versions saved it
-    (tmp_path / "state.json").write_text(json.dumps(state))
-    trainer.load(tmp_path)
 
 
 def test_a_damaged_checkpoint_is_refused_and_named(tmp_path: Path) -> None:

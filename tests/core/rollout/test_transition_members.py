@@ -112,8 +112,7 @@ def test_findings_pass_together_and_remarks_do_not_count():
     assert not all_passed(())
 
 
-def test_the_mode_that_tells_nothing_has_the_digest_that_plain_had():
-    """Runs of 0.1 resume by their recipes; one whose own config.yaml says `plain` is another run now."""
+def test_the_digests_of_the_modes_that_tell_nothing_and_revise_are_those_of_their_hashed_words():
     recorded = json.dumps({"deterministic": True, "transition": {"type": "plain"}}, sort_keys=True)
     digests = [
         table_digest({"deterministic": True, "transition": {"type": name}}) for name in ("none", "plain")

@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import pytest
 
-from coterie import Plugin
 from coterie.api.open_run import open_run
 from coterie.backends.executors.local import LocalExecutor
 from coterie.backends.models.policy import TrainingFields
@@ -355,16 +354,6 @@ class Idle(NoTrainer):
         pass
 
 
-class OfLists(Plugin):
-    """An executor as before 0.2."""
-
-    async def open(self, ctx): ...
-
-    async def play(self, jobs): ...
-
-    async def close(self): ...
-
-
 class NotAsync(LocalExecutor):
     def open(self, ctx): ...
 
@@ -380,7 +369,6 @@ class BareScores(LocalExecutor):
 
 
 @pytest.mark.parametrize(("executor", "what", "fix"), [
-    (OfLists, "takes a list of jobs, as before 0.2", "async def play(self, job: RolloutJob) -> Rollout"),
     (NotAsync, "`open` is no coroutine function", "async def open(self, ctx: ExecutorContext) -> None"),
     (BareScores, "play returned", "the side's ScoredRollout"),
 ])  # fmt: skip

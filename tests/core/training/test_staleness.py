@@ -81,11 +81,9 @@ def test_a_resume_knows_the_optimiser_steps_before_it(tmp_path):
     found = [json.loads(line)["policy/row/staleness/optimizer_steps"] for line in lines]
     assert found == [0.0, 4.0, 8.0, 8.0, 8.0]
     state = RunState()
-    state.restore(3, json.loads(json.dumps({**meta, "tokens": 1})))
+    state.restore(3, json.loads(json.dumps(meta)))
     assert state.optimizer_steps == meta["optimizer_steps"]
     assert "optimizer_steps" not in RunState().as_meta()
-    state.restore(3, {name: value for name, value in meta.items() if name != "optimizer_steps"})
-    assert state.optimizer_steps == {}, "an earlier version wrote the checkpoint"
 
 
 @pytest.mark.torch

@@ -202,9 +202,3 @@ def test_functions_of_the_working_folder_are_found(tmp_path, monkeypatch):
         with pytest.raises(ConfigError, match=message) as caught:
             source(reference)
         assert caught.value.path == "rewards.mine.function"
-
-
-def test_a_configuration_of_before_0_2_may_call_a_potential_a_level(caplog):
-    reward = source(lambda view: 1.0, components={"mine": "level", "other": "increment"})
-    assert reward.components == {"mine": "potential", "other": "increment"}
-    assert "called `potential`" in caplog.text
