@@ -30,6 +30,7 @@ COMMANDS = {
     "schema": "Print the JSON Schema of configurations.",
     "sandbox": "Run a program in a sandbox, or check its protections.",
     "plugins": "List the plugins and what is wrong with the broken ones.",
+    "check": "Check plugins: which promises they keep and break.",
     "reproduce": "Run a whole comparison, to its table with intervals.",
     "quickstart": "Train a small team from scratch on this machine, in minutes.",
 }

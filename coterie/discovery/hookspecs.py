@@ -39,6 +39,19 @@ class Register(Protocol):
         """
 
 
+class RegisterExample(Protocol):
+    """What `register_examples` is given."""
+
+    def __call__(self, kind: str, name: str, target: Any) -> None:
+        """Say how a component is tried.
+
+        Args:
+            kind, name: of the component, as it is registered.
+            target: a `coterie.testing.Example`, several in a list, or a lazy `"module:attribute"` that names
+                either. It is imported when the component is checked, and by no run.
+        """
+
+
 @hookspec(historic=True)
 def register_environments(register: Register) -> None:
     """Register environments: turn-based games (`coterie.Environment`)."""
@@ -142,6 +155,11 @@ def register_studies(register: Register) -> None:
 @hookspec(historic=True)
 def register_commands(register: Register) -> None:
     """Register commands: click commands that `coterie NAME` runs."""
+
+
+@hookspec(historic=True)
+def register_examples(register: RegisterExample) -> None:
+    """Register examples of components, with which `coterie check` tries them."""
 
 
 @hookspec

@@ -22,7 +22,7 @@ import pluggy
 from coterie.core.errors import PluginError, UserError, did_you_mean
 from coterie.core.plugins.kinds import KINDS
 from coterie.discovery import hookspecs
-from coterie.discovery.registry import Registry
+from coterie.discovery.registry import ExampleEntry, Registry
 
 GROUP = "coterie"
 log = logging.getLogger("coterie")
@@ -30,6 +30,8 @@ log = logging.getLogger("coterie")
 _IRREGULAR = {"loss": "losses", "sandbox": "sandboxes", "study": "studies"}
 KIND_OF: dict[str, str] = {f"register_{_IRREGULAR.get(kind, kind + 's')}": kind for kind in KINDS}
 """Registration hook -> kind."""
+EXAMPLES = "register_examples"
+"""The hook for examples of components, which only a check reads."""
 
 
 @dataclass(slots=True)
@@ -108,13 +110,15 @@ class Plugins(pluggy.PluginManager):
             for implementation in caller.get_hookimpls():
                 if implementation.plugin is module and caller.name in KIND_OF:
                     self._call_registration(caller.name, implementation.function, report)
+                elif implementation.plugin is module and caller.name == EXAMPLES:
+                    self._call_examples(implementation.function, report)
         if not callers and report.ok:
             self.fail(report, "it implements no hook: is `@coterie.hookimpl` missing?")
 
     def parse_hookimpl_opts(self, plugin: Any, name: str) -> pluggy.HookimplOpts | None:
         """The options of a hook implementation, or None; a wrong one is reported and left out."""
         options = super().parse_hookimpl_opts(plugin, name)
-        if options is None and name in KIND_OF and inspect.isroutine(getattr(plugin, name)):
+        if options is None and name in (*KIND_OF, EXAMPLES) and inspect.isroutine(getattr(plugin, name)):
             self.fail(self._report, f"`{name}` is never called: `@coterie.hookimpl` is missing above it")
         if options is not None:
             problem = _problem(options["specname"] or name, options, getattr(plugin, name))
@@ -139,6 +143,18 @@ class Plugins(pluggy.PluginManager):
             raise  # PluginError: strict mode
         except BaseException as error:  # also SystemExit, which would end the command without a word
             self.fail(report, f"hook '{hook}' raised {type(error).__name__}: {error}", error)
+
+    def _call_examples(self, function: Any, report: Report) -> None:
+        def register(kind: str, name: str, target: Any) -> None:
+            self.registry.examples.append(ExampleEntry(kind, name, target, report.distribution))
+
+        try:
+            function(register=register)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # told by a check: no run needs an example
+            raised = f"hook '{EXAMPLES}' raised {type(error).__name__}: {error}"
+            self.registry.examples.append(ExampleEntry("", "", None, report.distribution, raised))
 
     def fail(self, report: Report, message: str, cause: BaseException | None = None) -> None:
         """Report a broken plugin.
@@ -193,7 +209,7 @@ def _problem(hook: str, options: pluggy.HookimplOpts, function: Any) -> str:
     if unknown := [name for name in takes if name not in gives]:
         given = ", ".join(gives)
         return f"hook '{hook}': has an argument '{unknown[0]}' that the hook doesn't give; it gives {given}"
-    if hook in KIND_OF and not takes:
+    if hook in (*KIND_OF, EXAMPLES) and not takes:
         return f"hook '{hook}': takes no argument `register`, so it can register nothing"
     return ""
 

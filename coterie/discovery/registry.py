@@ -82,12 +82,27 @@ class Entry:
                 raise PluginError(what, path=path, why=why, fix=fix)
 
 
+@dataclass(frozen=True, slots=True)
+class ExampleEntry:
+    """What a plugin registered as examples of a component; nothing of it is looked at until a check."""
+
+    kind: Any
+    name: Any
+    target: Any
+    """A `coterie.testing.Example`, several in a list, or `"module:attribute"`."""
+    distribution: str
+    error: str = ""
+    """What the hook raised, in place of an example."""
+
+
 class Registry:
     """What is registered, by kind and name."""
 
     def __init__(self) -> None:
         self._entries: dict[str, dict[str, Entry]] = {kind: {} for kind in KINDS}
         self._qualified: dict[str, dict[str, Entry]] = {kind: {} for kind in KINDS}
+        self.examples: list[ExampleEntry] = []
+        """For `coterie check`; a run reads none."""
         self.absent: list[str] = []
         """Why a name may be missing: plugins that are broken or left out."""
 

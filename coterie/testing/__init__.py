@@ -17,6 +17,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from coterie.testing.checking.here import check as check
+    from coterie.testing.checking.results import Checked as Checked, NotChecked as NotChecked
     from coterie.testing.checks.chat_format import check_chat_format as check_chat_format
     from coterie.testing.checks.chat_model import check_chat_model as check_chat_model
     from coterie.testing.checks.column import check_column as check_column
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from coterie.testing.checks.tracker import check_tracker as check_tracker
     from coterie.testing.checks.trainer import check_trainer as check_trainer
     from coterie.testing.checks.transition import check_transition as check_transition
+    from coterie.testing.example import Example as Example
     from coterie.testing.support.building import build as build
     from coterie.testing.support.failure import ConformanceError as ConformanceError
     from coterie.testing.support.runs import (
@@ -46,6 +49,10 @@ if TYPE_CHECKING:
 
 _LAZY = {
     "build": "support.building",
+    "check": "checking.here",
+    "Checked": "checking.results",
+    "Example": "example",
+    "NotChecked": "checking.results",
     "coterie_run": "support.runs",
     "play_episode": "support.runs",
     "scripted_engine": "support.runs",

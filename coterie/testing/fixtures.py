@@ -12,7 +12,14 @@ from typing import Any
 
 import pytest
 
-__all__ = ["coterie_build", "coterie_run", "play_episode", "scripted_engine", "tree_literals"]
+__all__ = [
+    "coterie_build",
+    "coterie_check",
+    "coterie_run",
+    "play_episode",
+    "scripted_engine",
+    "tree_literals",
+]
 
 
 @pytest.fixture(scope="session")
@@ -21,6 +28,14 @@ def coterie_build() -> Callable[..., Any]:
     from coterie.testing import build
 
     return build
+
+
+@pytest.fixture(scope="session")
+def coterie_check() -> Callable[..., Any]:
+    """`coterie.testing.check`: what `coterie check` does, in this process: `coterie_check("countdown")`."""
+    from coterie import testing
+
+    return testing.check
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ from typing import Any
 from coterie.core.protocols import Codec
 from coterie.core.types import Call, Message, Prompt
 from coterie.testing.support.failure import guarded, lacking, require, require_kind
+from coterie.testing.support.promises import promise
 from coterie.testing.support.toys import LetterTokenizer
 
 _CONTEXT = 512
@@ -39,6 +40,7 @@ def check_chat_format(
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
     """
+    promise("it has the members of its kind, and no misspelt one")
     name = require_kind(chat_format, "chat_format")
     tokenizer = tokenizer if tokenizer is not None else LetterTokenizer()
     with guarded(f"{name}.codec"):
@@ -46,12 +48,16 @@ def check_chat_format(
     missing = lacking(Codec, codec)
     fix = "see coterie.Codec"
     require(not missing, f"its codec lacks {', '.join(missing)}", where=f"{name}.codec", fix=fix)
+    promise("encoding repeats, and tells conversations apart")
     questions = [_user(text) for text in texts]
     _check_encoding(codec, fresh, questions, name)
+    promise("a text survives encoding and decoding")
     for text in texts:
         _check_round_trip(codec, text, name)
+    promise("sampled ids are reused verbatim")
     for finish in ("stop", "length"):
         _check_continuing(codec, fresh, texts, finish, continues, name)
+    promise("a call is continued only where the history is its own")
     _check_other_history(codec, texts, name)
 
 

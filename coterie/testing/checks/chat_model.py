@@ -13,6 +13,7 @@ from coterie.core.errors import SystemFault, UserError, type_text
 from coterie.core.protocols import ChatAnswer, ChatRequest
 from coterie.testing.support.failure import ConformanceError, guarded, require, require_kind
 from coterie.testing.support.opening import opened
+from coterie.testing.support.promises import promise
 
 SCHEMA = {
     "type": "object",
@@ -66,6 +67,7 @@ def check_chat_model(
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
     """
+    promise("it has the members of its kind, and no misspelt one")
     kind = require_kind(model, "chat_model")
     require(
         isinstance(model.structured, bool),
@@ -75,11 +77,13 @@ def check_chat_model(
     )
 
     async def check() -> None:
+        promise("a request is answered with text, or the right fault")
         async with opened(model, engine):
             asked = copy.deepcopy([*requests])  # a model may change what it is given
             answers = await asyncio.gather(*[_answer(model, kind, request) for request in asked * 2])
             where = f"{kind}.answer"
             require(asked == list(requests), "changed its request", where=where, fix="copy it")
+            promise("equal requests at temperature 0 have equal answers, in the form that was asked for")
             _check_answers(model, requests, answers, repeats, where)
 
     asyncio.run(check())

@@ -7,6 +7,7 @@ from typing import Any
 
 from coterie.core.errors import UserError
 from coterie.testing.support.failure import guarded, require, require_kind
+from coterie.testing.support.promises import promise
 from coterie.testing.support.values import fingerprint, pickled
 
 
@@ -27,7 +28,9 @@ def check_data_source(
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
     """
+    promise("it has the members of its kind, and no misspelt one")
     where = f"{require_kind(source, 'data_source')}.records"
+    promise("records repeat, are plain, and are in one split each")
     split_of_mark: dict[str, str] = {}
     for split in splits:
         try:

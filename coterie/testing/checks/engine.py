@@ -18,6 +18,7 @@ from coterie.core.types.seeding import seed64
 from coterie.testing.checks.leases import check_leases
 from coterie.testing.support.building import build, declared_policy
 from coterie.testing.support.failure import ConformanceError, awaited, guarded, require, require_kind
+from coterie.testing.support.promises import promise
 
 FINISHES = ("stop", "length", "abort")
 _POLICY = "policy"
@@ -63,12 +64,14 @@ def check_engine(
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
     """
+    promise("it has the members of its kind, and no misspelt one")
     name = require_kind(engine, "engine")
     ctx = _context(engine, model, chat, vocabulary, leases)
     active_rollouts = ctx.active_rollouts
     loaded = list(weights) if weights is not None else [Weights(policy=_POLICY, version=3)]
 
     async def check() -> None:
+        promise("it opens, and loads weights")
         await awaited(f"{name}.open", engine.open, ctx)
         try:
             for handle in loaded:
@@ -76,6 +79,7 @@ def check_engine(
             newest = loaded[-1].version
             await _check_open(engine, active_rollouts, vocabulary, limits, newest, alone, seed, name)
             if ctx.ahead:
+                promise("a leased version draws the same when newer weights are loaded")
                 requests = _requests(engine, vocabulary, limits, seed, name)
                 send = partial(_send_all, engine, active_rollouts, name)
                 await check_leases(engine, send, requests, loaded, name)
@@ -108,9 +112,11 @@ async def _check_open(
     name: str,
 ) -> None:
     requests = _requests(engine, vocabulary, limits, seed, name)
+    promise("a call has the request's ids, version and limits")
     first = await _generate(engine, active_rollouts, requests, name)
     for request in requests:
         _check_call(engine, request, first[request.key], version, name)
+    promise("the same request gives the same tokens, whatever else is in the batch")
     _same(first, await _generate(engine, active_rollouts, requests, name), name, "sent again")
     _same(
         first, await _generate(engine, active_rollouts, requests[::-1], name), name, "sent in another order"
@@ -120,6 +126,7 @@ async def _check_open(
     if alone:
         for request in part:
             _same(first, await _generate(engine, active_rollouts, [request], name), name, "sent alone")
+    promise("at temperature 0 the seed changes nothing")
     greedy = [_greedy(request, number) for number, request in enumerate(requests[:2] * 2)]
     calls = await _generate(engine, active_rollouts, greedy, name)
     tokens = [calls[request.key].token_ids for request in greedy]

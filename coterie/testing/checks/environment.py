@@ -13,10 +13,9 @@ from typing import Any, Literal
 import numpy as np
 
 from coterie.compose.members import Demonstrates
-from coterie.core.errors import UserError, type_text
+from coterie.core.errors import UserError
 from coterie.core.protocols import StepContext
 from coterie.core.protocols.environment import Diagnoses, DigestsStates
-from coterie.core.storage.jsonl import to_json
 from coterie.core.types import MAX_STAGES, Action, Step, Task
 from coterie.core.types.digest import digest
 from coterie.core.types.seeding import generator
@@ -26,6 +25,7 @@ from coterie.testing.support.episodes import (
     PendingStage,
     Players,
     check_named,
+    check_step,
     following_stage,
     initial_stage,
     players,
@@ -40,10 +40,10 @@ from coterie.testing.support.failure import (
     require,
     require_components,
     require_kind,
-    require_scores,
 )
 from coterie.testing.support.memory import check_memory
 from coterie.testing.support.opening import opened
+from coterie.testing.support.promises import promise
 from coterie.testing.support.shown_work import check_work
 from coterie.testing.support.task_data import check_data_methods, check_task
 from coterie.testing.support.values import copied, fingerprint, pickled, spoil
@@ -105,6 +105,7 @@ def check_environment(
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
     """
+    promise("it has the members of its kind, and no misspelt one")
     name = require_kind(env, "environment")
     _check_declared(env, name, roles)
     tasks_of_splits = _tasks(env, name, splits, seed, disjoint)
@@ -112,6 +113,7 @@ def check_environment(
     tasks = tasks_of_splits[splits[0]]
     checker = _EpisodeChecker(env, name, players(roles, act, order, role_plugins, max_stages), turns)
     asyncio.run(_play(checker, tasks, episodes, seed, repeatable, engine))
+    promise("the vocabulary is words")
     check_vocabulary(env, name)
 
 
@@ -131,6 +133,7 @@ async def _play(
 
 
 def _check_declared(env: Any, name: str, roles: Sequence[str]) -> None:
+    promise("components and roles are declared")
     with guarded(name):
         require_components(env, name)
         known_roles = tuple(env.roles)
@@ -145,6 +148,7 @@ def _check_declared(env: Any, name: str, roles: Sequence[str]) -> None:
 
 def _tasks(env: Any, name: str, splits: Sequence[str], seed: int, disjoint: str) -> dict[str, list[Task]]:
     """The first tasks of every split, checked."""
+    promise("tasks repeat, and each is in one split")
     where = f"{name}.tasks"
     tasks_of_splits: dict[str, list[Task]] = {}
     split_of_id: dict[str, str] = {}
@@ -204,6 +208,7 @@ class _EpisodeChecker:
             fix="return () only in final states",
         )
         while pending is not None:
+            promise("acting_roles names roles of the team, and leaves the state alone")
             with self._unchanged(pending.state, "acting_roles"):
                 check_named(self.env, pending.state, self.team)
             observations = {role: self._observe(pending.state, role) for role in pending.roles}
@@ -247,6 +252,7 @@ class _EpisodeChecker:
         )
 
     def _reset(self, task: Task, seed: int) -> Any:
+        promise("equal resets give equal states")
         where = f"{self.name}.reset"
         mark = fingerprint(task)
         with guarded(where):
@@ -269,6 +275,7 @@ class _EpisodeChecker:
     # ---- observing ----------------------------------------------------------------------------------------
 
     def _observe(self, state: Any, role: str) -> Any:
+        promise("an observation repeats, and is no part of the state")
         where = f"{self.name}.observe"
         with self._unchanged(state, "observe"), guarded(where):
             observation, second = self.env.observe(state, role), self.env.observe(state, role)
@@ -295,6 +302,7 @@ class _EpisodeChecker:
 
     async def _diagnose(self, state: Any, role: str) -> None:
         if isinstance(self.env, Diagnoses):
+            promise("a diagnosis is a text")
             where = f"{self.name}.diagnose"
             with self._unchanged(state, "diagnose"), guarded(where):
                 diagnosis = self.env.diagnose(state, role)
@@ -305,6 +313,7 @@ class _EpisodeChecker:
         if not isinstance(self.env, Demonstrates):
             return
         demonstrate = self.env.demonstrate
+        promise("a demonstration is a text, and repeats")
         where = f"{self.name}.demonstrate"
         for role in roles:
             with self._unchanged(state, "demonstrate"), guarded(where):
@@ -322,15 +331,19 @@ class _EpisodeChecker:
         ctx: StepContext,
     ) -> Step:
         """Step; step a sibling branch from the same state; step the first again from a copy."""
+        promise("a step takes any action, and gives declared scores and plain info")
         where = f"{self.name}.step"
         copy = PendingStage(copied(pending.state, where), pending.turn, pending.stage, pending.roles)
         actions_before = fingerprint(actions)
         with self._unchanged(pending.state, "step"):
             step = await stepped(self.env, pending, actions, ctx)
-            self._check_step(step, pending.roles, where)
+            check_step(self.env, step, pending.roles, where)
+            self._check_pickling(step.state, where)
             mark = self._mark(step)
             sibling = await stepped(self.env, pending, alternatives, ctx)
-            self._check_step(sibling, pending.roles, where)
+            check_step(self.env, sibling, pending.roles, where)
+            self._check_pickling(sibling.state, where)
+            promise("a state is a value: no step changes it, nor a sibling's")
             require(
                 self._mark(step) == mark,
                 "a state that one branch reached changed when a sibling was stepped",
@@ -338,6 +351,7 @@ class _EpisodeChecker:
                 fix=_FIX_STATE,
             )
         require(fingerprint(actions) == actions_before, "changed the actions", where=where, fix="copy them")
+        promise("a step repeats")
         again = self._mark(await stepped(self.env, copy, actions, ctx))
         for part, before, after in zip(("state", "scores", "info", "turn_over"), mark, again, strict=True):
             require(
@@ -357,25 +371,8 @@ class _EpisodeChecker:
             step.turn_over,
         )
 
-    def _check_step(self, step: Step, acted: tuple[str, ...], where: str) -> None:
-        require_scores(step.scores, self.env, acted, where)
-        require(
-            isinstance(step.turn_over, bool),
-            f"turn_over is {step.turn_over!r}",
-            where=where,
-            fix="True or False",
-        )
-        require(
-            isinstance(step.info, Mapping),
-            f"info is {type_text(step.info)}",
-            where=where,
-            fix="a table",
-        )
-        with guarded(f"{where}: info", "plain data: texts, numbers, lists and tables"):
-            to_json({"info": step.info})
-        self._check_pickling(step.state, where)
-
     def _outcome(self, state: Any) -> None:
+        promise("an outcome is finite numbers, success from 0 to 1")
         where = f"{self.name}.outcome"
         with self._unchanged(state, "outcome"), guarded(where):
             outcome, again = dict(self.env.outcome(state)), dict(self.env.outcome(state))

@@ -15,6 +15,7 @@ from coterie.core.rollout.contracts import FRAMEWORK_METRICS
 from coterie.core.types import TEAM, Credit
 from coterie.testing.support.failure import finite, guarded, require, require_kind
 from coterie.testing.support.forest import PLANS, SyntheticStep, grow, order, reward_weights
+from coterie.testing.support.promises import promise
 from coterie.testing.support.toys import EchoRole, NoFeedback
 from coterie.testing.support.values import fingerprint
 
@@ -42,6 +43,7 @@ def check_estimator(estimator: Any, *, plans: Sequence[Plan] = PLANS, seeds: int
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
     """
+    promise("it has the members of its kind, and no misspelt one")
     name = require_kind(estimator, "estimator")
     unknown = [need for need in estimator.needs if need not in ANNOTATIONS]
     require(
@@ -52,6 +54,7 @@ def check_estimator(estimator: Any, *, plans: Sequence[Plan] = PLANS, seeds: int
     )
     for component, weight in dict(estimator.weights).items():
         require(finite(weight), f"'{component}' weighs {weight!r}", where=f"{name}.weights", fix="a number")
+    promise("it accepts a sampling plan, or raises ConfigError")
     accepted = [plan for plan in plans if _accepts(estimator, plan, name)]
     require(
         accepted,
@@ -90,18 +93,21 @@ def _accepts(estimator: Any, plan: Plan, name: str) -> bool:
 
 def _check_on(estimator: Any, forest: SyntheticStep, name: str, seed: int) -> int:
     """Check one step; return the number of branches with credit."""
+    promise("credit is finite, and of branches that were played and scored")
     mark = fingerprint((forest.trees, list(forest.scores)))
     credit, state = _credit(estimator, forest, name, None)
     unchanged = fingerprint((forest.trees, list(forest.scores))) == mark
     require(unchanged, "changed the trees or the scores", where=name, fix="they are values")
     _check_credit(credit, forest, name)
 
+    promise("the order of the trees changes nothing")
     shuffled = SyntheticStep(list(forest.trees), forest.scores, forest.tokens, forest.missing)
     np.random.default_rng(seed).shuffle(shuffled.trees)  # type: ignore[arg-type]
     _same(
         credit, _credit(estimator, shuffled, name, None)[0], name, "the order of the trees changes the credit"
     )
 
+    promise("all that it keeps is the state that it returns, plain JSON")
     with guarded(f"{name}: its state", "plain JSON: numbers, texts, lists, tables with text keys"):
         restored = json.loads(json.dumps(state, allow_nan=False))
     again, again_state = _credit(estimator, forest, name, None)

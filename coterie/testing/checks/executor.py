@@ -23,6 +23,7 @@ from coterie.core.rollout.contracts import check_rollout
 from coterie.core.rollout.engine_client import LocalEngineClient
 from coterie.core.types import Key, Node, Scores, Task, Tree
 from coterie.testing.support.failure import ConformanceError, guarded, require, require_kind
+from coterie.testing.support.promises import promise
 from coterie.testing.support.toys import LetterEngine
 
 T = TypeVar("T")
@@ -100,6 +101,7 @@ def check_executor(executor: Any) -> None:
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
     """
+    promise("it has the members of its kind, and no misspelt one")
     name = require_kind(executor, "executor")
     asyncio.run(_check(executor, name))
 
@@ -108,12 +110,17 @@ async def _check(executor: Any, name: str) -> None:
     side = NappingSide()
     client = LocalEngineClient(cast(Engine, LetterEngine()))
     given = ExecutorContext(side=cast(RolloutSide, side), make_side=NappingSide, engine=client)
+    promise("it opens the rollout side once")
     await _called(f"{name}.open", executor.open, given)
     fix = "open it once" if side.opened else "await ctx.side.open(ctx.engine)"
     require(side.opened == 1, _times("opened", side.opened), where=f"{name}.open", fix=fix)
+    promise("jobs are played at the same time, each to its rollout")
     await _check_rollouts(executor, side, f"{name}.play")
+    promise("an exception reaches the caller as it was raised")
     await _check_exception(executor, f"{name}.play")
+    promise("a cancelled call ends its job, and no other")
     await _check_cancelled(executor, side, f"{name}.play")
+    promise("it closes the rollout side once")
     await _called(f"{name}.close", executor.close)
     fix = "close it once" if side.closed else "await the rollout side's close"
     what = _times("closed", side.closed) if side.closed else "left the rollout side open"

@@ -12,6 +12,7 @@ from coterie.core.errors import type_text
 from coterie.core.protocols import Surrogate, TokenBatch
 from coterie.core.protocols.loss import HasLengthConstant, NeedsFreshSamples
 from coterie.testing.support.failure import finite, guarded, require, require_kind
+from coterie.testing.support.promises import promise
 
 LENGTHS = ("token_mean", "sequence_mean", "sequence_sum", "constant")
 NEEDS = ("ref_logprobs", "old_logprobs")
@@ -43,16 +44,23 @@ def check_loss(loss: Any, *, detached: bool = False, seed: int = 0) -> None:
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
     """
+    promise("it has the members of its kind, and no misspelt one")
     name = require_kind(loss, "loss")
     _check_declared(loss, name)
     rng = np.random.default_rng(seed)
     tokens = _tokens(rng, loss)
+    promise("value, grad and metrics are one finite number a token")
     surrogate = _surrogate(loss, tokens, name)
     if not detached:
+        promise("grad is the derivative of the value")
         _check_grad(loss, tokens, surrogate, name)
+    promise("a token's value depends on its sequence alone")
     _check_sequences(loss, tokens, surrogate, name)
+    promise("a step raises good tokens and lowers bad ones")
     _check_signs(loss, rng, name)
+    promise("it says whether its samples must be fresh")
     _check_ratio(loss, tokens, surrogate, name)
+    promise("extreme ratios give finite numbers")
     for kind in (np.float64, np.float32):
         for old_is_behaviour in (True, False):
             _surrogate(loss, _extreme(loss, kind, old_is_behaviour), name)

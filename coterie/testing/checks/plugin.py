@@ -66,7 +66,7 @@ def check_plugin(module: Any, *, extras: bool = False) -> None:
         _check_taken(entry, f"{entry.kind} '{entry.name}' of {name}", module)
     with registered(entries):
         for entry in sorted(entries, key=lambda entry: entry.kind in FILES):  # these name the others
-            _check_entry(entry, f"{entry.kind} '{entry.name}' of {name}", extras)
+            check_entry(entry, f"{entry.kind} '{entry.name}' of {name}", extras)
 
 
 def _check_taken(entry: Entry, where: str, module: Any) -> None:
@@ -102,7 +102,16 @@ def _lenient() -> Iterator[None]:
             os.environ["COTERIE_STRICT_PLUGINS"] = strict
 
 
-def _check_entry(entry: Entry, where: str, extras: bool) -> None:
+def check_entry(entry: Entry, where: str, extras: bool) -> None:
+    """Check what is registered: a class of its kind, a recipe that resolves, a study, a command.
+
+    Args:
+        where: the place that errors name.
+        extras: whether an optional package of Coterie that is missing is an error.
+
+    Raises:
+        ConformanceError: what is wrong.
+    """
     if entry.kind in ("recipe", "overlay"):
         check_layer(entry, where)
         return

@@ -30,6 +30,7 @@ from coterie.testing.support.failure import (
 )
 from coterie.testing.support.opening import opened
 from coterie.testing.support.outage import FLOOR, MISSING, Outage, answer_of, check_outage
+from coterie.testing.support.promises import promise
 from coterie.testing.support.values import fingerprint
 
 SCOPES = {
@@ -87,7 +88,9 @@ def check_reward(
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
     """
+    promise("it has the members of its kind, and no misspelt one")
     name = require_kind(source, "reward")
+    promise("scope, components and weights are declared")
     _check_declared(source, name)
 
     async def check() -> None:
@@ -116,6 +119,7 @@ async def _played_views(
 async def _check_views(
     source: Any, views: Sequence[Any], name: str, repeats: bool, outage: Outage | None, engine: Any
 ) -> None:
+    promise("scores are of its components and of the roles that acted, and repeat")
     require(views, "nothing to score", where=name, fix="give check_reward an environment, or views")
     async with opened(source, engine):
         answers = [(view, await _check_scores(source, view, name, repeats)) for view in views]
@@ -138,8 +142,10 @@ async def _check_views(
             fix="give views, or an environment and an `act`, that it can score",
         )
         if isinstance(source, ShowsFeedback):
+            promise("feedback is a text for every score")
             _check_feedback(source, [answer for _, answer in answers], f"{name}.feedback")
         if outage is not None:
+            promise("while its backend fails, scores are missing")
             await check_outage(source, answers, outage, f"{name}.score")
 
 

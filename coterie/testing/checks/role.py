@@ -10,6 +10,7 @@ from coterie.core.errors import PolicyFault
 from coterie.core.protocols.role import Remembers
 from coterie.core.types import Action, HistoryEntry, RoleInput
 from coterie.testing.support.failure import ConformanceError, check_vocabulary, guarded, require, require_kind
+from coterie.testing.support.promises import promise
 from coterie.testing.support.values import copied, fingerprint, pickled
 
 MESSAGE_ROLES = ("system", "user", "assistant", "tool")
@@ -54,8 +55,10 @@ def check_role(
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
     """
+    promise("it has the members of its kind, and no misspelt one")
     kind = require_kind(role, "role")
     for observation in observations:
+        promise("a prompt is messages, and repeats")
         _check_render(role, kind, RoleInput(role=name, turn=0, observation=observation), ())
         entry = HistoryEntry(
             turn=0,
@@ -68,8 +71,10 @@ def check_role(
             role=name, turn=1, observation=observation, feedback=tuple(feedback), history=(entry,)
         )
         _check_render(role, kind, second, feedback)
+        promise("any text is read, or raises PolicyFault, in time")
         for text in (*NASTY, *texts):
             _check_parse(role, kind, text, observation)
+        promise("a good text is read")
         for text in good:
             require(
                 _check_parse(role, kind, text, observation),
@@ -77,6 +82,7 @@ def check_role(
                 where=f"{kind}.parse",
                 fix="make the parser accept it, or remove it from `good`",
             )
+    promise("its optional members have their types")
     _check_optional(role, kind)
 
 

@@ -12,6 +12,7 @@ from coterie.core.rollout.engine_client import LocalEngineClient
 from coterie.core.types import Key, Node, Request, RewardWeights, Sampling, Task, Tree, as_tuple
 from coterie.core.types.digest import digest, ids_sha256
 from coterie.testing.support.failure import guarded, require, require_kind
+from coterie.testing.support.promises import promise
 from coterie.testing.support.toys import EchoRole, EmittedScores, LetterEngine, NoFeedback, NumberGame
 
 ROLES = ("planner", "executor", "critic")
@@ -37,15 +38,19 @@ def check_sampler(sampler: Any, *, tasks: int = 3) -> None:
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
     """
+    promise("it has the members of its kind, and no misspelt one")
     name = require_kind(sampler, "sampler")
+    promise("the plan and the sampling are declared")
     _check_plan(sampler, name)
     for order in (["planner", ("executor", "critic")], [ROLES]):
         for number in range(tasks):
             task = Task(id=f"train-{number}", payload=number)
+            promise("trees are consistent and complete")
             tree, engine, ctx = _grow(sampler, task, 0, order, name)
             _check_tree(tree, name, task)
             _check_complete(tree, engine, ctx, name)
             _check_planned(tree, sampler.plan, name)
+            promise("a tree repeats, and another chain has other draws")
             again, _, _ = _grow(sampler, task, 0, order, name)
             same = digest(tree) == digest(again)
             require(
@@ -64,7 +69,9 @@ def check_sampler(sampler: Any, *, tasks: int = 3) -> None:
                 where=f"{name}.play",
                 fix="start from Key(task, epoch, chain)",
             )
+    promise("a lost call costs its joint actions and nothing else")
     _check_lost_call(sampler, name)
+    promise("an evaluation plays one chain and one branch")
     _check_evaluation(sampler, name)
 
 

@@ -16,6 +16,7 @@ from coterie.core.errors import PolicyFault, SystemFault
 from coterie.core.protocols import Judged, Limits, Program, Ran, Verdict
 from coterie.testing.support.failure import ConformanceError, guarded, require, require_kind
 from coterie.testing.support.kept_files import check_kept
+from coterie.testing.support.promises import promise
 from coterie.testing.support.sandbox_results import (
     check_imported,
     check_left,
@@ -68,6 +69,7 @@ def check_sandbox(
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
     """
+    promise("it has the members of its kind, and no misspelt one")
     name = require_kind(sandbox, "sandbox")
     asyncio.run(_check(_Sandbox(sandbox, name, limits), modules, lose))
 
@@ -163,17 +165,23 @@ async def _check(box: _Sandbox, modules: Sequence[str], lose: Callable[[], None]
     before = children()
     secret = os.environ[_SECRET] = secrets.token_hex(8)
     try:
+        promise("it opens, and reports its protections")
         await box.call("open", seconds=_OPEN)
         try:
             check_report(box.sandbox, box.name)
+            promise("no program runs in the caller's process or sees its environment")
             await _isolated(box, secret)
-            for part in _PARTS:
+            for text, part in _PARTS.items():
+                promise(text)
                 await part(box)
             for module in modules:
+                promise("programs import its packages")
                 await check_imported(box, module)
             if lose is not None:
+                promise("the loss of the sandbox is a SystemFault")
                 await _lost(box, lose)
         finally:
+            promise("it can be closed twice, opened again, and leaves no process")
             for _ in range(2):
                 await box.call("close", seconds=_OPEN, fix="a second `close` does nothing")
         if lose is None:
@@ -189,23 +197,17 @@ async def _isolated(box: _Sandbox, secret: str) -> None:
     """This check comes first: later programs would end the caller's process."""
     mark = f"_coterie_{secret}"
     await box.ran(f"import builtins\nbuiltins.{mark} = 1")
-    require(
-        not hasattr(builtins, mark),
-        "runs programs in the caller's process",
-        where=f"{box.name}.run",
-        fix="run them in a process of their own",
-    )
+    fix = "run them in a process of their own"
+    outside = not hasattr(builtins, mark)
+    require(outside, "runs programs in the caller's process", where=f"{box.name}.run", fix=fix)
     inspection = (
         "import os\nprint(dict(os.environ))\n"
         "if os.path.exists('/proc/self/environ'): print(open('/proc/self/environ').read())"
     )
     printed = (await box.ran(inspection)).stdout
-    require(
-        secret not in printed,
-        "shows the caller's environment, API keys included, to programs",
-        where=f"{box.name}.run",
-        fix="start them with an environment of their own",
-    )
+    what = "shows the caller's environment, API keys included, to programs"
+    fix = "start them with an environment of their own"
+    require(secret not in printed, what, where=f"{box.name}.run", fix=fix)
 
 
 async def _ends(box: _Sandbox) -> None:
@@ -388,6 +390,9 @@ async def _lost(box: _Sandbox, lose: Callable[[], None]) -> None:
     )
 
 
-_PARTS: tuple[Callable[[_Sandbox], Awaitable[None]], ...] = (
-    _ends, _texts, _files, _limits, _separate, _attacks, _verdicts, check_kept,
-)  # fmt: skip
+_PARTS: dict[str, Callable[[_Sandbox], Awaitable[None]]] = {
+    "exit codes and tracebacks are reported exactly": _ends, "texts arrive unchanged": _texts,
+    "files go in and come back": _files, "time and memory are bounded": _limits,
+    "runs don't mix": _separate, "an attack harms no later run": _attacks,
+    "verdicts can't be forged": _verdicts, "kept files reach the programs that they are given to": check_kept,
+}  # fmt: skip

@@ -13,6 +13,7 @@ from coterie.core.errors import PolicyFault, SystemFault, type_text
 from coterie.core.protocols.tool import Closes, HasSchemas, Opens
 from coterie.core.types.seeding import generator
 from coterie.testing.support.failure import ConformanceError, guarded, require, require_kind
+from coterie.testing.support.promises import promise
 
 PROSE = (
     "",
@@ -55,6 +56,7 @@ def check_tool(
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
     """
+    promise("it has the members of its kind, and no misspelt one")
     kind = require_kind(tool, "tool")
     require(calls, "no call to check", where=kind, fix="give check_tool replies that call the tool")
 
@@ -66,8 +68,11 @@ def check_tool(
                         await part.open()
                 if isinstance(part, Closes):
                     stack.push_async_callback(_closed, part)
+            promise("its name and schemas are declared")
             _check_name(tool, kind)
+            promise("it finds calls in any text, and none in prose")
             _check_find(tool, kind, calls, plain, texts, seed)
+            promise("a call is answered with text, or the right fault")
             await _check_run(tool, kind, calls)
 
     asyncio.run(check())

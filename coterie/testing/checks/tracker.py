@@ -12,6 +12,7 @@ from typing import Any
 
 from coterie.core.protocols.tracker import TracksEpisodes
 from coterie.testing.support.failure import guarded, require, require_kind
+from coterie.testing.support.promises import promise
 from coterie.testing.support.values import fingerprint
 
 _OWN = {"config.yaml": "seed: 1\n", "metrics.jsonl": '{"step": 1}\n'}
@@ -43,6 +44,7 @@ def check_tracker(
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
     """
+    promise("it has the members of its kind, and no misspelt one")
     name = require_kind(tracker, "tracker")
     with TemporaryDirectory() if folder is None else nullcontext(str(folder)) as path:
         _run_and_resume(tracker, name, Path(path), read)
@@ -53,11 +55,16 @@ def _run_and_resume(
 ) -> None:
     for file, text in _OWN.items():
         (folder / file).write_text(text, encoding="utf-8")
+    promise("shares and counts are numbers")
     _check_numbers(tracker, name)
+    promise("a tracker that was never opened can be closed")
     with guarded(f"{name}.close", "a run that fails early closes a tracker that it never opened"):
         tracker.close()
+    promise("rows are accepted, and left as they are")
     _track(tracker, name, folder, (1, 2, 3))
+    promise("a resumed run goes on in the same place")
     _track(tracker, name, folder, (3, 4), truncate_after=2)
+    promise("the files of the run are left alone")
     for file, text in _OWN.items():
         path = folder / file
         require(
@@ -67,6 +74,7 @@ def _run_and_resume(
             fix="write only to files of the tracker",
         )
     if read is not None:
+        promise("the steps kept are the valid ones")
         steps = list(read(folder))
         require(
             steps == [1, 2, 3, 4],

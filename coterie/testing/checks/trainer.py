@@ -22,6 +22,7 @@ from coterie.testing.checks.kept_versions import check_kept_versions
 from coterie.testing.checks.updates import check_optimizer_steps, checked_update, versions_of
 from coterie.testing.support.building import build, declared_policy
 from coterie.testing.support.failure import awaited, guarded, require, require_kind
+from coterie.testing.support.promises import promise
 from coterie.testing.support.toys import PolicyGradient
 
 _FROZEN = "frozen"
@@ -70,6 +71,7 @@ def check_trainer(
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
     """
+    promise("it opens with its policies")
     schema = declared_policy(make())
     checker = _TrainerChecker(
         make, _context(schema, model, train, policy or {}, loss, chat, vocabulary, annotates), seed, token_ids
@@ -134,19 +136,26 @@ class _TrainerChecker:
     async def check(self, train: str, annotates: Sequence[str], folder: Path) -> None:
         first, second = await self._opened(), await self._opened()
         try:
+            promise("two trainers with one seed start alike")
             self._check_start(first, second, train)
+            promise("optimizer_steps is a number of steps")
             check_optimizer_steps(first, self.name)
             if train == "none":
+                promise("nothing moves that is not trained")
                 await self._check_nothing_moves(first)
             else:
+                promise("an update trains the policies that have samples, and no others")
                 await self._check_update(first)
+                promise("annotations are one finite number a sampled token")
                 samples = self._samples("one", 5)
                 await check_annotations(first, samples, annotates, self.name)
                 update = partial(self._update_on, first, 5)
                 batches = self.loss.batches
                 await check_annotated_update(first, samples, annotates, update, batches, self.name)
+            promise("a trainer that is loaded continues identically")
             await self._check_resume(first, second, folder, train)
             if train != "none" and isinstance(first, KeepsVersions):
+                promise("a kept version reads as it did")
                 move = partial(self._update, first, 8, "one")
                 await check_kept_versions(first, second, move, folder / "kept", self.name)
         finally:

@@ -21,6 +21,7 @@ from coterie.testing.support.failure import (
     require_kind,
 )
 from coterie.testing.support.opening import opened
+from coterie.testing.support.promises import promise
 from coterie.testing.support.values import fingerprint
 
 
@@ -56,6 +57,7 @@ def check_transition(
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
     """
+    promise("it has the members of its kind, and no misspelt one")
     name = require_kind(transition, "transition")
     team = players(roles, act, order, role_plugins)
 
@@ -64,6 +66,7 @@ def check_transition(
             await play()
 
     async def play() -> None:
+        promise("feedback is sentences, and repeats")
         given: list[bool] = []
         tasks = environment.tasks("train", seed)
         for number in range(episodes):
@@ -78,6 +81,7 @@ def check_transition(
                         answer = await _feedback(transition, role, state, history, environment, name, repeats)
                         given.append(answer is not None)
                     histories[role] = (*history, stage.history_entry(role))
+        promise("its optional members have their types")
         _check_optional(transition, name)
         fix = "start what it asks, or put a stand-in there"
         require(any(given) or not given, "raised SystemFault each time", where=f"{name}.tell", fix=fix)

@@ -14,6 +14,7 @@ from coterie.core.types import TEAM, Action, Task
 from coterie.core.types.seeding import generator
 from coterie.testing.support.episodes import PendingStage, Players, following_stage, initial_stage, stepped
 from coterie.testing.support.failure import require
+from coterie.testing.support.promises import promise
 from coterie.testing.support.values import fingerprint
 
 _TASKS, _STEPS, _ROUNDS = 4, 80, 20
@@ -58,6 +59,7 @@ async def check_cycles(
         ConformanceError: a component that can be earned again and again.
         UserError: `repeatable` names no component.
     """
+    promise("no gain can be earned again and again")
     for component in repeatable:
         if component not in env.components:
             fix = did_you_mean(component, env.components)

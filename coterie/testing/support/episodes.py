@@ -12,6 +12,7 @@ import numpy as np
 from coterie.core.errors import PluginError, PolicyFault, type_text
 from coterie.core.protocols import EpisodeView, JointView, StepContext
 from coterie.core.rollout.turns import Stage, first_stage, next_stage
+from coterie.core.storage.jsonl import to_json
 from coterie.core.types import (
     MAX_STAGES,
     Action,
@@ -25,7 +26,7 @@ from coterie.core.types import (
     Task,
     as_tuple,
 )
-from coterie.testing.support.failure import ConformanceError, guarded, require
+from coterie.testing.support.failure import ConformanceError, guarded, require, require_scores
 
 Act = Callable[[str, Any, np.random.Generator], Any] | Sequence[Any]
 """(role, observation, generator) -> a text, or a parser's result; or a list to draw from."""
@@ -152,6 +153,17 @@ async def stepped(env: Any, pending: PendingStage, actions: Mapping[str, Action]
             return Step(state=pending.state)  # in a run the episode would end here, with floors
     require(isinstance(step, Step), f"returned {type_text(step)}", where=where, fix="coterie.Step")
     return step
+
+
+def check_step(env: Any, step: Step, acted: tuple[str, ...], where: str) -> None:
+    """Require scores of declared components, and an info of plain data, of a step in which roles acted."""
+    require_scores(step.scores, env, acted, where)
+    require(
+        isinstance(step.turn_over, bool), f"turn_over is {step.turn_over!r}", where=where, fix="True or False"
+    )
+    require(isinstance(step.info, Mapping), f"info is {type_text(step.info)}", where=where, fix="a table")
+    with guarded(f"{where}: info", "plain data: texts, numbers, lists and tables"):
+        to_json({"info": step.info})
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from coterie.core.types.seeding import generator
 from coterie.testing.support.episodes import Players, following_stage, initial_stage, stepped, unreadable
 from coterie.testing.support.failure import ConformanceError, require
 from coterie.testing.support.opening import opened
+from coterie.testing.support.promises import promise
 from coterie.testing.support.values import fingerprint
 
 _EPISODES = 3
@@ -44,6 +45,7 @@ async def check_memory(
     Raises:
         ConformanceError: a method gave something else.
     """
+    promise("states are all that it knows of an episode")
     another = _another(env)
     calls: list[_Call] = []
     for number in range(_EPISODES):

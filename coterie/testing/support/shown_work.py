@@ -9,6 +9,7 @@ from coterie.core.protocols.work import ShowsWork
 from coterie.core.types import Task
 from coterie.plugins.rewards.coach.from_environment import brief_fault, work_fault
 from coterie.testing.support.failure import guarded, require
+from coterie.testing.support.promises import promise
 from coterie.testing.support.values import fingerprint
 
 
@@ -27,6 +28,7 @@ def check_work(
     """
     if not isinstance(env, ShowsWork):
         return
+    promise("a brief and work are texts")
     with guarded(f"{name}.brief"):
         brief, other = env.brief(task), env.brief(task)
     wrong = brief_fault(brief, [role for stage in order for role in stage])

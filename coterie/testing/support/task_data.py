@@ -11,6 +11,7 @@ from coterie.core.errors import type_text
 from coterie.core.types import Task
 from coterie.data.leaks import leaks
 from coterie.testing.support.failure import ConformanceError, guarded, require
+from coterie.testing.support.promises import promise
 from coterie.testing.support.values import copied, fingerprint
 
 _PLAIN = "texts, numbers, true and false, null, lists and tables with texts as keys"
@@ -27,12 +28,15 @@ def check_data_methods(env: Any, name: str, tasks: Mapping[str, Sequence[Task]])
     """
     all_tasks = [task for split_tasks in tasks.values() for task in split_tasks]
     if isinstance(env, RecordsTasks):
+        promise("a record makes the same task again")
         for task in all_tasks:
             _check_round_trip(env, name, task)
         _check_invalid_record(env, name)
     if isinstance(env, FingerprintsTasks):
+        promise("no two splits share a fingerprint")
         _check_fingerprints(env, name, tasks)
     if isinstance(env, DrawsTasks):
+        promise("a picture is a text")
         for task in all_tasks:
             with guarded(f"{name}.picture"):
                 picture = env.picture(task)

@@ -1,0 +1,134 @@
+"""A case: a component, made from its table, and the arguments with which its kind's check is called."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from typing import Any
+
+CHECKS = {
+    kind: f"coterie.testing.checks.{kind}:check_{kind}"
+    for kind in (
+        "environment", "role", "reward", "estimator", "loss", "transition", "sampler", "engine", "trainer",
+        "executor", "sandbox", "tool", "chat_format", "chat_model", "data_source", "tracker",
+    )
+}  # fmt: skip
+"""By kind of component: its check."""
+
+
+def check_of(kind: str) -> Callable[..., None]:
+    """The function that checks a kind of component."""
+    module, _, name = CHECKS[kind].partition(":")
+    check: Callable[..., None] = getattr(import_module(module), name)
+    return check
+
+
+def arguments_of(kind: str) -> dict[str, Any]:
+    """The arguments that a kind's check takes by name, with their defaults (`inspect.Parameter.empty`)."""
+    parameters = inspect.signature(check_of(kind)).parameters.values()
+    return {item.name: item.default for item in parameters if item.kind is item.KEYWORD_ONLY}
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A component that is made anew for each call of a check, as `coterie.testing.build` makes it."""
+
+    kind: str
+    table: Mapping[str, Any]
+    name: str = ""
+    order: Sequence[Any] | None = None
+    env: Any = None
+    tables: Mapping[str, Any] = field(default_factory=dict)
+    """Other top-level tables of the configuration."""
+    later: bool = False
+    """Whether the check is given a function that makes it."""
+
+    def make(self) -> Any:
+        """The component, or the function."""
+        from coterie.testing.support.building import build
+
+        def now() -> Any:
+            more = {"name": self.name, "order": self.order, "env": self.env, **self.tables}
+            return build(self.kind, dict(self.table), **more)
+
+        return now if self.later else now()
+
+    def __repr__(self) -> str:
+        only_type = list(self.table) == ["type"]
+        parts = [repr(self.kind), repr(self.table["type"] if only_type else dict(self.table))]
+        named = {"name": self.name or None, "order": self.order, "env": self.env, **self.tables}
+        parts += [f"{key}={value!r}" for key, value in named.items() if value is not None]
+        return f"{'lambda: ' if self.later else ''}build({', '.join(parts)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One call of a kind's check."""
+
+    kind: str
+    subject: Built
+    beside: tuple[Built, ...] = ()
+    """Further positional arguments: the environment of a transition mode."""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    source: str = "its defaults"
+    """Where settings and arguments come from."""
+    given: bool = False
+    """Whether they are an example's, so that it must be possible to make and to check the component."""
+    guessed: tuple[str, ...] = ()
+    """Methods whose exceptions say that the arguments were guessed wrong, and not that the plugin is."""
+    unchecked: tuple[str, ...] = ()
+    """What this case leaves unchecked, and what to give."""
+    runs: bool = True
+    """Whether enough is known to call the check."""
+
+    def made(self) -> list[Any]:
+        """The positional arguments of the check."""
+        return [part.make() for part in (self.subject, *self.beside)]
+
+    def named(self) -> dict[str, Any]:
+        """The arguments that are passed by name, with their components made."""
+        return {name: _made(value) for name, value in self.arguments.items()}
+
+    def with_arguments(self, **changes: Any) -> Case:
+        """The case with other arguments."""
+        return replace(self, arguments={**self.arguments, **changes})
+
+    def code(self) -> str:
+        """The call, as it can be pasted into a test; arguments that have their default value are left out."""
+        defaults = arguments_of(self.kind)
+        parts = [repr(part) for part in (self.subject, *self.beside)]
+        parts += [
+            f"{name}={_code(value)}"
+            for name, value in self.arguments.items()
+            if not (name in defaults and _same(defaults[name], value))
+        ]
+        return f"check_{self.kind}({', '.join(parts)})"
+
+
+def _made(value: Any) -> Any:
+    if isinstance(value, Built):
+        return value.make()
+    if isinstance(value, dict):
+        return {key: _made(inner) for key, inner in value.items()}
+    return value
+
+
+def _same(first: Any, second: Any) -> bool:
+    try:
+        return type(first) is type(second) and bool(first == second)
+    except Exception:  # arrays, and whatever a plugin's type does
+        return False
+
+
+def _code(value: Any) -> str:
+    """The value in Python; functions by their name."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key!r}: {_code(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+        inner = ", ".join(_code(item) for item in value)
+        return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' * (len(value) == 1)})"
+    if callable(value) and hasattr(value, "__qualname__"):
+        return str(value.__qualname__)
+    return repr(value)

@@ -1,0 +1,167 @@
+"""The process in which `coterie check` tries components; what it sees, it writes as lines of JSON.
+
+A component may print, call `sys.exit`, hang or end its process. The parent (`apart.py`) reads the lines,
+names the component whose check never came to its end, and starts another process for the rest.
+
+    {"event": "loaded", "plugins": [...], "components": [...]}    what the target names
+    {"event": "begin", "index": 3}, {"event": "promise", "text": ...}, {"event": "broken", "result": ...}
+    {"event": "end", "result": ...}                               a component is done
+    {"event": "hung", "stacks": [[[file, line, function], ...]]}  the time is over; the process ends
+    {"event": "usage", "what": ..., "why": ..., "fix": ...}       the target names nothing
+    {"event": "done"}                                             with "files": the modules to watch
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import gc
+import json
+import logging
+import os
+import sys
+import sysconfig
+import threading
+import traceback
+from pathlib import Path
+from typing import Any
+
+TIMED_OUT = 124
+_LATE = 3.0
+"""Seconds after which C code that keeps the interpreter's lock is ended too."""
+
+
+class Events:
+    """The file of events, and the watchdog of what is being done."""
+
+    def __init__(self, folder: Path, timeout: float) -> None:
+        self._file = (folder / "events.jsonl").open("a", encoding="utf-8", buffering=1)
+        self._trace = (folder / "trace.txt").open("w", encoding="utf-8")
+        self.timeout = timeout
+        self._timer: threading.Timer | None = None
+        self._lock = threading.Lock()
+
+    def write(self, event: str, **values: Any) -> None:
+        """Write an event; the parent sees it at once."""
+        with self._lock:
+            self._file.write(json.dumps({"event": event, **values}, default=repr) + "\n")
+
+    def arm(self, seconds: float | None = None) -> None:
+        """End the process unless it is disarmed, or armed again, in time."""
+        self.disarm()
+        seconds = seconds or self.timeout
+        self._timer = threading.Timer(seconds, self._hung)
+        self._timer.daemon = True
+        self._timer.start()
+        faulthandler.dump_traceback_later(seconds + _LATE, exit=True, file=self._trace)
+
+    def disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        faulthandler.cancel_dump_traceback_later()
+
+    def _hung(self) -> None:
+        self.write("hung", stacks=stacks())
+        os._exit(TIMED_OUT)
+
+
+def stacks() -> list[list[tuple[str, int, str]]]:
+    """Where every thread and every task of asyncio is: file, line and function, the innermost first."""
+    known = []
+    for frame in sys._current_frames().values():
+        known.append([(f.filename, f.lineno or 0, f.name) for f in reversed(traceback.extract_stack(frame))])
+    for item in gc.get_objects():
+        if isinstance(item, asyncio.Task) and not item.done():
+            known.append(_awaited(item))
+    return known
+
+
+def _awaited(task: asyncio.Task[Any]) -> list[tuple[str, int, str]]:
+    """The coroutines of a task, each awaited by the one after it."""
+    chain, at = [], task.get_coro()
+    while at is not None:
+        frame = getattr(at, "cr_frame", None) or getattr(at, "gi_frame", None)
+        if frame is not None:
+            chain.append((frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_name))
+        at = getattr(at, "cr_await", None) or getattr(at, "gi_yieldfrom", None)
+    return chain[::-1]
+
+
+def watched_files() -> list[str]:
+    """The files of modules that an author may edit: not Python's, Coterie's or other installed ones."""
+    installed = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    ours = str(Path(__file__).resolve().parents[2])
+    files = set()
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and not file.startswith((*installed, ours)):
+            files.add(os.path.abspath(file))
+    return sorted(files)
+
+
+def check(events: Events, target: str, kind: str | None, skip: int) -> None:
+    """Check what a target names, but for the first components, which are done."""
+    from coterie.core.errors import UserError
+    from coterie.testing.checking.component import SHRINKING, check_component
+    from coterie.testing.checking.results import Checked
+    from coterie.testing.checking.targets import find_target
+    from coterie.testing.support.promises import Promises
+
+    events.arm()
+    try:
+        known = find_target(target, kind)
+    except UserError as error:
+        parts = {"what": error.what, "why": error.why, "fix": error.fix, "path": error.path}
+        events.write("usage", **parts)
+        return
+    components = [(entry.kind, entry.name, entry.distribution) for entry in known.entries]
+    events.write("loaded", plugins=[result.table() for result in known.plugins], components=components)
+
+    def broken(result: Checked) -> None:
+        events.write("broken", result=result.table())
+        events.arm(SHRINKING + 5)
+
+    for index, entry in enumerate(known.entries):
+        if index < skip:
+            continue
+        events.write("begin", index=index, printed=_printed())
+        events.arm()
+        promises = Promises(on_change=lambda text: events.write("promise", text=text))
+        result = check_component(entry, promises=promises, on_broken=broken)
+        events.disarm()
+        events.write("end", result=result.table(), printed=_printed())
+    events.write("done", files=[*watched_files(), *_layers(known.entries)])
+
+
+def _printed() -> int:
+    """How much was printed on stdout so far, in bytes."""
+    sys.stdout.flush()
+    return os.fstat(1).st_size
+
+
+def _layers(entries: Any) -> list[str]:
+    """The files of recipes, overlays and columns."""
+    from coterie.core.plugins import FILES
+    from coterie.recipes.layers import file_of
+
+    files = []
+    for entry in entries:
+        if entry.kind in FILES and entry.distribution != "coterie":
+            try:
+                files.append(str(file_of(entry)))
+            except Exception:  # told by its check
+                continue
+    return files
+
+
+def main(request: str) -> None:
+    """Do what the parent asks for: JSON of folder, target, kind, skip, timeout and sys.path."""
+    asked = json.loads(request)
+    sys.path[:] = [path for path in asked["path"] if path]
+    sys.path.append(os.getcwd())  # last, so that no file of an author hides a library
+    logging.getLogger("coterie").setLevel(logging.ERROR)  # the report says what is wrong
+    events = Events(Path(asked["folder"]), asked["timeout"])
+    check(events, asked["target"], asked["kind"], asked["skip"])
+    events.disarm()
+    sys.stdout.flush()
+    os._exit(0)  # threads that a component left behind keep nobody waiting

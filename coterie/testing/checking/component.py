@@ -1,0 +1,209 @@
+"""`check_component`: one registered component, tried with its examples or with what can be derived."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from coterie.core.errors import ConfigError, MissingExtra, PluginError, SystemFault, UserError
+from coterie.core.plugins import UNCONFIGURED
+from coterie.discovery import Entry, import_object, plugins
+from coterie.testing.checking.cases import Case, check_of
+from coterie.testing.checking.derived import cases
+from coterie.testing.checking.results import Broken, Checked
+from coterie.testing.checking.shrinking import smallest
+from coterie.testing.example import Example
+from coterie.testing.support.failure import ConformanceError
+from coterie.testing.support.promises import Promises, promise, recorded
+
+SHRINKING = 5.0
+"""Seconds in which a smaller example is looked for."""
+_MADE = "it can be made from its table"
+_PACKAGE = str(Path(__file__).resolve().parents[2])
+
+OnBroken = Callable[[Checked], None]
+
+
+def check_component(
+    entry: Entry,
+    example: Example | Sequence[Example] | None = None,
+    *,
+    promises: Promises | None = None,
+    on_broken: OnBroken | None = None,
+    shrink: bool = True,
+) -> Checked:
+    """Check one component in this process, and say what is kept, broken and unchecked.
+
+    Args:
+        entry: the component, as the registry has it.
+        example: how it is tried; by default its registered examples, else what recipes of its distribution,
+            `demonstrate`, `vocabulary` and the kit's game give.
+        promises: the recorder of the promises that are looked at.
+        on_broken: called with the result before a smaller example is looked for, which may hang.
+        shrink: whether one is looked for.
+    """
+    begin = time.monotonic()
+    result = Checked(entry.kind, entry.name, entry.distribution)
+    promises = promises if promises is not None else Promises()
+    with recorded(promises):
+        try:
+            _check(entry, example, result, promises, on_broken, shrink)
+        except ConformanceError as error:
+            result.broken.append(_broken(error, promises.current))
+        except (Exception, SystemExit) as error:  # an example's module may fail in any way
+            result.broken.append(_broken(error, promises.current or "its examples are known"))
+    of_broken = {broken.promise for broken in result.broken}
+    result.kept += [text for text in promises.begun if text not in of_broken]
+    result.seconds = time.monotonic() - begin
+    return result
+
+
+def _check(
+    entry: Entry,
+    example: Example | Sequence[Example] | None,
+    result: Checked,
+    promises: Promises,
+    on_broken: OnBroken | None,
+    shrink: bool,
+) -> None:
+    from coterie.testing.checks.plugin import check_entry
+
+    where = f"{entry.kind} '{entry.name}' of {entry.distribution}"
+    promise("what is registered can be used")
+    try:
+        check_entry(entry, where, extras=True)
+    except ConformanceError as error:
+        if "needs the extra" in error.what or isinstance(error.__context__, MissingExtra):
+            result.unchecked.append(error.what.replace("\n", " "))
+            promises.begun.remove(promises.current)
+            return
+        raise
+    if entry.kind in UNCONFIGURED:
+        return
+    promise("its examples are known")
+    given = _examples(entry) if example is None else [example] if isinstance(example, Example) else example
+    if not given:
+        promises.begun.remove(promises.current)
+    for case in cases(entry, given):
+        result.notes.append(f"checked with {case.source}")
+        result.unchecked += [text for text in case.unchecked if text not in result.unchecked]
+        if not case.runs:
+            continue
+        error = run_case(case)
+        if error is None:
+            continue
+        if (reason := _outside(case, error)) is not None:
+            result.unchecked.append(reason)
+            if promises.current == _MADE:
+                promises.begun.remove(_MADE)
+            continue
+        broken = _broken(error, promises.current, case)
+        result.broken.append(broken)
+        if on_broken is not None:
+            on_broken(result)
+        if shrink and isinstance(error, ConformanceError):
+            result.broken[-1] = _smallest(case, error, broken)
+        return
+
+
+def run_case(case: Case) -> BaseException | None:
+    """Call the check; returns what it raised."""
+    promise(_MADE)
+    try:
+        positional, named = case.made(), case.named()
+        promise("it has the members of its kind, and no misspelt one")
+        check_of(case.kind)(*positional, **named)
+    except (Exception, SystemExit) as error:
+        return error
+    return None
+
+
+def _examples(entry: Entry) -> list[Example]:
+    """The examples that are registered for a component.
+
+    Raises:
+        PluginError: one can't be imported, or is none.
+    """
+    registry, result = plugins().registry, list[Example]()
+    for registered in registry.examples:
+        if registered.distribution != entry.distribution:
+            continue
+        if registered.error:
+            raise PluginError(registered.error, fix="register(kind, name, target)")
+        if (registered.kind, registered.name) != (entry.kind, entry.name):
+            continue
+        target, what = registered.target, f"the example of {entry.label}"
+        if isinstance(target, str):
+            target = import_object(target, what)
+        for item in target if isinstance(target, (list, tuple)) else [target]:
+            if not isinstance(item, Example):
+                raise PluginError(f"{what} is {item!r:.200}", fix="coterie.testing.Example(...)")
+            result.append(item)
+    return result
+
+
+def _outside(case: Case, error: BaseException) -> str | None:
+    """Why an error says nothing against the component; None where it does."""
+    cause = error.__cause__ if isinstance(error, ConformanceError) else error
+    if isinstance(cause, MissingExtra):
+        return " ".join(str(cause).split())
+    if case.given:
+        return None
+    if isinstance(cause, ConfigError) and not isinstance(error, ConformanceError):
+        return f"{_line(cause)}; give settings: Example({{...}})"
+    if isinstance(cause, (UserError, SystemFault, OSError)) and not isinstance(cause, PluginError):
+        return f"what it needs is not here: {_line(cause)}; give an Example with a stand-in"
+    if isinstance(error, ConformanceError) and cause is not None:
+        method = error.where.rpartition(".")[2]
+        if method in case.guessed:
+            return f"{error.where} {error.what} with guessed arguments; give an Example"
+    unanswered = ("answered none of the requests", "needs an engine")
+    if isinstance(error, ConformanceError) and any(text in error.what for text in unanswered):
+        return f"{_line(error.what)}; give an Example with a stand-in"
+    return None
+
+
+def _line(error: object) -> str:
+    return " ".join(str(error).split())
+
+
+def _broken(error: BaseException, current: str, case: Case | None = None) -> Broken:
+    """The promise that an error breaks."""
+    example = case.code() if case is not None else ""
+    place = _place(error)
+    if isinstance(error, ConformanceError):
+        where = f"{error.where} ({place})" if place else error.where
+        return Broken(current, error.what, where, error.fix, example)
+    if isinstance(error, UserError):
+        return Broken(current, error.what, error.path or place, error.fix or error.why, example)
+    return Broken(current, f"raised {type(error).__name__}: {error}", place, "", example)
+
+
+def _place(error: BaseException) -> str:
+    """File, line and function of the plugin that raised; empty where Coterie raised by itself."""
+    cause = error.__cause__ if isinstance(error, ConformanceError) else error
+    if cause is None:
+        return ""
+    for frame in reversed(traceback.extract_tb(cause.__traceback__)):
+        if not frame.filename.startswith((_PACKAGE, "<")):
+            return f"{frame.filename}:{frame.lineno}, in {frame.name}"
+    return ""
+
+
+def _smallest(case: Case, error: ConformanceError, broken: Broken) -> Broken:
+    """The same promise, with the smallest example that breaks it within the time."""
+    last: list[ConformanceError] = [error]
+
+    def breaks(smaller: Case) -> bool:
+        with recorded(Promises()) as again:
+            raised = run_case(smaller)
+        same = isinstance(raised, ConformanceError) and raised.where == error.where
+        if same and again.current == broken.promise and isinstance(raised, ConformanceError):
+            last.append(raised)
+            return True
+        return False
+
+    fewest = smallest(case, breaks, seconds=SHRINKING)
+    return _broken(last[-1], broken.promise, fewest)

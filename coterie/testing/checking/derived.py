@@ -1,0 +1,246 @@
+"""The cases of a component: from its examples, else from recipes of its distribution, else from its defaults.
+
+What an example leaves out is filled in the same way, so that an example names only what nobody could know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from coterie.core.errors import PluginError, did_you_mean
+from coterie.discovery import Entry, plugins
+from coterie.testing.checking.answers import answers, calls_of, observations
+from coterie.testing.checking.cases import Built, Case, arguments_of
+from coterie.testing.checking.uses import Use, reference, uses
+from coterie.testing.example import Example
+from coterie.testing.support.toys import GAME
+
+TEAMED = ("environment", "reward", "transition")
+"""Kinds that are checked along episodes."""
+
+
+@dataclass(slots=True)
+class Team:
+    """Who plays in the episodes of a check."""
+
+    env: Any
+    order: list[Any]
+    plugins: dict[str, Built] = field(default_factory=dict)
+    """The roles that read the answers."""
+    turns: int = 3
+    toy: bool = False
+    """Whether the environment is the kit's, since nothing names another one."""
+    tables: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def roles(self) -> list[str]:
+        return [role for stage in self.order for role in ([stage] if isinstance(stage, str) else stage)]
+
+    def environment(self) -> Built:
+        """The environment, to be made."""
+        return Built("environment", _typed(self.env), order=self.order, tables=self.tables)
+
+
+def cases(entry: Entry, examples: Sequence[Example]) -> Iterator[Case]:
+    """The cases of a component, one for each example, or one that is derived.
+
+    Raises:
+        PluginError: an example has an argument that the kind's check lacks.
+    """
+    use = next(uses(entry), None)
+    known = arguments_of(entry.kind)
+    for number, example in enumerate(examples):
+        for name in example.arguments:
+            if name not in known or name == "order":
+                what = f"an example of {entry.label} has the argument `{name}`, which no {entry.kind} takes"
+                raise PluginError(what, fix=did_you_mean(name, known))
+        source = "its example" + (f" {number + 1}" if len(examples) > 1 else "")
+        yield replace(_case(entry, example, use), source=source, given=True, guessed=())
+    if not examples:
+        source = f"the recipe '{use.recipe}'" if use is not None else "its defaults"
+        yield replace(_case(entry, Example(use.settings if use else {}), use), source=source)
+
+
+def _case(entry: Entry, example: Example, use: Use | None) -> Case:
+    table = {"type": reference(entry), **example.settings}
+    if entry.kind in TEAMED:
+        return _teamed(entry, table, example, use)
+    if entry.kind == "role":
+        return _role(entry, table, example, use)
+    env = example.env if example.env is not None else use.env if use else None
+    order = _stages(example.order) if example.order is not None else list(use.order) if use else None
+    name = use.name if use else ""
+    built = Built(entry.kind, table, name=name, order=order, env=env, tables=use.tables if use else {})
+    case = Case(entry.kind, built, arguments=dict(example.arguments))
+    if entry.kind == "trainer":
+        return _trainer(replace(case, subject=replace(built, name="", later=True)), use)
+    if entry.kind == "engine" and use and "model" not in example.arguments:
+        return case.with_arguments(model=_model(use) or {"init": "none"})
+    if entry.kind == "tool" and "calls" not in example.arguments:
+        calls = calls_of(built)
+        if not calls:
+            needs = "a tool is checked with replies that call it: Example(calls=[...])"
+            return replace(case, unchecked=(needs,), runs=False)
+        return case.with_arguments(calls=calls)
+    return case
+
+
+# ---- kinds that are checked along episodes -------------------------------------------------------------
+
+
+def _teamed(entry: Entry, table: dict[str, Any], example: Example, use: Use | None) -> Case:
+    given = dict(example.arguments)
+    team = _team(entry, table, example, use)
+    given["roles"] = list(given.get("roles", team.roles))
+    given["role_plugins"] = _plugins(given.get("role_plugins"), team)
+    if any(not isinstance(stage, str) for stage in team.order) or team.roles != given["roles"]:
+        given["order"] = team.order
+    given.setdefault("turns", team.turns)
+    unchecked: list[str] = []
+    if "act" not in given and not (entry.kind == "reward" and "views" in given):
+        given["act"], lacks = answers(team.environment(), team.plugins or given["role_plugins"], team.roles)
+        if lacks and not team.toy:
+            unchecked.append(lacks)
+    if not given["role_plugins"]:
+        del given["role_plugins"]
+    if entry.kind == "environment":
+        return Case("environment", team.environment(), arguments=given, unchecked=tuple(unchecked))
+    name = use.name if use else ""
+    built = Built(entry.kind, table, name=name, order=team.order, env=team.env, tables=team.tables)
+    guessed = ("score", "tell") if team.toy else ()
+    if entry.kind == "transition":
+        given.setdefault("roles", team.roles)
+        return Case(
+            "transition", built, (team.environment(),), given, guessed=guessed, unchecked=tuple(unchecked)
+        )
+    if "views" not in given or "act" in given:
+        given.setdefault("environment", team.environment())
+    return Case("reward", built, arguments=given, guessed=guessed, unchecked=tuple(unchecked))
+
+
+def _team(entry: Entry, table: Mapping[str, Any], example: Example, use: Use | None) -> Team:
+    """The environment and the team: the example's, a recipe's, a sole neighbour's, or the kit's."""
+    own = entry.kind == "environment"
+    env: Any = table if own else example.env
+    if env is None and use is not None:
+        env = use.env
+    toy = False
+    if env is None:
+        env = _sole(entry, "environment")
+        if env is None:
+            env, toy = {"type": GAME}, True
+    if use is not None and _typed(env).get("type") != use.env.get("type") and not own:
+        use = None
+    turns, tables = (min(use.turns, 5), use.tables) if use else (3, {})
+    if example.order is not None:
+        order = _stages(example.order)
+    elif "roles" in example.arguments:
+        order = list(example.arguments["roles"])
+    elif use is not None:
+        order = list(use.order)
+    else:
+        order = _roles_of(env) or ["solver"]
+    team = Team(env, order, turns=turns, toy=toy, tables=tables)
+    for role in team.roles:
+        reads = use.roles.get(role) if use else _neighbour(entry, env, role)
+        if reads:
+            team.plugins[role] = Built("role", reads, name=role, order=order, env=env, tables=tables)
+    return team
+
+
+def _plugins(given: Mapping[str, Any] | None, team: Team) -> dict[str, Any]:
+    """The roles that read the answers; an example may name them by their tables."""
+    if given is None:
+        return dict(team.plugins)
+    return {
+        role: Built("role", _typed(value), name=role, order=team.order, env=team.env, tables=team.tables)
+        if isinstance(value, (str, Mapping))
+        else value
+        for role, value in given.items()
+    }
+
+
+def _roles_of(env: Any) -> list[str]:
+    """The roles that an environment knows; none where it takes any, or can't be made."""
+    try:
+        return list(Built("environment", _typed(env)).make().roles)
+    except Exception:  # told when the case is run
+        return []
+
+
+def _neighbour(entry: Entry, env: Any, role: str) -> dict[str, Any] | None:
+    """The table of the role of the same distribution that reads a role's answers in this environment."""
+    game = str(_typed(env).get("type", "")).rpartition(":")[2]
+    of_author = [other for other in _of(entry, "role")]
+    for name in (f"{game}_{role}", role):
+        for other in of_author:
+            if other.name == name:
+                return {"type": reference(other)}
+    games = _of(entry, "environment")
+    if len(of_author) == 1 and len(games) == 1 and reference(games[0]) == _typed(env).get("type"):
+        return {"type": reference(of_author[0])}
+    return None
+
+
+def _sole(entry: Entry, kind: str) -> dict[str, Any] | None:
+    """The table of the only component of a kind that a distribution has."""
+    others = _of(entry, kind)
+    return {"type": reference(others[0])} if len(others) == 1 else None
+
+
+def _of(entry: Entry, kind: str) -> list[Entry]:
+    entries = plugins().registry.qualified(kind)
+    return [other for other in entries if other.distribution == entry.distribution]
+
+
+# ---- other kinds ---------------------------------------------------------------------------------------
+
+
+def _role(entry: Entry, table: dict[str, Any], example: Example, use: Use | None) -> Case:
+    given = dict(example.arguments)
+    name = str(given.get("name") or (use.name if use else "solver"))
+    env = example.env if example.env is not None else use.env if use else None
+    if env is None:
+        env = _sole(entry, "environment")
+    order = _stages(example.order) if example.order is not None else list(use.order) if use else [name]
+    built = Built("role", table, name=name, order=order, env=env, tables=use.tables if use else {})
+    given["name"] = name
+    if "observations" in given:
+        return Case("role", built, arguments=given)
+    if env is not None:
+        game = Built("environment", _typed(env), order=order, tables=use.tables if use else {})
+        given["observations"], good = observations(game, name)
+        if good and "good" not in given:
+            given["good"] = good
+        if given["observations"]:
+            return Case("role", built, arguments=given)
+    given["observations"] = [""]
+    needs = "prompts of its own observations: Example(observations=[...]), or the env={...} whose they are"
+    return Case("role", built, arguments=given, guessed=("render",), unchecked=(needs,))
+
+
+def _trainer(case: Case, use: Use | None) -> Case:
+    given = dict(case.arguments)
+    lacks = [name for name in ("model", "token_ids") if name not in given]
+    if lacks:
+        needs = f"a trainer is checked on a small model: Example({', '.join(f'{n}=...' for n in lacks)})"
+        return replace(case, unchecked=(needs,), runs=False)
+    return case
+
+
+def _model(use: Use) -> Any:
+    """The model of the first policy of a recipe, as a table."""
+    for policy in use.policies.values():
+        model = getattr(policy, "model", None)
+        return model.model_dump(exclude_none=True) if hasattr(model, "model_dump") else model
+    return None
+
+
+def _stages(order: Sequence[Any]) -> list[Any]:
+    return [stage if isinstance(stage, str) else list(stage) for stage in order]
+
+
+def _typed(table: Any) -> dict[str, Any]:
+    return {"type": table} if isinstance(table, str) else dict(table)
