@@ -79,7 +79,8 @@ def _demonstrated(env: Any, roles: Sequence[str]) -> list[str]:
 def calls_of(tool: Built) -> list[str]:
     """Replies that call a tool, made of its schemas; none where it finds no call in them."""
     try:
-        made = tool.make()
+        made: Any = tool.make()
+        find = made.find
         if not isinstance(made, HasSchemas):
             return []
         texts = []
@@ -87,7 +88,7 @@ def calls_of(tool: Built) -> list[str]:
             function = schema["function"]
             call = {"name": function["name"], "arguments": _arguments(function.get("parameters") or {})}
             texts.append(f"<tool_call>\n{json.dumps(call)}\n</tool_call>")
-        return [text for text in texts if made.find(text) is not None]
+        return [text for text in texts if find(text) is not None]
     except Exception:  # told when the case is run
         return []
 

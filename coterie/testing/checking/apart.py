@@ -87,6 +87,7 @@ class _Child:
         self.components: list[Sequence[str]] = []
         self.index, self.done, self.files = -1, False, list[str]()
         self._promise, self._begin, self._printed = _LOADING, time.monotonic(), 0
+        self._begun: list[str] = []
         self._partly: Checked | None = None
         self._stacks: list[Any] = []
         self._open = False
@@ -126,10 +127,11 @@ class _Child:
                     yield from (Checked.of(table) for table in event["plugins"] if first)
                 case "begin":
                     self.index, self._open, self._partly = event["index"], True, None
-                    self._begin, self._promise = time.monotonic(), "its check begins"
+                    self._begin, self._promise, self._begun = time.monotonic(), "its check begins", []
                     self._printed = event["printed"]
                 case "promise":
                     self._promise = event["text"]
+                    self._begun.append(self._promise)
                 case "broken":
                     self._partly = Checked.of(event["result"])
                 case "hung":
@@ -180,6 +182,7 @@ class _Child:
         else:
             kind, name, distribution = "plugin", self._target, self._target
         result = Checked(kind, name, distribution, seconds=time.monotonic() - self._begin)
+        result.kept = [text for text in dict.fromkeys(self._begun) if text != self._promise]
         trace = self._folder / "trace.txt"
         text = trace.read_text(encoding="utf-8", errors="replace") if trace.exists() else ""
         stacks = self._stacks or stacks_of(text)

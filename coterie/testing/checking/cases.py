@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -129,6 +130,11 @@ def _code(value: Any) -> str:
     if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
         inner = ", ".join(_code(item) for item in value)
         return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' * (len(value) == 1)})"
+    if dataclasses.is_dataclass(value) and not isinstance(value, (type, Built)):
+        fields = {item.name: getattr(value, item.name) for item in dataclasses.fields(value) if item.init}
+        defaults = {item.name: item.default for item in dataclasses.fields(value)}
+        given = {name: each for name, each in fields.items() if not _same(defaults[name], each)}
+        return f"{type(value).__name__}({', '.join(f'{name}={_code(each)}' for name, each in given.items())})"
     if callable(value) and hasattr(value, "__qualname__"):
         return str(value.__qualname__)
     return repr(value)

@@ -78,7 +78,8 @@ def stacks() -> list[list[tuple[str, int, str]]]:
 
 def _awaited(task: asyncio.Task[Any]) -> list[tuple[str, int, str]]:
     """The coroutines of a task, each awaited by the one after it."""
-    chain, at = [], task.get_coro()
+    chain = []
+    at: Any = task.get_coro()
     while at is not None:
         frame = getattr(at, "cr_frame", None) or getattr(at, "gi_frame", None)
         if frame is not None:

@@ -91,20 +91,20 @@ def _check(
         result.unchecked += [text for text in case.unchecked if text not in result.unchecked]
         if not case.runs:
             continue
-        error = run_case(case)
-        if error is None:
+        raised = run_case(case)
+        if raised is None:
             continue
-        if (reason := _outside(case, error)) is not None:
+        if (reason := _outside(case, raised)) is not None:
             result.unchecked.append(reason)
             if promises.current == _MADE:
                 promises.begun.remove(_MADE)
             continue
-        broken = _broken(error, promises.current, case)
+        broken = _broken(raised, promises.current, case)
         result.broken.append(broken)
         if on_broken is not None:
             on_broken(result)
-        if shrink and isinstance(error, ConformanceError):
-            result.broken[-1] = _smallest(case, error, broken)
+        if shrink and isinstance(raised, ConformanceError):
+            result.broken[-1] = _smallest(case, raised, broken)
         return
 
 

@@ -172,14 +172,13 @@ def _roles_of(env: Any) -> list[str]:
 
 def _neighbour(entry: Entry, env: Any, role: str) -> dict[str, Any] | None:
     """The table of the role of the same distribution that reads a role's answers in this environment."""
-    game = str(_typed(env).get("type", "")).rpartition(":")[2]
-    of_author = [other for other in _of(entry, "role")]
-    for name in (f"{game}_{role}", role):
+    of_author, games = _of(entry, "role"), _of(entry, "environment")
+    game = [other.name for other in games if reference(other) == _typed(env).get("type")]
+    for name in (*(f"{name}_{role}" for name in game), role):
         for other in of_author:
             if other.name == name:
                 return {"type": reference(other)}
-    games = _of(entry, "environment")
-    if len(of_author) == 1 and len(games) == 1 and reference(games[0]) == _typed(env).get("type"):
+    if game and len(of_author) == 1 and len(games) == 1:
         return {"type": reference(of_author[0])}
     return None
 
@@ -233,7 +232,7 @@ def _trainer(case: Case, use: Use | None) -> Case:
 def _model(use: Use) -> Any:
     """The model of the first policy of a recipe, as a table."""
     for policy in use.policies.values():
-        model = getattr(policy, "model", None)
+        model: Any = getattr(policy, "model", None)
         return model.model_dump(exclude_none=True) if hasattr(model, "model_dump") else model
     return None
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from coterie.testing.checking.cases import Case, arguments_of
 
-COUNTS = ("episodes", "turns", "tasks", "seeds", "texts", "limit", "max_stages")
+COUNTS = ("episodes", "turns", "tasks", "seeds", "texts", "limit")
 """Arguments that say how much a check does."""
 _SEEDS = 8
 
