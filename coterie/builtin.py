@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from coterie import hookimpl
-from coterie.discovery.hookspecs import Register
+from coterie.discovery.hookspecs import Register, RegisterExample
 
 
 @hookimpl
@@ -251,6 +251,30 @@ def register_studies(register: Register) -> None:
     register("sampling", "coterie.studies.library.sampling:SAMPLING")
     register("teammates", "coterie.studies.library.at_grpo:TEAMMATES")
     register("cooperation", "coterie.studies.library.cooperation:COOPERATION")
+
+
+@hookimpl
+def register_examples(register: RegisterExample) -> None:
+    """What `coterie check coterie` can't derive; `coterie.testing.builtin_examples` says why."""
+    names = {
+        "environment": "math team_task writing",
+        "role": "math_reasoner math_tool template",
+        "reward": "function unit_tests writing",
+        "transition": "expert_edits level_passed passed",
+        "loss": "cispo",
+        "engine": "mixed openai scripted tabular vllm",
+        "trainer": "deepspeed none tabular torch",
+        "executor": "ray",
+        "sandbox": "sandbox_fusion",
+        "tool": "mcp python search",
+        "chat_model": "gemini openai policy",
+        "data_source": "apps arxiv code_contests coop_humaneval ds_pack hub humaneval jsonl live_code_bench "
+        "mbpp parquet tldr",
+        "tracker": "otel wandb weave",
+    }
+    for kind, of_kind in names.items():
+        for name in of_kind.split():
+            register(kind, name, f"coterie.testing.builtin_examples:{kind}_{name}")
 
 
 @hookimpl

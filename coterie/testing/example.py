@@ -22,6 +22,8 @@ class Example:
         env: the table of the environment that the component is used with, or its type; by default that of a
             recipe of the plugin, else the kit's toy game.
         order: `team.order`; by default a recipe's, else one stage for each of `roles`.
+        skip: why a check can't try the component, e.g. "it needs a GPU; tested by tests/test_gpu.py": the
+            report says so.
         arguments: of the kind's check, e.g. `act`, `roles`, `observations`, `good`, `calls`, `episodes`.
     """
 
@@ -31,10 +33,11 @@ class Example:
         *,
         env: str | Mapping[str, Any] | None = None,
         order: Sequence[str | Sequence[str]] | None = None,
+        skip: str = "",
         **arguments: Any,
     ) -> None:
         self.settings: dict[str, Any] = dict(settings or {})
-        self.env, self.order, self.arguments = env, order, arguments
+        self.env, self.order, self.skip, self.arguments = env, order, skip, arguments
 
     def __repr__(self) -> str:
         parts = [repr(self.settings)] if self.settings else []

@@ -73,7 +73,12 @@ def _once(target: str, kind: str | None, timeout: float, verbose: bool, *, show:
 
 
 def _coloured(text: str) -> str:
-    for word, colour in ((": BROKEN (", "red"), (": ok (", "green"), (": not checked (", "yellow")):
+    for word, colour in (
+        (": BROKEN (", "red"),
+        (": ok (", "green"),
+        (": not checked (", "yellow"),
+        (": in part (", "yellow"),
+    ):
         first, at, rest = text.partition("\n")
         text = first.replace(word, f": {click.style(word[2:-2], fg=colour)} (") + at + rest
     return text

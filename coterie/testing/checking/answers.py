@@ -45,15 +45,14 @@ def answers(game: Built, plugins: Mapping[str, Any], roles: Sequence[str]) -> tu
 
 
 def observations(game: Built, role: str) -> tuple[list[Any], list[str]]:
-    """What a role observes at the start of a few tasks, and demonstrated answers; none where that fails."""
+    """What a role observes at the start of a task, and a demonstrated answer; none where that fails."""
 
     async def first() -> tuple[list[Any], list[str]]:
         env = game.make()
         async with opened(env):
             tasks = env.tasks("train", 0)
-            states = [env.reset(tasks[index], index) for index in range(min(2, len(tasks)))]
-            seen = [env.observe(state, role) for state in states]
-        return seen, _demonstrated(env, [role])[:2]
+            seen = [env.observe(env.reset(tasks[0], 0), role)]
+        return seen, _demonstrated(env, [role], tasks=1)  # an answer to this observation
 
     try:
         return asyncio.run(first())
@@ -61,13 +60,13 @@ def observations(game: Built, role: str) -> tuple[list[Any], list[str]]:
         return [], []
 
 
-def _demonstrated(env: Any, roles: Sequence[str]) -> list[str]:
+def _demonstrated(env: Any, roles: Sequence[str], tasks: int = _TASKS) -> list[str]:
     """What the environment's oracle writes at the start of a few tasks."""
     if not isinstance(env, Demonstrates):
         return []
-    tasks, texts = env.tasks("train", 0), list[str]()  # type: ignore[attr-defined]
-    for index in range(min(_TASKS, len(tasks))):
-        state = env.reset(tasks[index], index)  # type: ignore[attr-defined]
+    all_tasks, texts = env.tasks("train", 0), list[str]()  # type: ignore[attr-defined]
+    for index in range(min(tasks, len(all_tasks))):
+        state = env.reset(all_tasks[index], index)  # type: ignore[attr-defined]
         for role in roles:
             try:
                 texts.append(env.demonstrate(state, role, 0.0, np.random.default_rng(index)))

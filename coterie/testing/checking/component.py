@@ -78,6 +78,7 @@ def _check(
         if "needs the extra" in error.what or isinstance(error.__context__, MissingExtra):
             result.unchecked.append(error.what.replace("\n", " "))
             promises.begun.remove(promises.current)
+            result.tried = False
             return
         raise
     if entry.kind in UNCONFIGURED:
@@ -86,13 +87,15 @@ def _check(
     given = _examples(entry) if example is None else [example] if isinstance(example, Example) else example
     if not given:
         promises.begun.remove(promises.current)
+    result.tried = False
     for case in cases(entry, given):
-        result.notes.append(f"checked with {case.source}")
         result.unchecked += [text for text in case.unchecked if text not in result.unchecked]
         if not case.runs:
             continue
         raised = run_case(case)
         if raised is None:
+            result.tried = True
+            result.notes.append(f"checked with {case.source}")
             continue
         if (reason := _outside(case, raised)) is not None:
             result.unchecked.append(reason)

@@ -56,6 +56,10 @@ def cases(entry: Entry, examples: Sequence[Example]) -> Iterator[Case]:
             if name not in known or name == "order":
                 what = f"an example of {entry.label} has the argument `{name}`, which no {entry.kind} takes"
                 raise PluginError(what, fix=did_you_mean(name, known))
+        if example.skip:
+            subject = Built(entry.kind, {"type": reference(entry)})
+            yield Case(entry.kind, subject, given=True, unchecked=(example.skip,), runs=False)
+            continue
         source = "its example" + (f" {number + 1}" if len(examples) > 1 else "")
         yield replace(_case(entry, example, use), source=source, given=True, guessed=())
     if not examples:
@@ -144,7 +148,7 @@ def _team(entry: Entry, table: Mapping[str, Any], example: Example, use: Use | N
         order = _roles_of(env) or ["solver"]
     team = Team(env, order, turns=turns, toy=toy, tables=tables)
     for role in team.roles:
-        reads = use.roles.get(role) if use else _neighbour(entry, env, role)
+        reads = (use.roles.get(role) if use else None) or _neighbour(entry, env, role)
         if reads:
             team.plugins[role] = Built("role", reads, name=role, order=order, env=env, tables=tables)
     return team

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from coterie.testing.checking.results import Checked
@@ -17,7 +18,7 @@ def of_component(result: Checked, *, every: bool = True) -> str:
     Args:
         every: whether the promises that are kept are named, and not only counted.
     """
-    state = "BROKEN" if result.broken else "ok" if result.kept else "not checked"
+    state = "BROKEN" if result.broken else result.state
     head = f"{result.kind} {one_line(result.name)}"
     if result.distribution != result.name:
         head += f" of {one_line(result.distribution)}"
@@ -46,13 +47,11 @@ def _indented(label: str, text: str) -> list[str]:
 
 def summary(results: Sequence[Checked]) -> str:
     """The last line: how many components keep their promises."""
-    broken = sum(bool(result.broken) for result in results)
-    none = sum(not result.broken and not result.kept for result in results)
-    partly = sum(bool(result.unchecked and result.kept and not result.broken) for result in results)
-    kept = len(results) - broken - none
-    parts = [f"{kept} ok" + (f" ({partly} in part)" if partly else "")]
-    parts += [f"{broken} broken"] * bool(broken) + [f"{none} not checked"] * bool(none)
-    return f"{len(results)} checked: {', '.join(parts)}"
+    counts = Counter(result.state for result in results)
+    parts = [
+        f"{counts[state]} {state}" for state in ("ok", "broken", "in part", "not checked") if counts[state]
+    ]
+    return f"{len(results)} components: {', '.join(parts)}"
 
 
 def whole(results: Sequence[Checked]) -> str:

@@ -42,10 +42,19 @@ class Checked:
     notes: list[str] = field(default_factory=list)
     """Where settings and arguments came from, and what the component printed."""
     seconds: float = 0.0
+    tried: bool = True
+    """Whether the check of its kind was called: else only its registration was looked at."""
 
     @property
     def ok(self) -> bool:
         return not self.broken
+
+    @property
+    def state(self) -> str:
+        """In a word: "broken", "not checked", "in part" or "ok"."""
+        if self.broken:
+            return "broken"
+        return "not checked" if not self.tried else "in part" if self.unchecked else "ok"
 
     @property
     def label(self) -> str:
@@ -53,7 +62,7 @@ class Checked:
 
     def table(self) -> dict[str, Any]:
         """The same as JSON has it."""
-        return {**asdict(self), "ok": self.ok, "seconds": round(self.seconds, 3)}
+        return {**asdict(self), "state": self.state, "seconds": round(self.seconds, 3)}
 
     @classmethod
     def of(cls, table: Mapping[str, Any]) -> Checked:

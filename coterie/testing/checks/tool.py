@@ -13,6 +13,7 @@ from coterie.core.errors import PolicyFault, SystemFault, type_text
 from coterie.core.protocols.tool import Closes, HasSchemas, Opens
 from coterie.core.types.seeding import generator
 from coterie.testing.support.failure import ConformanceError, guarded, require, require_kind
+from coterie.testing.support.opening import used
 from coterie.testing.support.promises import promise
 
 PROSE = (
@@ -49,7 +50,7 @@ def check_tool(
     Args:
         calls: replies that call the tool; at least one must be answered with text.
         plain: replies without a call.
-        needs: components that it uses, such as its sandbox: opened before it and closed after it.
+        needs: components that it uses beside those that its Config holds: opened before it and closed after.
         texts: number of random texts, made of pieces of `calls`, of code fences and of native calls.
         seed: seed of the random texts.
 
@@ -62,7 +63,7 @@ def check_tool(
 
     async def check() -> None:
         async with AsyncExitStack() as stack:
-            for part in (*needs, tool):
+            for part in (*used(tool, needs), *needs, tool):
                 with guarded(f"{type(part).__name__}.open"):
                     if isinstance(part, Opens):
                         await part.open()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -31,7 +31,7 @@ async def opened(plugin: Any, engine: Any = None, *, alone: bool = False) -> Asy
         ConformanceError: `use_engine`, `open` or `close` raised, or there is no engine to use.
     """
     async with AsyncExitStack() as stack:
-        for part in (*(() if alone else _used(plugin)), plugin):
+        for part in (*(() if alone else used(plugin)), plugin):
             name = type(part).__name__
             if isinstance(part, UsesEngine):
                 require(engine is not None, "needs an engine", where=name, fix="give the check an `engine`")
@@ -45,8 +45,12 @@ async def opened(plugin: Any, engine: Any = None, *, alone: bool = False) -> Asy
         yield
 
 
-def _used(plugin: Any) -> Iterator[Any]:
-    """The components in a component's Config, inner ones first."""
+def used(plugin: Any, but: Sequence[Any] = ()) -> Iterator[Any]:
+    """The components in a component's Config that a run opens, inner ones first.
+
+    Args:
+        but: those that are opened already.
+    """
     config = getattr(plugin, "config", None)
     if not isinstance(config, BaseModel):
         return
@@ -54,8 +58,8 @@ def _used(plugin: Any) -> Iterator[Any]:
         part = getattr(config, field)
         part = part.model if isinstance(part, CheckedChatModel) else part
         if part is not None and not isinstance(part, (str, dict)):
-            yield from _used(part)
-            if kind in _OPENED:
+            yield from used(part, but)
+            if kind in _OPENED and not any(part is other for other in but):
                 yield part
 
 
