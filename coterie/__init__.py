@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
+from coterie import deprecations as _deprecations
 from coterie.public import PUBLIC as _PUBLIC
 
 if TYPE_CHECKING:
@@ -237,6 +238,7 @@ if TYPE_CHECKING:
         Split as Split,
         split_of as split_of,
     )
+    from coterie.discovery.api_version import API_VERSION as API_VERSION
     from coterie.discovery.hookspecs import Register as Register
     from coterie.plugins.algos.blocks.estimator import (
         GroupConfig as GroupConfig,
@@ -320,6 +322,8 @@ __all__ = ["__version__", "hookimpl", *_LAZY]
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
+        if _deprecations.DEPRECATIONS:
+            _deprecations.warn_of_name(name)
         return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'coterie' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
 

@@ -11,6 +11,7 @@ PUBLIC = {
     "coterie.viewing.report": "report",
     "coterie.recipes": "load",
     "coterie.core.plugins": "Composed MayChange Plugin PluginConfig",
+    "coterie.discovery.api_version": "API_VERSION",
     "coterie.discovery.hookspecs": "Register",
     "coterie.core.plugins.origin": "plugin_call",
     "coterie.core.config": "PolicyConfig",

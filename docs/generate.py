@@ -55,14 +55,10 @@ def helps() -> Iterator[tuple[str, str]]:
 
 def hooks_table() -> str:
     """Every hook, with its signature and its docstring."""
-    from coterie.discovery import hookspecs
+    from coterie.cli.described import hooks
 
     rows = ["| hook | what it is for |", "|---|---|"]
-    for name, value in vars(hookspecs).items():
-        if inspect.isfunction(value) and hasattr(value, "coterie_spec"):
-            signature = str(inspect.signature(value)).replace("'", "")
-            rows.append(f"| `{name}{signature}` | {' '.join((value.__doc__ or '').split())} |")
-    return "\n".join(rows)
+    return "\n".join([*rows, *(f"| `{hook.name}{hook.signature}` | {hook.sentence} |" for hook in hooks())])
 
 
 def kinds_table() -> str:
@@ -95,22 +91,10 @@ def members_table() -> str:
 
 
 def documented(protocol: type) -> Iterator[tuple[str, str]]:
-    """(member as it is written, its docstring) of each member of a Protocol."""
-    body = ast.parse(inspect.getsource(protocol)).body[0]
-    assert isinstance(body, ast.ClassDef)
-    for node, following in zip(body.body, [*body.body[1:], None], strict=True):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            names = [argument.arg for argument in node.args.args[1:]]
-            returns = ast.unparse(node.returns) if node.returns else "None"
-            arrow = "" if returns == "None" else f" -> {returns}"
-            start = "async " if isinstance(node, ast.AsyncFunctionDef) else ""
-            yield (
-                _cell(f"{start}{node.name}({', '.join(names)}){arrow}"),
-                _cell(ast.get_docstring(node) or ""),
-            )
-        elif isinstance(node, ast.AnnAssign) and isinstance(following, ast.Expr):
-            assert isinstance(following.value, ast.Constant)
-            yield _cell(ast.unparse(node)), _cell(str(following.value.value))
+    """(member as it is written, its docstring) of each member of a Protocol, as cells."""
+    from coterie.cli import described
+
+    yield from ((_cell(member), _cell(text)) for member, text in described.documented(protocol))
 
 
 def _cell(text: str) -> str:

@@ -12,7 +12,9 @@ from typing import Any, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
+from coterie import deprecations
 from coterie.compose.chat_models import checked
+from coterie.compose.deprecated_settings import warn_of_settings
 from coterie.compose.kinds import PROTOCOL, check_attributes, ignored, members
 from coterie.compose.settings import REFERRED, type_missing
 from coterie.core.config import TABLES, RunConfig, validate
@@ -144,6 +146,9 @@ class ComponentBuilder:
             if inner in REFERRED and isinstance(settings.get(field_name), str):
                 settings[field_name] = self._referred(inner, settings[field_name], where)
 
+        entry = plugins().registry.find(kind, plugin, path=f"{path}.type")
+        warn_of_settings(model, settings, path, entry.label)
+
         def nested(kind: str, table: Table, where: str) -> Any:
             return checked(kind, self.make(kind, table, where))
 
@@ -216,6 +221,9 @@ def _has(made: Any, name: str, origin: Origin) -> bool:
 def _check_members(made: Any, origin: Origin) -> None:
     """Refuse a plugin that lacks a member; warn, once a class, of misspelt ones."""
     kind, where = origin.kind, f"{origin.path}.type"
+    for entry in deprecations.members_of(kind):
+        if _has(made, entry.old, origin):
+            deprecations.warn(str(origin), entry.text())
     required = members(PROTOCOL[kind]).items()
     lacking = [
         part

@@ -17,7 +17,7 @@ from pydantic import Field
 from coterie.compose.builder import ComponentBuilder
 from coterie.compose.curriculum import KEY as CURRICULUM, check_same, taken, with_shared
 from coterie.compose.members import FingerprintsTasks, LeavesOut
-from coterie.compose.settings import model_of
+from coterie.compose.tables import model_of
 from coterie.core.config import RunConfig, Strict, validate
 from coterie.core.errors import ConfigError, did_you_mean
 from coterie.core.plugins import Table

@@ -9,6 +9,7 @@ from typing import Any, cast
 from pydantic import create_model
 from pydantic.fields import FieldInfo
 
+from coterie.compose.deprecated_settings import warn_of_settings
 from coterie.core.config import DEFAULT_TYPES, PolicyConfig, RunConfig, validate
 from coterie.core.config.schema import POLICY_READERS
 from coterie.core.errors import PluginError
@@ -24,6 +25,7 @@ def run_config(table: Mapping[str, Any]) -> RunConfig:
         PluginError: see `policy_schema`.
     """
     config: RunConfig = validate(RunConfig, table)
+    warn_of_settings(RunConfig, table, "", "coterie")
     return config
 
 
@@ -32,6 +34,8 @@ def read_policies(table: Mapping[str, Any]) -> dict[str, PolicyConfig]:
     trainer, engine = (_type_of(table, kind) for kind in ("trainer", "engine"))
     schema = policy_schema(trainer, engine)
     why = f"neither the trainer '{trainer}' nor the engine '{engine}' declares it"
+    for name, policy in table["policies"].items():
+        warn_of_settings(schema, policy, f"policies.{name}", f"trainer '{trainer}' or engine '{engine}'")
     return {
         name: validate(schema, policy, f"policies.{name}", why=why)
         for name, policy in table["policies"].items()

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, get_args, get_origin
+from typing import Any
 
-from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
 from coterie.compose.named_files import FUNCTION, WEIGHTS, NamedFile, named_in
 from coterie.compose.policies import policy_schema
-from coterie.compose.tables import TEAM_KEYS, RewardConfig, RoleConfig
+from coterie.compose.tables import TEAM_KEYS, RewardConfig, RoleConfig, model_of
 from coterie.core.config import MAPS, TABLES, RunConfig
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import MayChange, Table, as_table, composed_fields
@@ -151,12 +150,3 @@ def _fill_fields(settings: Settings, table: Table, fields: Mapping[str, FieldInf
 def _plain(value: Any) -> Any:
     """The value as JSON; an object that has no JSON is named by its class."""
     return to_jsonable_python(value, fallback=lambda thing: f"<{type(thing).__qualname__}>")
-
-
-def model_of(annotation: Any) -> type[BaseModel] | None:
-    """The one table that a field may hold; None: it holds values, or one of several tables."""
-    if get_origin(annotation) is Annotated:
-        annotation = get_args(annotation)[0]
-    members = [annotation, *get_args(annotation)]
-    models = [member for member in members if isinstance(member, type) and issubclass(member, BaseModel)]
-    return models[0] if len(models) == 1 else None

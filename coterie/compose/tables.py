@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from coterie.core.config import Strict
 
@@ -32,3 +32,12 @@ class RewardConfig(Strict):
     max_missing: float | None = Field(
         None, ge=0, le=1, description="Largest share of missing scores; default: schedule.max_missing."
     )
+
+
+def model_of(annotation: Any) -> type[BaseModel] | None:
+    """The one table that a field may hold; None: it holds values, or one of several tables."""
+    if get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
+    members = [annotation, *get_args(annotation)]
+    models = [member for member in members if isinstance(member, type) and issubclass(member, BaseModel)]
+    return models[0] if len(models) == 1 else None

@@ -6,6 +6,7 @@ observers.
 
 from __future__ import annotations
 
+from coterie.discovery.api_version import API_VERSION as API_VERSION
 from coterie.discovery.manager import (
     GROUP as GROUP,
     KIND_OF as KIND_OF,

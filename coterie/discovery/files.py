@@ -8,6 +8,9 @@ from pathlib import Path
 from weakref import WeakKeyDictionary
 
 from coterie.core.errors import PluginError
+from coterie.core.plugins.origin import raised_at
+from coterie.discovery import api_version
+from coterie.discovery.imports import timed
 from coterie.discovery.manager import Plugins, Report
 
 _LOADED: WeakKeyDictionary[Plugins, dict[Path, tuple[bytes, Report]]] = WeakKeyDictionary()
@@ -38,19 +41,25 @@ def load_plugin_file(manager: Plugins, path: Path) -> None:
         raise PluginError(f"{path} is not a Python file", fix="its name ends in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(name, module)  # so that `my_plugin:Object` and pickling find it
+    report = Report(name, str(path), "", module=name)
     try:
-        spec.loader.exec_module(module)
+        with timed(report, f"leave out `-p {path}`"):
+            spec.loader.exec_module(module)
     except KeyboardInterrupt:
         raise
     except SystemExit as error:  # it would end the command without a word
         fix = "call it under `if __name__ == '__main__':` alone"
         raise PluginError(f"{path} calls sys.exit({error.code!r}) when it is imported", fix=fix) from error
     except BaseException as error:  # a stranger's module may raise anything
-        why, fix = f"{type(error).__name__}: {error}", ""
-        if isinstance(error, ModuleNotFoundError):
+        what, fix = api_version.refusal(api_version.stated_in_source(error, name), path.name)
+        if what:
+            raise PluginError(f"{path}: {what}", fix=fix) from error
+        why, fix = f"{type(error).__name__}: {error}{raised_at(error)}", f"mend {path.name}"
+        if isinstance(error, ImportError) and (error.name or "").partition(".")[0] == "coterie":
+            fix = "CHANGELOG.md lists old and new names"
+        elif isinstance(error, ModuleNotFoundError):
             fix = f"install it; what lies beside the file is found with PYTHONPATH={path.resolve().parent}"
         raise PluginError(f"{path} fails when it is imported", why=why, fix=fix) from error
-    report = Report(name, str(path), "")
     loaded[path.resolve()] = content, report
     manager.add(module, report)
     _check_report(path, report)

@@ -170,3 +170,10 @@ def episode_ended(tree: Tree, scores: Scores, evaluation: bool) -> None:
 @hookspec
 def step_ended(step: int, metrics: Mapping[str, Any]) -> None:
     """Observe: one training step is done. Exceptions are logged with the plugin's name and go no further."""
+
+
+WHEN = {
+    "episode_ended": "after each tree is played and scored, in the process that trains or evaluates",
+    "step_ended": "at the end of each training step, when its metrics are written",
+}
+"""When a hook is called that observes; the others are called once, when the plugin is loaded."""

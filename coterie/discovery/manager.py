@@ -19,9 +19,12 @@ from typing import Any
 
 import pluggy
 
+from coterie import deprecations
 from coterie.core.errors import PluginError, UserError, did_you_mean
 from coterie.core.plugins.kinds import KINDS
-from coterie.discovery import hookspecs
+from coterie.core.plugins.origin import raised_at
+from coterie.discovery import api_version, hookspecs
+from coterie.discovery.imports import import_fix, timed
 from coterie.discovery.registry import ExampleEntry, Registry
 
 GROUP = "coterie"
@@ -44,6 +47,14 @@ class Report:
     ok: bool = True
     errors: list[str] = field(default_factory=list)
     provides: dict[str, list[str]] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    """What works and should change: a slow import, what is deprecated."""
+    hooks: list[str] = field(default_factory=list)
+    """The hooks that it implements."""
+    module: str = ""
+    """The value of the entry point; of a file its module's name."""
+    seconds: float = 0.0
+    """What its import took."""
 
 
 class Plugins(pluggy.PluginManager):
@@ -65,7 +76,8 @@ class Plugins(pluggy.PluginManager):
         """
         seen: set[tuple[str, str]] = set()
         known: set[str] = set()
-        for entry in sorted(importlib.metadata.entry_points(group=GROUP), key=_order):
+        entries = sorted(importlib.metadata.entry_points(group=GROUP), key=_order)
+        for entry in entries:
             distribution, version = (entry.dist.name, entry.dist.version) if entry.dist else ("unknown", "")
             twice = (distribution, entry.value) in seen  # by an editable install beside a wheel
             seen.add((distribution, entry.value))
@@ -75,18 +87,19 @@ class Plugins(pluggy.PluginManager):
                 continue
             if twice:
                 continue
-            report = Report(entry.name, distribution, version)
+            report = Report(entry.name, distribution, version, module=entry.value)
             if importlib.metadata.EntryPoint.pattern.match(entry.value) is None:
                 self.reports.append(report)
-                self.fail(report, f"its value {entry.value!r} names no module: write `name = module`")
+                self.fail(report, f"its value {entry.value!r} names no module", "write `name = module`")
                 continue
             try:
-                module = entry.load()
+                with timed(report, _without(entry, entries)):
+                    module = entry.load()
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # a stranger's module may raise anything, even SystemExit
                 self.reports.append(report)
-                self.fail(report, f"import failed: {type(error).__name__}: {error}", error)
+                self.fail_import(report, error)
             else:
                 self.add(module, report)
         for name in sorted((only or frozenset()) - known):
@@ -97,33 +110,43 @@ class Plugins(pluggy.PluginManager):
         """Register a plugin's hook implementations and call its registration hooks, each by itself."""
         self.reports.append(report)
         self._report = report
+        what, fix = api_version.refusal(api_version.stated(module), report.distribution)
+        if what:
+            self.fail(report, what, fix)
+            return
         if self.is_registered(module):  # two distributions name one module
             module, shared = ModuleType(report.name), module
             vars(module).update(vars(shared))
         try:
             self.register(module, name=f"{report.distribution}:{report.name}")
         except ValueError as error:  # two entry points of one name
-            self.fail(report, str(error).partition("\n")[0], error)
+            what, fix = str(error).partition("\n")[0], "give each entry point of a package a name of its own"
+            self.fail(report, what, fix, error)
             return
         callers = self.get_hookcallers(module) or []
         for caller in callers:
+            report.hooks.append(caller.name)
+            if entry := deprecations.deprecated("hook", caller.name):
+                report.warnings.append(entry.text())
+                deprecations.warn(f"plugin '{report.name}' of {report.distribution}", entry.text())
             for implementation in caller.get_hookimpls():
                 if implementation.plugin is module and caller.name in KIND_OF:
                     self._call_registration(caller.name, implementation.function, report)
                 elif implementation.plugin is module and caller.name == EXAMPLES:
                     self._call_examples(implementation.function, report)
         if not callers and report.ok:
-            self.fail(report, "it implements no hook: is `@coterie.hookimpl` missing?")
+            self.fail(report, "it implements no hook", "is `@coterie.hookimpl` missing above its functions?")
 
     def parse_hookimpl_opts(self, plugin: Any, name: str) -> pluggy.HookimplOpts | None:
         """The options of a hook implementation, or None; a wrong one is reported and left out."""
         options = super().parse_hookimpl_opts(plugin, name)
         if options is None and name in (*KIND_OF, EXAMPLES) and inspect.isroutine(getattr(plugin, name)):
-            self.fail(self._report, f"`{name}` is never called: `@coterie.hookimpl` is missing above it")
+            what = f"`{name}` is never called: `@coterie.hookimpl` is missing above it"
+            self.fail(self._report, what, "write it there, or rename the function if it is no hook")
         if options is not None:
-            problem = _problem(options["specname"] or name, options, getattr(plugin, name))
-            if problem:
-                self.fail(self._report, problem)
+            what, fix = _problem(options["specname"] or name, options, getattr(plugin, name))
+            if what:
+                self.fail(self._report, what, fix)
                 return None
         return options
 
@@ -132,7 +155,7 @@ class Plugins(pluggy.PluginManager):
             try:
                 self.registry.add(KIND_OF[hook], name, target, report.distribution, config, policy)
             except PluginError as error:
-                self.fail(report, str(error), error)
+                self.fail(report, str(error), cause=error)
             else:
                 report.provides.setdefault(KIND_OF[hook], []).append(name)
 
@@ -142,7 +165,9 @@ class Plugins(pluggy.PluginManager):
         except (KeyboardInterrupt, PluginError):
             raise  # PluginError: strict mode
         except BaseException as error:  # also SystemExit, which would end the command without a word
-            self.fail(report, f"hook '{hook}' raised {type(error).__name__}: {error}", error)
+            what = f"hook '{hook}' raised {type(error).__name__}: {error}{raised_at(error)}"
+            fix = f"mend the hook (it only calls `register`), or pip uninstall {report.distribution}"
+            self.fail(report, what, fix, error)
 
     def _call_examples(self, function: Any, report: Report) -> None:
         def register(kind: str, name: str, target: Any) -> None:
@@ -156,12 +181,27 @@ class Plugins(pluggy.PluginManager):
             raised = f"hook '{EXAMPLES}' raised {type(error).__name__}: {error}"
             self.registry.examples.append(ExampleEntry("", "", None, report.distribution, raised))
 
-    def fail(self, report: Report, message: str, cause: BaseException | None = None) -> None:
+    def fail_import(self, report: Report, error: BaseException) -> None:
+        """Report a plugin whose import raised; one for another version of the API as such.
+
+        Raises:
+            PluginError: with `COTERIE_STRICT_PLUGINS=1`.
+        """
+        statement = api_version.stated_in_source(error, report.module.partition(":")[0])
+        what, fix = api_version.refusal(statement, report.distribution)
+        text = f"import failed: {type(error).__name__}: {error}{raised_at(error)}"
+        if what:
+            self.fail(report, f"{what} ({text})", fix, error)
+        else:
+            self.fail(report, text, import_fix(error, report.distribution), error)
+
+    def fail(self, report: Report, what: str, fix: str = "", cause: BaseException | None = None) -> None:
         """Report a broken plugin.
 
         Raises:
             PluginError: with `COTERIE_STRICT_PLUGINS=1`.
         """
+        message = str(UserError(what, fix=fix))
         report.ok = False
         report.errors.append(message)
         first = message.partition("\n")[0]
@@ -190,28 +230,37 @@ def _order(entry: importlib.metadata.EntryPoint) -> tuple[bool, str, str]:
     return distribution != "coterie", distribution, entry.name
 
 
-def _problem(hook: str, options: pluggy.HookimplOpts, function: Any) -> str:
-    """What is wrong with an implementation of a hook; empty: nothing."""
+def _without(entry: importlib.metadata.EntryPoint, entries: list[importlib.metadata.EntryPoint]) -> str:
+    """How to go on without an entry point's plugin."""
+    others = sorted({other.name for other in entries if _order(other)[0] and other.name != entry.name})
+    named = ",".join(others) if len(others) <= 6 else "the names of the others"
+    return f"COTERIE_PLUGINS={named or chr(39) * 2} leaves it out"
+
+
+def _problem(hook: str, options: pluggy.HookimplOpts, function: Any) -> tuple[str, str]:
+    """(what, fix) of what is wrong with an implementation of a hook; empty texts: nothing."""
     specification: Any = getattr(hookspecs, hook, None)
     if not hasattr(specification, "coterie_spec"):
         hooks = [known for known, value in vars(hookspecs).items() if hasattr(value, "coterie_spec")]
-        return f"unknown hook '{hook}': {did_you_mean(hook, hooks)}"
-    if options["wrapper"] or options["hookwrapper"]:
-        return f"hook '{hook}': a wrapper is never called; leave `wrapper` out"
-    if inspect.iscoroutinefunction(function):
-        return f"hook '{hook}': is `async def`, and nothing awaits it; write `def {hook}`"
+        fix = "rename the function, or name the hook: `@coterie.hookimpl(specname=...)`"
+        return f"unknown hook '{hook}': {did_you_mean(hook, hooks)}", fix
     gives = list(inspect.signature(specification).parameters)
+    right = f"write `def {hook}({', '.join(gives)})`"
+    if options["wrapper"] or options["hookwrapper"]:
+        return f"hook '{hook}': a wrapper is never called", "leave `wrapper` out"
+    if inspect.iscoroutinefunction(function):
+        return f"hook '{hook}': is `async def`, and nothing awaits it", right
     takes = inspect.signature(function).parameters
     if any(
         parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) for parameter in takes.values()
     ):
-        return f"hook '{hook}': takes *args or **kwargs; name its arguments"
+        return f"hook '{hook}': takes *args or **kwargs; name its arguments", right
     if unknown := [name for name in takes if name not in gives]:
-        given = ", ".join(gives)
-        return f"hook '{hook}': has an argument '{unknown[0]}' that the hook doesn't give; it gives {given}"
+        what = f"hook '{hook}': has an argument '{unknown[0]}' that the hook doesn't give"
+        return what, right
     if hook in (*KIND_OF, EXAMPLES) and not takes:
-        return f"hook '{hook}': takes no argument `register`, so it can register nothing"
-    return ""
+        return f"hook '{hook}': takes no argument `register`, so it can register nothing", right
+    return "", ""
 
 
 @cache

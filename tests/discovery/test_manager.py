@@ -200,7 +200,8 @@ def test_a_hook_without_its_mark_is_reported(entries):
     entries.append(FakeEntry("half", "a-dist", lambda: both))
     manager, reports = loaded()
     assert reports["half"].errors == [
-        "`register_tools` is never called: `@coterie.hookimpl` is missing above it"
+        "`register_tools` is never called: `@coterie.hookimpl` is missing above it\n"
+        "  fix: write it there, or rename the function if it is no hook"
     ]
     assert manager.registry.names("reward") == ["mine"]
 
@@ -416,7 +417,7 @@ def test_an_entry_point_without_a_module_is_reported(entries):
     entries.append(FakeEntry("empty", "a-dist", module))
     entries[0].value = ""
     _, reports = loaded()
-    assert reports["empty"].errors == ["its value '' names no module: write `name = module`"]
+    assert reports["empty"].errors == ["its value '' names no module\n  fix: write `name = module`"]
 
 
 def test_a_target_without_an_attribute_is_told():

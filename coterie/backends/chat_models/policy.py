@@ -24,7 +24,9 @@ class PolicyModel(Plugin):
     """
 
     class Config(PluginConfig):
-        policy: str = Field(min_length=1, description="Name of a policy with `train: none`.")
+        policy: str = Field(
+            min_length=1, description="Name of a policy with `train: none`.", examples=["judge"]
+        )
 
     config: Config
     structured = False

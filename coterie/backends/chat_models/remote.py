@@ -23,7 +23,7 @@ class RemoteChatConfig(RemoteSettings):
     """Settings of every chat model behind an endpoint."""
 
     model: Annotated[str, MayChange(asked=True)] = Field(
-        min_length=1, description="The model's name, as the provider writes it."
+        min_length=1, description="The model's name, as the provider writes it.", examples=["gpt-5-mini"]
     )
 
 

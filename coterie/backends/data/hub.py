@@ -19,7 +19,9 @@ class HubData(Plugin):
 
     class Config(Shares):
         name: str = Field(
-            description="Id on the Hub, or a folder.", json_schema_extra={"format": "dataset-path"}
+            description="Id on the Hub, or a folder.",
+            examples=["openai/gsm8k"],
+            json_schema_extra={"format": "dataset-path"},
         )
         subset: str | None = None
         revision: str | None = Field(

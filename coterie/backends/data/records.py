@@ -82,7 +82,10 @@ class FileShares(Shares):
     """One file that is split by content, or one file per split."""
 
     path: str | None = Field(
-        None, description="One file, split by content hash.", json_schema_extra=NAMES_FILE
+        None,
+        description="One file, split by content hash.",
+        json_schema_extra=NAMES_FILE,
+        examples=["records.jsonl"],
     )
     train: str | None = Field(None, json_schema_extra=NAMES_FILE)
     val: str | None = Field(None, json_schema_extra=NAMES_FILE)

@@ -30,7 +30,8 @@ class ScriptedEngine(Plugin):
 
     class Config(PluginConfig):
         play: Any = Field(
-            description="`module:function`, or (in Python) the function (request, text) -> str."
+            description="`module:function`, or (in Python) the function (request, text) -> str.",
+            examples=["my_answers:answer"],
         )
 
         @field_validator("play")

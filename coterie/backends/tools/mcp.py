@@ -36,7 +36,9 @@ class McpTool(Plugin):
     """
 
     class Config(PluginConfig):
-        command: list[str] = Field(default_factory=list, description="Program and arguments; stdio.")
+        command: list[str] = Field(
+            default_factory=list, description="Program and arguments; stdio.", examples=[["my-mcp-server"]]
+        )
         env: dict[str, str] = Field(
             default_factory=dict,
             description="Environment of the command, besides PATH, HOME and the like. ${NAME} in a value "

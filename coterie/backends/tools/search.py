@@ -27,7 +27,9 @@ class SearchTool(Plugin):
     """Sends the query, reads the results from the JSON answer, and returns the first `top_k`."""
 
     class Config(PluginConfig):
-        url: str
+        url: str = Field(
+            description="Address of the search server.", examples=["http://localhost:8000/search"]
+        )
         method: Literal["GET", "POST"] = "GET"
         query_field: str = Field(
             "q", description="The query's field in the query string (GET) or in the JSON body (POST)."

@@ -34,7 +34,7 @@ class TemplateRole(Plugin):
     """
 
     class Config(PluginConfig):
-        prompt: str = Field(description="Jinja template of the user message.")
+        prompt: str = Field(description="Jinja template of the user message.", examples=["{{ question }}"])
         system: str | None = Field(None, description="Jinja template of the system message.")
         parser: parsers.ParserName = Field("text", description="Reads the answer.")
         pattern: str | None = Field(

@@ -31,7 +31,7 @@ class FunctionReward(Plugin):
     """
 
     class Config(PluginConfig):
-        function: FunctionReference = Field(description="`module:function`.")
+        function: FunctionReference = Field(description="`module:function`.", examples=["my_rewards:score"])
         scope: Literal["action", "joint", "siblings", "episode", "trajectory"] = Field(
             "joint",
             description="Its argument: an ActionView, JointView or SiblingsView, else an EpisodeView.",

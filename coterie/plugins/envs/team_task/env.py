@@ -73,7 +73,10 @@ class TeamTask(Plugin):
 
     class Config(PluginConfig):
         path: str | None = Field(
-            None, description="JSONL file, split by content hash.", json_schema_extra=NAMES_FILE
+            None,
+            description="JSONL file, split by content hash.",
+            json_schema_extra=NAMES_FILE,
+            examples=["tasks.jsonl"],
         )
         train: str | None = Field(
             None, description="JSONL file of the split, instead of `path`.", json_schema_extra=NAMES_FILE

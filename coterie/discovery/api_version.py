@@ -1,0 +1,84 @@
+"""The version of the interface that plugins are written for, and what a plugin says of it.
+
+A plugin states the versions that it works with at the top of the module that its entry point names, or of
+its file: `coterie_api = ">=1.0,<2"`. Without a statement it is taken as it is.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import Version
+
+API_VERSION = "1.0"
+"""The version of the plugin API: the names of `coterie`, the hooks, and the members of the kinds' Protocols.
+
+A minor version adds to it, a major one removes or changes.
+"""
+STATEMENT = "coterie_api"
+_LOWER = (">=", ">", "==", "===", "~=")
+
+
+def stated(plugin: Any) -> Any:
+    """What a plugin's module states, or None; of an object that an entry point names, its module's."""
+    value = vars(plugin).get(STATEMENT) if hasattr(plugin, "__dict__") else None
+    if value is None and not isinstance(plugin, ModuleType):
+        value = getattr(sys.modules.get(getattr(plugin, "__module__", "") or ""), STATEMENT, None)
+    return value
+
+
+def stated_in_source(error: BaseException, module: str) -> Any:
+    """What a module states whose import raised: an import may fail since the version is another one."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_globals.get("__name__") == module:
+            try:
+                body = ast.parse(Path(frame.f_code.co_filename).read_text(encoding="utf-8")).body
+                return next(
+                    (
+                        ast.literal_eval(line.value)
+                        for line in body
+                        if isinstance(line, ast.Assign)
+                        and any(isinstance(name, ast.Name) and name.id == STATEMENT for name in line.targets)
+                    ),
+                    None,
+                )
+            except (OSError, ValueError, SyntaxError):
+                return None
+    return None
+
+
+def refusal(statement: Any, distribution: str) -> tuple[str, str]:
+    """(what, fix) where a plugin states a range that lacks this version, or no range; else empty texts."""
+    if statement is None:
+        return "", ""
+    try:
+        if not isinstance(statement, str):
+            raise InvalidSpecifier(f"it is a {type(statement).__name__}")
+        allowed = SpecifierSet(statement)
+    except InvalidSpecifier:
+        major = API_VERSION.partition(".")[0]
+        what = f"`{STATEMENT} = {statement!r:.80}` is no range of versions"
+        return what, f'write `{STATEMENT} = ">={API_VERSION},<{int(major) + 1}"`, or leave it out'
+    if allowed.contains(API_VERSION, prereleases=True):
+        return "", ""
+    have = importlib.metadata.version("coterie")
+    what = (
+        f"it is written for version {statement} of Coterie's plugin API, and this Coterie "
+        f"({have}) has {API_VERSION}: its hooks are not called"
+    )
+    if any(_is_later(part.version) for part in allowed if part.operator in _LOWER):
+        return what, "update Coterie: pip install -U coterie"
+    if distribution.endswith(".py"):
+        return what, f"adapt the file (CHANGELOG.md says what changed), then widen its `{STATEMENT}`"
+    return what, f"update the plugin: pip install -U {distribution}"
+
+
+def _is_later(version: str) -> bool:
+    return Version(version.removesuffix(".*")) > Version(API_VERSION)
