@@ -105,7 +105,7 @@ def details(manager: Plugins, entry: Entry) -> Details:
     provides = [report for report in reports if entry.name in report.provides.get(entry.kind, ())]
     report = next(iter(provides or reports), Report("", entry.distribution, ""))
     target = entry.target if isinstance(entry.target, str) else _name_of(entry.target)
-    found = Details(
+    shown = Details(
         kind=entry.kind,
         name=entry.name,
         distribution=entry.distribution,
@@ -115,51 +115,51 @@ def details(manager: Plugins, entry: Entry) -> Details:
         hooks=sorted(report.hooks),
         warnings=list(report.warnings),
     )
-    _load(found, entry)
-    found.errors += [error for error in report.errors if error not in found.errors]
+    _load(shown, entry)
+    shown.errors += [error for error in report.errors if error not in shown.errors]
     if entry.kind in FILES:
-        found.file = str(target)
-        _read_file(found, entry)
-    found.example = found.example or _usage(found, entry, manager)
-    return found
+        shown.file = str(target)
+        _read_file(shown, entry)
+    shown.example = shown.example or _usage(shown, entry, manager)
+    return shown
 
 
-def _load(found: Details, entry: Entry) -> None:
+def _load(shown: Details, entry: Entry) -> None:
     """Add what the class and its schemas say, each as far as it can be imported."""
     if entry.kind in FILES:
         return
     for name in () if entry.kind in UNCONFIGURED else ("Config", "Policy"):
-        if (model := _tried(found, lambda name=name: entry.attribute(name))) is not None:  # type: ignore[misc]
-            setattr(found, name.lower(), list(fields(model)))
+        if (model := _tried(shown, lambda name=name: entry.attribute(name))) is not None:  # type: ignore[misc]
+            setattr(shown, name.lower(), list(fields(model)))
             if name == "Config":
-                found.example = example(entry, model)
-    loaded = _tried(found, entry.load)
+                shown.example = example(entry, model)
+    loaded = _tried(shown, entry.load)
     if loaded is None:
-        found.docstring, found.file = _unimported(str(entry.target))
+        shown.docstring, shown.file = _unimported(str(entry.target))
         return
     if entry.kind == "command":
         loaded = loaded.callback or loaded
     described = loaded if inspect.isclass(loaded) or inspect.isfunction(loaded) else type(loaded)
-    found.docstring = (inspect.getdoc(loaded) or "").replace("\b\n", "")
+    shown.docstring = (inspect.getdoc(loaded) or "").replace("\b\n", "")
     try:
-        found.file = inspect.getsourcefile(described) or ""
-        found.line = inspect.getsourcelines(described)[1]
+        shown.file = inspect.getsourcefile(described) or ""
+        shown.line = inspect.getsourcelines(described)[1]
     except (OSError, TypeError):
         pass  # a built-in, or a class that was made at run time
     if inspect.isclass(loaded):
         for capability in CAPABILITIES.get(entry.kind, ()):
             if all(hasattr(loaded, member) for member in members(capability)):
                 texts = documented(capability)
-                found.members += [Member(member, text, capability.__name__) for member, text in texts]
+                shown.members += [Member(member, text, capability.__name__) for member, text in texts]
 
 
-def _tried(found: Details, make: Callable[[], Any]) -> Any:
+def _tried(shown: Details, make: Callable[[], Any]) -> Any:
     """The result, or None with the error noted: a missing extra, an import that fails."""
     try:
         return make()
     except UserError as error:
-        if str(error) not in found.errors:
-            found.errors.append(str(error))
+        if str(error) not in shown.errors:
+            shown.errors.append(str(error))
         return None
 
 
@@ -183,7 +183,7 @@ def _name_of(thing: Any) -> str:
     return f"{module}:{getattr(thing, '__qualname__', type(thing).__qualname__)}"
 
 
-def _read_file(found: Details, entry: Entry) -> None:
+def _read_file(shown: Details, entry: Entry) -> None:
     from coterie.recipes import read_yaml
     from coterie.recipes.layers import file_of
 
@@ -191,11 +191,11 @@ def _read_file(found: Details, entry: Entry) -> None:
         path = file_of(entry)
         return path, read_yaml(path)
 
-    if (both := _tried(found, read)) is not None:
-        found.file, found.docstring = str(both[0]), str(both[1].get("summary", ""))
+    if (both := _tried(shown, read)) is not None:
+        shown.file, shown.docstring = str(both[0]), str(both[1].get("summary", ""))
 
 
-def _usage(found: Details, entry: Entry, manager: Plugins) -> str:
+def _usage(shown: Details, entry: Entry, manager: Plugins) -> str:
     """The command that uses the component; of a component without settings, its table in a recipe."""
     is_its = manager.registry.find(entry.kind, entry.name) is entry
     name = entry.name if is_its else f"{entry.distribution}:{entry.name}"
@@ -208,7 +208,7 @@ def _usage(found: Details, entry: Entry, manager: Plugins) -> str:
     }
     if entry.kind in commands:
         return commands[entry.kind]
-    return "" if found.errors else example(entry, BaseModel)
+    return "" if shown.errors else example(entry, BaseModel)
 
 
 def of_report(report: Report) -> Iterator[tuple[str, str]]:

@@ -54,7 +54,7 @@ def load_plugin_file(manager: Plugins, path: Path) -> None:
         what, fix = api_version.refusal(api_version.stated_in_source(error, name), path.name)
         if what:
             raise PluginError(f"{path}: {what}", fix=fix) from error
-        why, fix = f"{type(error).__name__}: {error}{raised_at(error)}", f"mend {path.name}"
+        why, fix = f"{type(error).__name__}: {error}{raised_at(error)}", f"correct {path.name}"
         if isinstance(error, ImportError) and (error.name or "").partition(".")[0] == "coterie":
             fix = "CHANGELOG.md lists old and new names"
         elif isinstance(error, ModuleNotFoundError):

@@ -58,4 +58,4 @@ def import_fix(error: BaseException, distribution: str) -> str:
         return f"pip install 'coterie[{EXTRA_OF[root]}]'"
     if isinstance(error, ModuleNotFoundError) and root:
         return f"pip install the package that has '{root}'; in {distribution}, add it to the dependencies"
-    return f"mend the module, or remove the plugin: pip uninstall {distribution}"
+    return f"correct the module, or remove the plugin: pip uninstall {distribution}"

@@ -166,7 +166,7 @@ class Plugins(pluggy.PluginManager):
             raise  # PluginError: strict mode
         except BaseException as error:  # also SystemExit, which would end the command without a word
             what = f"hook '{hook}' raised {type(error).__name__}: {error}{raised_at(error)}"
-            fix = f"mend the hook (it only calls `register`), or pip uninstall {report.distribution}"
+            fix = f"correct the hook (it only calls `register`), or pip uninstall {report.distribution}"
             self.fail(report, what, fix, error)
 
     def _call_examples(self, function: Any, report: Report) -> None:

@@ -53,8 +53,8 @@ def test_a_range_with_this_version_is_taken(statement):
     ],
 )
 def test_another_range_is_refused_with_which_of_the_two_to_update(statement, what, fix):
-    refused, mended = api_version.refusal(statement, "acme")
-    assert what in refused and fix in mended
+    what_is_wrong, advice = api_version.refusal(statement, "acme")
+    assert what in what_is_wrong and fix in advice
 
 
 def test_a_file_out_of_range_is_refused_before_its_hooks_are_called(tmp_path):

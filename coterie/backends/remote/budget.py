@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field, fields, replace
+from operator import add, neg
 
 from coterie.backends.remote.answers import Usage
 from coterie.backends.remote.settings import BudgetSettings, Price
@@ -21,17 +22,17 @@ class Spent:
     input_tokens: int = 0
     output_tokens: int = 0
     money: float = 0.0
+    assumed_calls: int = 0
+    """Of `calls`: those without a reported usage. They count with an estimate, or their reservation."""
+    assumed_tokens: int = 0
+    """Of the tokens: what those calls count with."""
+    assumed_money: float = 0.0
 
     def __add__(self, other: Spent) -> Spent:
-        return Spent(
-            self.calls + other.calls,
-            self.input_tokens + other.input_tokens,
-            self.output_tokens + other.output_tokens,
-            self.money + other.money,
-        )
+        return Spent(*map(add, astuple(self), astuple(other)))
 
     def __neg__(self) -> Spent:
-        return Spent(-self.calls, -self.input_tokens, -self.output_tokens, -self.money)
+        return Spent(*map(neg, astuple(self)))
 
     @property
     def tokens(self) -> int:
@@ -39,7 +40,15 @@ class Spent:
 
     def text(self, money: bool = True) -> str:
         parts = f"{self.calls} calls, {self.input_tokens} + {self.output_tokens} tokens"
-        return f"{parts}, cost {self.money:.6g}" if money else parts
+        cost, assumed = (f", cost {value:.6g}" if money else "" for value in (self.money, self.assumed_money))
+        if not self.assumed_calls:
+            return parts + cost
+        part = f"{self.assumed_calls} calls, {self.assumed_tokens} tokens{assumed}"
+        return f"{parts}{cost} (of these assumed, as no usage came back: {part})"
+
+
+COLUMNS = tuple(part.name for part in fields(Spent))
+"""Of the table `spending`, beside `model`."""
 
 
 @dataclass(slots=True)
@@ -68,11 +77,14 @@ class Budget:
                 "tokens",
             )
 
-    def cost(self, model: str, usage: Usage) -> Spent:
-        """One call of this usage."""
+    def cost(self, model: str, usage: Usage, *, assumed: bool = False) -> Spent:
+        """One call of this usage; `assumed`: the server didn't report it."""
         price = self.prices.get(model) or Price(input=0.0, output=0.0)
         money = (usage.input_tokens * price.input + usage.output_tokens * price.output) / MILLION
-        return Spent(1, usage.input_tokens, usage.output_tokens, money)
+        spent = Spent(1, usage.input_tokens, usage.output_tokens, money)
+        if not assumed:
+            return spent
+        return replace(spent, assumed_calls=1, assumed_tokens=spent.tokens, assumed_money=money)
 
     @property
     def total(self) -> Spent:
@@ -97,6 +109,7 @@ class Budget:
         given = ((bound.calls, "{} calls"), (bound.tokens, "{} tokens"), (bound.money, "cost {}"))
         bounds = ", ".join(text.format(number) for number, text in given if number is not None)
         money = bound.money is not None or bool(self.prices)
+        most = replace(most, assumed_calls=0)  # nothing of it was asked yet
         return UserError(
             f"the budget is spent: {self.total.text(money)} of {bounds}",
             path=f"{self.path}.budget",
@@ -111,16 +124,15 @@ def total(by_model: Mapping[str, Spent]) -> Spent:
 
 def read(connection: sqlite3.Connection) -> dict[str, Spent]:
     """What all processes have spent, by model."""
-    rows = connection.execute("SELECT model, calls, input, output, money FROM spent").fetchall()
+    rows = connection.execute(f"SELECT model, {', '.join(COLUMNS)} FROM spending").fetchall()
     return {model: Spent(*numbers) for model, *numbers in rows}
 
 
 def store(connection: sqlite3.Connection, model: str, more: Spent) -> dict[str, Spent]:
     """Add to what is stored; returns the sums, by model."""
     connection.execute(
-        "INSERT INTO spent (model, calls, input, output, money) VALUES (?, ?, ?, ?, ?) ON CONFLICT "
-        "(model) DO UPDATE SET calls = calls + excluded.calls, input = input + excluded.input, "
-        "output = output + excluded.output, money = money + excluded.money",
-        (model, more.calls, more.input_tokens, more.output_tokens, more.money),
+        f"INSERT INTO spending (model, {', '.join(COLUMNS)}) VALUES (?{', ?' * len(COLUMNS)}) ON CONFLICT "
+        f"(model) DO UPDATE SET {', '.join(f'{name} = {name} + excluded.{name}' for name in COLUMNS)}",
+        (model, *astuple(more)),
     )
     return read(connection)

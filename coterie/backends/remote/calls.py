@@ -175,7 +175,7 @@ class RemoteCalls:
         self._check_stopped()
         await self._limits.acquire(expected.usage.tokens)
         self._check_stopped()
-        most = self.budget.cost(model, expected.most)
+        most = self.budget.cost(model, expected.most, assumed=True)
         await self._reserve(model, most)
         charged, task = most, asyncio.current_task()
         assert task is not None
@@ -185,7 +185,7 @@ class RemoteCalls:
             answer = await self._send(send)
             self._down = False
             usage = answer.usage or expected.usage
-            charged = self.budget.cost(model, usage)
+            charged = self.budget.cost(model, usage, assumed=answer.usage is None)
             self._limits.correct(expected.usage.tokens, usage.tokens)
             if answer.version:
                 self._versions[model] = answer.version

@@ -91,10 +91,14 @@ def _lines(report: CoachReport) -> list[str]:
 
 
 def _spent(spent: Mapping[str, Any]) -> str:
-    return (
+    text = (
         f"{spent['calls']:,} calls, {spent['input_tokens']:,} + {spent['output_tokens']:,} tokens, "
         f"cost {spent['money']:.6g}"
     )
+    if not spent["assumed_calls"]:
+        return text
+    part = f"{spent['assumed_calls']:,} calls, {spent['assumed_tokens']:,} tokens"
+    return f"{text} (of these assumed, as no usage came back: {part}, cost {spent['assumed_money']:.6g})"
 
 
 def _agreement(report: CoachReport, role: str | None) -> tuple[str, str]:

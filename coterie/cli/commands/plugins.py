@@ -70,9 +70,9 @@ def show(ctx: click.Context, name: str, as_json: bool) -> None:
     entries, reports = find(plugins(), name)
     shown = [details(plugins(), entry) for entry in entries]
     if as_json or ctx.obj:
-        print_json([asdict(one) for one in shown] or [asdict(report) for report in reports])
+        print_json([asdict(plugin) for plugin in shown] or [asdict(report) for report in reports])
         return
-    texts = [_details_text(one) for one in shown]
+    texts = [_details_text(plugin) for plugin in shown]
     texts += [
         f"{_head(report)}\n{columns(list(of_report(report)), indent=2)}{_notes(report)}" for report in reports
     ]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import logging
 import sqlite3
 
@@ -100,7 +102,7 @@ def test_a_killed_call_counts_with_its_reservation(tmp_path):
 
     async def spying():
         with sqlite3.connect(tmp_path / "remote" / "coach.sqlite") as other:
-            seen.append(other.execute("SELECT calls, input, output FROM spent").fetchone())
+            seen.append(other.execute("SELECT calls, input_tokens, output_tokens FROM spending").fetchone())
         return Answer({}, Usage(3, 2), "v")
 
     remote = calls(tmp_path)
@@ -206,3 +208,38 @@ def test_a_usage_that_cannot_be_counts_as_the_estimate_with_one_warning(usage, t
 def test_the_usage_is_written_beside_a_cache_that_is_elsewhere(tmp_path, caplog):
     played(calls(tmp_path / "run", cache=str(tmp_path / "shared.sqlite")), Sender(), 1)
     assert (tmp_path / "run" / "remote" / "usage-coach.json").is_file() and "can't be" not in caplog.text
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_what_is_assumed_is_shown_apart_from_what_was_reported(tmp_path, caplog, stored):
+    """Ten calls with a usage of 15 tokens; three without, which count with their estimate, 10 + 20 each; one
+    that may have been paid, with its reservation of 40 + 20."""
+    caplog.set_level(logging.INFO, "coterie.usage")
+
+    async def lost():
+        raise Refused("the connection broke", charged=True)
+
+    remote = calls(
+        tmp_path, prices={"m": {"input": 1.0, "output": 2.0}}, cache="auto" if stored else "off", retries=0
+    )
+    given = Expected(Usage(10, 20), 40)
+
+    async def go():
+        await opened(remote)
+        for number, sender in enumerate([Sender()] * 10 + [Sender(usage=None)] * 3 + [lost]):
+            with contextlib.suppress(SystemFault):
+                await remote.call(request(number), sender, given)
+        await remote.close()
+
+    asyncio.run(go())
+    total = remote.budget.total
+    assert (total.calls, total.input_tokens, total.output_tokens) == (14, 170, 130)
+    assert (total.assumed_calls, total.assumed_tokens) == (4, 150)
+    assert total.assumed_money == pytest.approx((70 + 2 * 80) / 1e6)
+    assert total.money == pytest.approx((170 + 2 * 130) / 1e6)
+    assert (
+        "14 calls, 170 + 130 tokens, cost 0.00043 (of these assumed, as no usage came back: 4 calls, 150 "
+        "tokens, cost 0.00023)" in caplog.text
+    )
+    table = json.loads((tmp_path / "remote" / "usage-coach.json").read_text())
+    assert table["total"]["assumed_calls"] == 4 and table["spent"]["m"]["assumed_tokens"] == 150

@@ -49,7 +49,10 @@ def test_a_stored_answer_is_not_sent_again(tmp_path):
     assert usage["this_process"] == {
         "asked": 2, "cached": 2, "joined": 0, "sent": 0, "again": 0, "missing": 0,
     }  # fmt: skip
-    assert usage["total"] == {"calls": 2, "input_tokens": 20, "output_tokens": 10, "money": 0.0}
+    assert usage["total"] == {
+        "calls": 2, "input_tokens": 20, "output_tokens": 10, "money": 0.0,
+        "assumed_calls": 0, "assumed_tokens": 0, "assumed_money": 0.0,
+    }  # fmt: skip
 
 
 def test_identical_calls_at_once_are_sent_once():
@@ -142,7 +145,7 @@ def test_two_processes_write_at_once(tmp_path):
     assert [process.returncode for process in processes] == [0, 0]
     with sqlite3.connect(path) as file:
         assert file.execute("SELECT COUNT(*) FROM answers").fetchone() == (100,)
-        assert file.execute("SELECT calls FROM spent").fetchone() == (sum(sent),)
+        assert file.execute("SELECT calls FROM spending").fetchone() == (sum(sent),)
     assert 100 <= sum(sent) <= 200
 
 
