@@ -23,6 +23,7 @@ from coterie.backends.models.policy import (
     local_folder,
 )
 from coterie.backends.models.precision import with_dtype
+from coterie.backends.models.shapes import known_config, stands_for
 from coterie.backends.models.sources import bounded_context
 from coterie.core.errors import ConfigError, MissingExtra, UserError
 
@@ -81,6 +82,8 @@ class Blueprint:
     """None: the model can be read and its tokenizer can't."""
     size: ModelSize
     dtype: str
+    known: str
+    """The hub id whose shape is that of Coterie's table; empty: its own configuration was read."""
     contexts: Mapping[str, int | None]
     """By policy: longest prompt plus completion, in tokens, with `policies.<name>.context`; None: unknown."""
 
@@ -96,6 +99,7 @@ def blueprint(configs: Mapping[str, TorchPolicy], *, vocabulary: tuple[str, ...]
         ConfigError: the model can't be read here, or a policy's `context` is longer than the model's.
         MissingExtra: torch, transformers or (for adapters) peft is not installed.
     """
+    known = ""
     configs = with_dtype(configs, "cpu")
     policy, config = next(iter(configs.items()))
     require_torch(f"policies.{policy}")
@@ -104,6 +108,7 @@ def blueprint(configs: Mapping[str, TorchPolicy], *, vocabulary: tuple[str, ...]
         model_config = made_config(config.model, tokenizer)
     else:
         model_config = _read_config(config.model, config.revision, policy)
+        known = config.model if stands_for(model_config) else ""
         try:
             tokenizer = load_tokenizer(config, policy=policy, vocabulary=vocabulary)
         except UserError:
@@ -128,7 +133,9 @@ def blueprint(configs: Mapping[str, TorchPolicy], *, vocabulary: tuple[str, ...]
         adapted = {name: _adapted_layers(frozen, adapter_names[name]) for name in adapter_names}
         size = replace(size, adapters=counts, adapted=adapted)
     modules |= {name: (frozen, adapter_names.get(name)) for name in configs if name not in modules}
-    return Blueprint(modules=modules, tokenizer=tokenizer, size=size, dtype=config.dtype, contexts=contexts)
+    return Blueprint(
+        modules=modules, tokenizer=tokenizer, size=size, dtype=config.dtype, known=known, contexts=contexts
+    )
 
 
 def least_size(config: TensorFields, vocabulary: tuple[str, ...]) -> ModelSize | None:
@@ -236,7 +243,8 @@ def _on_meta(model_config: Any, dtype: str) -> Any:
 
 
 def _read_config(source: str, revision: str | None, policy: str) -> Any:
-    """The model's configuration: a folder's, the one in the hub's cache, or the hub's."""
+    """The model's configuration: a folder's, that in the hub's cache, that of the table of well-known models, or
+    the hub's."""
     from transformers import AutoConfig
 
     path = f"policies.{policy}.model"
@@ -248,6 +256,8 @@ def _read_config(source: str, revision: str | None, policy: str) -> Any:
         try:
             return AutoConfig.from_pretrained(source, revision=revision, local_files_only=True)
         except OSError:
+            if (known := known_config(source, revision)) is not None:
+                return known
             with hub("model", source) as unreachable:
                 return AutoConfig.from_pretrained(source, revision=revision)
     except (OSError, ValueError, KeyError, ImportError) as error:
