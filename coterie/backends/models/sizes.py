@@ -243,8 +243,8 @@ def _on_meta(model_config: Any, dtype: str) -> Any:
 
 
 def _read_config(source: str, revision: str | None, policy: str) -> Any:
-    """The model's configuration: a folder's, that in the hub's cache, that of the table of well-known models, or
-    the hub's."""
+    """The model's configuration: a folder's, that in the hub's cache, that of the table of well-known
+    models, or the hub's."""
     from transformers import AutoConfig
 
     path = f"policies.{policy}.model"
