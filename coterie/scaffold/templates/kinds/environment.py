@@ -29,7 +29,7 @@ class ExampleNameEnvironment(Plugin):
     """Count down from a number to 0, one number a turn."""
 
     class Config(PluginConfig):
-        start: int = Field(9, ge=4, description="The largest number that a game begins with.")
+        start: int = Field(5, ge=4, description="The largest number that a game begins with.")
 
     config: Config
     roles: tuple[str, ...] = ()  # names of the roles that it knows; (): any

@@ -1,0 +1,69 @@
+"""The smoke recipe: a base, and over it what each kind changes. Comments and their order are kept."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+_LINE = re.compile(r"( *)([\w.-]+):(?: +(.*))?$")
+
+
+@dataclass(slots=True)
+class Block:
+    """What stands under a key: a value in its line, or keys of its own, in their order."""
+
+    value: str = ""
+    comments: list[str] = field(default_factory=list)
+    keys: dict[str, Block] = field(default_factory=dict)
+
+
+def merged(texts: Iterable[str]) -> str:
+    """The YAML of texts that lie over each other, the last on top.
+
+    Each text is block-style YAML of two spaces a level, with a key in every line. Keys of one place are joined;
+    two lists in brackets are joined too; of two other values the upper one counts.
+    """
+    root = Block()
+    for text in texts:
+        _lay(root, _parsed(text))
+    return "".join(f"{line}\n" for line in _lines(root, ""))
+
+
+def _parsed(text: str) -> Block:
+    root = Block()
+    path, comments = [root], list[str]()
+    for line in text.splitlines():
+        if line.lstrip().startswith("#"):
+            comments.append(line.strip())
+            continue
+        match = _LINE.match(line)
+        if match is None:
+            raise ValueError(f"{line!r} is no `key: value`")
+        del path[len(match[1]) // 2 + 1 :]
+        block = path[-1].keys[match[2]] = Block(match[3] or "", comments)
+        path.append(block)
+        comments = []
+    return root
+
+
+def _lay(under: Block, over: Block) -> None:
+    for key, block in over.keys.items():
+        present = under.keys.get(key)
+        if present is None:
+            first = key in ("type", "with")  # where people look for it
+            under.keys = {key: block, **under.keys} if first else {**under.keys, key: block}
+        elif block.keys and present.keys:
+            present.comments += block.comments
+            _lay(present, block)
+        elif block.value.startswith("[") and present.value.startswith("["):
+            present.value = f"{present.value[:-1]}, {block.value[1:]}"
+        else:
+            under.keys[key] = block
+
+
+def _lines(block: Block, indent: str) -> Iterable[str]:
+    for key, inner in block.keys.items():
+        yield from (f"{indent}{comment}" for comment in inner.comments)
+        yield f"{indent}{key}: {inner.value}".rstrip()
+        yield from _lines(inner, f"{indent}  ")

@@ -1,0 +1,13 @@
+"""What stands for a model in the smoke recipe: a function, so that a tool is called."""
+
+from coterie import Request
+
+CALLS = ("example_calls",)
+"""What calls each tool."""
+
+
+def play(request: Request, prompt: str) -> str:
+    """A reply: first a call, of one tool or another by branch; then, with the result, the next lower number."""
+    if not request.continues:
+        return CALLS[request.key.branch % len(CALLS)]
+    return str(int(prompt.split()[0]) - 1)

@@ -1,0 +1,11 @@
+"""The command: what it prints."""
+
+from click.testing import CliRunner
+
+from example_module.command import example_command
+
+
+def test_it_shows_the_team_of_the_smoke_recipe():
+    result = CliRunner().invoke(example_command, [])
+    assert result.exit_code == 0, result.output
+    assert "role: solver, played by policy table" in result.stdout

@@ -1,0 +1,18 @@
+"""The reward: what every source promises, and what it pays."""
+
+from coterie.testing import build, check_reward, coterie_run, play_episode
+
+REWARD = {"type": "example_name", "most": 1}
+
+
+def test_it_keeps_the_promises_of_a_reward():
+    game = build("environment", {"type": "plan_path", "size": 3}, order=["solver"])
+    check_reward(build("reward", REWARD), environment=game, roles=["solver"], act=["R", "R D", ""])
+
+
+def test_a_brief_answer_earns_one():
+    answers = ["one", "two words", ""]  # of branches 0, 1 and 2
+    run = coterie_run(answers, order=["solver"], rewards={"brevity": REWARD})
+    (tree, *_), scores = play_episode(run)
+    found = [scores.at(tree.root.key.of_branch("solver", b))["solver", "brief"].value for b in range(3)]
+    assert found == [1.0, 0.0, 0.0]

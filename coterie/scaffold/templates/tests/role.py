@@ -1,0 +1,22 @@
+"""The role: what every role promises, what it shows and what it reads."""
+
+import pytest
+
+from coterie import PolicyFault, RoleInput
+from coterie.testing import build, check_role
+
+
+def test_it_keeps_the_promises_of_a_role():
+    role = build("role", "example_name", name="solver")
+    check_role(role, observations=["5", "1"], good=["4", "two words"], feedback=["You wrote: 7"])
+
+
+def test_the_prompt_shows_instruction_observation_and_feedback():
+    role = build("role", {"type": "example_name", "instruction": "Count down."}, name="solver")
+    (message,) = role.render(RoleInput(role="solver", turn=1, observation="5", feedback=("Wrong.",)))
+    assert message == {"role": "user", "content": "Count down.\n5\nWrong."}
+
+
+def test_an_empty_answer_is_the_models_fault():
+    with pytest.raises(PolicyFault, match="0 words"):
+        build("role", "example_name", name="solver").parse(" ", "5")
