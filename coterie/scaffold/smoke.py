@@ -3,10 +3,40 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from coterie.scaffold.kinds import TEMPLATES, Kind, template
+
+CALLS = {"tool": "<add>2 3.5</add>", "sandbox": "```python\\nprint(2 + 3.5)\\n```"}
+"""By kind: what a reply has to have in it, so that the component is called; as Python text."""
+_OTHER_GAME = ("environment", "role", "transition", *CALLS)
+"""Kinds that don't go with the game of `data_source`."""
 _LINE = re.compile(r"( *)([\w.-]+):(?: +(.*))?$")
+
+
+def recipe(kinds: Sequence[Kind], *, own_game: bool) -> str:
+    """The smoke recipe, in which every kind is at work, with placeholders.
+
+    Args:
+        own_game: whether the package has a game; else one of Coterie's is played where no kind brings its own.
+    """
+    names = [kind.name for kind in kinds]
+    layers = ["base"]
+    if not own_game and "environment" not in names:
+        layers.append("builtin")
+    for name in names:
+        if name == "data_source" and set(names) & set(_OTHER_GAME):
+            continue
+        if (TEMPLATES / "smoke" / f"{name}.yaml").is_file():
+            layers.append(name)
+    return merged(template(f"smoke/{name}.yaml") for name in layers)
+
+
+def scripted(kinds: Sequence[Kind]) -> bool:
+    """Whether a function stands for the model: a tool or a sandbox is to be called, by no engine of its own."""
+    names = {kind.name for kind in kinds}
+    return bool(names & CALLS.keys()) and "engine" not in names
 
 
 @dataclass(slots=True)

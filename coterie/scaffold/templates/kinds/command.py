@@ -1,4 +1,4 @@
-"""A command: `coterie example-name`, beside Coterie's own.
+"""A command: `coterie example-command`, beside Coterie's own.
 
 It shows in a few lines what a recipe trains.
 """
@@ -10,7 +10,7 @@ from coterie import Register, hookimpl, load
 
 @click.command(short_help="Show what a recipe trains, in a few lines.")
 @click.argument("recipe", default="example-name-smoke")
-def example_command(recipe: str) -> None:
+def command(recipe: str) -> None:
     """Show the game, the team and the schedule of RECIPE."""
     config = load(recipe).config  # a UserError goes to the terminal as it is, without a traceback
     click.echo(f"{recipe}: {config.summary}")
@@ -23,4 +23,4 @@ def example_command(recipe: str) -> None:
 # The name is what users type, so it must not be one of Coterie's own commands.
 @hookimpl
 def register_commands(register: Register) -> None:
-    register("example-name", example_command)
+    register("example-command", command)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from coterie import Method, Register, Study, above, hookimpl
 
 
-def example_methods(column: object) -> Sequence[Method]:
+def methods(column: object) -> Sequence[Method]:
     """The rows of the table. A variant is a key of `forms` in the column's file."""
     return (
         Method(id="untrained", title="Untrained team", variant="team"),
@@ -17,9 +17,9 @@ def example_methods(column: object) -> Sequence[Method]:
 
 
 # A claim is checked on each seed by itself, and the table says where it holds.
-EXAMPLE_STUDY = Study(
+STUDY = Study(
     summary="A trained team against the same team untrained.",
-    methods=example_methods,
+    methods=methods,
     claims=(above("trained", "untrained", "Training raises success."),),
     gain_over="untrained",
 )
@@ -27,4 +27,4 @@ EXAMPLE_STUDY = Study(
 
 @hookimpl
 def register_studies(register: Register) -> None:
-    register("example_name", EXAMPLE_STUDY)
+    register("example_name", STUDY)

@@ -7,7 +7,7 @@ CALLS = ("example_calls",)
 
 
 def play(request: Request, prompt: str) -> str:
-    """A reply: first a call, of one tool or another by branch; then, with the result, the next lower number."""
+    """A reply: first a call, of one tool or another by branch; then, with its result, an answer."""
     if not request.continues:
         return CALLS[request.key.branch % len(CALLS)]
-    return str(int(prompt.split()[0]) - 1)
+    return example_answer

@@ -2,10 +2,10 @@
 
 from click.testing import CliRunner
 
-from example_module.command import example_command
+from example_module.command import command
 
 
 def test_it_shows_the_team_of_the_smoke_recipe():
-    result = CliRunner().invoke(example_command, [])
+    result = CliRunner().invoke(command, [])
     assert result.exit_code == 0, result.output
     assert "role: solver, played by policy table" in result.stdout

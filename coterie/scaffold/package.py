@@ -1,0 +1,120 @@
+"""The package form: a distribution with a module a kind, tests, a recipe, and what a repository needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from coterie.scaffold.code import Import, import_text, module_text, read_source
+from coterie.scaffold.kinds import KINDS, Kind, template
+from coterie.scaffold.names import Names
+from coterie.scaffold.one_file import script_body, summary, without
+from coterie.scaffold.smoke import recipe, scripted
+
+GAME = '''A game for the smoke recipe and the tests: count down, one number an answer.
+
+It isn't registered. A recipe names it as `example_module.game:Countdown`.'''
+
+
+def package(names: Names, kinds: Sequence[Kind], author: str = "") -> dict[str, str]:
+    """The files of a package, by their paths in its folder.
+
+    Args:
+        kinds: with those that they need, in their order.
+    """
+    own_game = all(kind.name != "environment" for kind in kinds)
+    registered = {kind.name for kind in kinds}
+    module: dict[str, str] = {"__init__.py": hooks_text(names, kinds), "py.typed": ""}
+    module |= _modules(kinds)
+    if own_game:
+        module["game.py"] = game_text()
+    if scripted(kinds):
+        script = read_source(template("package/script.py"))
+        body = script_body(script.body, kinds, own_game=True)
+        module["script.py"] = module_text(script.docstring, script.imports, [body])
+    module["smoke.yaml"] = recipe(kinds, own_game=True)
+    module |= {name: template(f"kinds/{name}") for kind in kinds for name in kind.files}
+    tests = {"test_package.py": template("tests/test_package.py")}
+    for name in registered - {"recipe"}:
+        tests[f"test_{name}.py"] = template(f"tests/test_{name}.py")
+    files = {
+        "pyproject.toml": _pyproject(kinds, author),
+        "README.md": template("package/README.md").replace("example-table", _table(kinds)),
+        ".gitignore": template("package/gitignore"),
+        ".github/workflows/ci.yml": template("package/ci.yml"),
+        **{f"example_module/{name}": text for name, text in sorted(module.items())},
+        **{f"tests/{name}": _test_text(text) for name, text in sorted(tests.items())},
+    }
+    game = "example_module.game:Countdown" if own_game else "example_name"
+    counter = "example_module.game:Counter" if own_game else "example_name"
+    return {
+        names.filled(path): names.filled(
+            text.replace("example_game:Countdown", game).replace("example_game:Counter", counter)
+        )
+        for path, text in files.items()
+    }
+
+
+def _modules(kinds: Sequence[Kind]) -> dict[str, str]:
+    """A module of each kind that has one; a function that an earlier one has is imported from there."""
+    texts: dict[str, str] = {}
+    homes: dict[str, tuple[str, str]] = {}
+    for kind in kinds:
+        if not kind.module:
+            continue
+        source = kind.source
+        shared = [name for name, text in source.functions.items() if homes.get(name, ("", ""))[1] == text]
+        imports = [*source.imports, *(Import(f"example_module.{homes[name][0]}", name) for name in shared)]
+        body = without(source.body, shared)
+        texts[f"{kind.name}.py"] = module_text(source.docstring, imports, [body], "example_module")
+        homes |= {
+            name: (kind.name, text) for name, text in source.functions.items() if name not in shared
+        }
+    return texts
+
+
+def hooks_text(names: Names, kinds: Sequence[Kind]) -> str:
+    """The module of the entry point: one hook a kind, with targets that are imported when a run chooses them."""
+    hooks = []
+    for kind in (*kinds, *([] if any(kind.name == "recipe" for kind in kinds) else [KINDS["recipe"]])):
+        for hook, target in kind.source.targets:
+            name = {"command": "example-command", "recipe": "example-name-smoke"}.get(kind.name, "example_name")
+            where = f"example_module.{kind.name}:{target}"
+            if not kind.module:
+                where = f"example_module:{kind.files[0] if kind.files else 'smoke.yaml'}"
+            hooks.append(
+                f'@hookimpl\ndef {hook}(register: Register) -> None:\n    register("{name}", "{where}")'
+            )
+    imports = import_text({Import("coterie", "Register"), Import("coterie", "hookimpl")})
+    text = f'"""{summary(kinds)}"""\n\n{imports}\n'
+    text += 'coterie_api = ">=1.0,<2"\n"""The versions of Coterie\'s plugin interface that this package is for."""'
+    return "\n\n\n".join([text, *hooks]) + "\n"
+
+
+def game_text() -> str:
+    """The game of a package without an environment: the templates of an environment and a role, unregistered."""
+    sources = [KINDS["environment"].source, KINDS["role"].source]
+    imports = {entry for source in sources for entry in source.imports}
+    text = module_text(GAME, imports, [source.body for source in sources])
+    return text.replace("ExampleNameEnvironment", "Countdown").replace("ExampleNameRole", "Counter")
+
+
+def _test_text(text: str) -> str:
+    source = read_source(text)
+    return module_text(source.docstring, source.imports, [source.body], "example_module")
+
+
+def _pyproject(kinds: Sequence[Kind], author: str) -> str:
+    text = template("package/pyproject.toml").replace("Plugins for Coterie: example-kinds", summary(kinds).rstrip("."))
+    line = 'authors = [{ name = "example-author" }]\n'
+    quoted = author.replace("\\", "\\\\").replace('"', '\\"')
+    return text.replace(line, line.replace("example-author", quoted) if author else "")
+
+
+def _table(kinds: Sequence[Kind]) -> str:
+    """What is in the package, as a Markdown table."""
+    rows = ["| kind | name | what it is |", "|---|---|---|"]
+    for kind in kinds:
+        name = {"command": "example-command", "recipe": "example-name-smoke"}.get(kind.name, "example_name")
+        first, _, what = kind.source.docstring.splitlines()[0].partition(": ")
+        rows.append(f"| {kind.words} | `{name}` | {what.rstrip('.') or first} |")
+    return "\n".join(rows)
