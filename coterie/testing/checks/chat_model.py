@@ -14,6 +14,7 @@ from coterie.core.protocols import ChatAnswer, ChatRequest
 from coterie.testing.support.failure import ConformanceError, guarded, require, require_kind
 from coterie.testing.support.opening import opened
 from coterie.testing.support.promises import promise
+from coterie.testing.support.time_limit import in_time
 
 SCHEMA = {
     "type": "object",
@@ -122,7 +123,7 @@ async def _answer(model: Any, kind: str, request: ChatRequest) -> ChatAnswer | S
                 raise ConformanceError(
                     "is not asynchronous", where=where, fix="write it as `async def answer`"
                 )
-            result = await answer
+            result = await in_time(answer)
     except ConformanceError as error:
         if isinstance(error.__cause__, (SystemFault, UserError)):
             return error.__cause__

@@ -46,6 +46,7 @@ from coterie.testing.support.opening import opened
 from coterie.testing.support.promises import promise
 from coterie.testing.support.shown_work import check_work
 from coterie.testing.support.task_data import check_data_methods, check_task
+from coterie.testing.support.time_limit import in_time
 from coterie.testing.support.values import copied, fingerprint, pickled, spoil
 
 _TASKS_A_SPLIT = 50
@@ -306,7 +307,7 @@ class _EpisodeChecker:
             where = f"{self.name}.diagnose"
             with self._unchanged(state, "diagnose"), guarded(where):
                 diagnosis = self.env.diagnose(state, role)
-                text = await diagnosis if inspect.isawaitable(diagnosis) else diagnosis
+                text = await in_time(diagnosis) if inspect.isawaitable(diagnosis) else diagnosis
             require(isinstance(text, str), f"returned {text!r}", where=where, fix="a text, empty for nothing")
 
     def _demonstrate(self, state: Any, roles: Sequence[str], seed: int) -> None:

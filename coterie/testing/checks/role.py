@@ -136,16 +136,17 @@ def _check_parse(role: Any, kind: str, text: str, observation: Any) -> bool:
     mark, begin = fingerprint(observation), time.perf_counter()
     results: list[Any] = []
     for _ in range(2):
-        try:
-            results.append(role.parse(text, observation))
-        except PolicyFault as fault:
-            results.append(fault)
-        except (Exception, SystemExit) as error:
-            raise ConformanceError(
-                f"{shown!r} raised {type(error).__name__}: {error}",
-                where=where,
-                fix="raise coterie.PolicyFault: the output caused it, and is scored",
-            ) from error
+        with guarded(where):
+            try:
+                results.append(role.parse(text, observation))
+            except PolicyFault as fault:
+                results.append(fault)
+            except (Exception, SystemExit) as error:
+                raise ConformanceError(
+                    f"{shown!r} raised {type(error).__name__}: {error}",
+                    where=where,
+                    fix="raise coterie.PolicyFault: the output caused it, and is scored",
+                ) from error
     spent = (time.perf_counter() - begin) / 2
     require(
         spent < _SECONDS,

@@ -15,6 +15,7 @@ from coterie.core.types.seeding import generator
 from coterie.testing.support.failure import ConformanceError, guarded, require, require_kind
 from coterie.testing.support.opening import used
 from coterie.testing.support.promises import promise
+from coterie.testing.support.time_limit import in_time
 
 PROSE = (
     "",
@@ -64,9 +65,9 @@ def check_tool(
     async def check() -> None:
         async with AsyncExitStack() as stack:
             for part in (*used(tool, needs), *needs, tool):
-                with guarded(f"{type(part).__name__}.open"):
+                with guarded(f"{type(part).__name__}.open", factor=10.0):
                     if isinstance(part, Opens):
-                        await part.open()
+                        await in_time(part.open(), 10.0)
                 if isinstance(part, Closes):
                     stack.push_async_callback(_closed, part)
             promise("its name and schemas are declared")
@@ -81,7 +82,7 @@ def check_tool(
 
 async def _closed(part: Any) -> None:
     with guarded(f"{type(part).__name__}.close"):
-        await part.close()
+        await in_time(part.close())
 
 
 def _check_name(tool: Any, kind: str) -> None:
@@ -152,7 +153,7 @@ async def _answer(tool: Any, kind: str, text: str) -> str | None:
             answer = tool.run(_call(tool, text, kind))
             if not inspect.isawaitable(answer):
                 raise ConformanceError("is not asynchronous", where=where, fix="write it as `async def run`")
-            result = await answer
+            result = await in_time(answer)
     except ConformanceError as error:
         if isinstance(error.__cause__, (SystemFault, PolicyFault)):
             return None

@@ -22,6 +22,7 @@ from coterie.testing.support.failure import (
 )
 from coterie.testing.support.opening import opened
 from coterie.testing.support.promises import promise
+from coterie.testing.support.time_limit import in_time
 from coterie.testing.support.values import fingerprint
 
 
@@ -121,7 +122,7 @@ async def _feedback(
             answer = transition.tell(role, state, history, environment)
             require(inspect.isawaitable(answer), "is not asynchronous", where=where, fix="`async def tell`")
             try:
-                answers.append(await answer)
+                answers.append(await in_time(answer))
             except SystemFault:
                 return None
     require(

@@ -27,6 +27,7 @@ from coterie.core.types import (
     as_tuple,
 )
 from coterie.testing.support.failure import ConformanceError, guarded, require, require_scores
+from coterie.testing.support.time_limit import in_time
 
 Act = Callable[[str, Any, np.random.Generator], Any] | Sequence[Any]
 """(role, observation, generator) -> a text, or a parser's result; or a list to draw from."""
@@ -146,7 +147,7 @@ async def stepped(env: Any, pending: PendingStage, actions: Mapping[str, Action]
         if not inspect.isawaitable(answer):
             raise ConformanceError("is not asynchronous", where=where, fix="write it as `async def step`")
         try:
-            step = await answer
+            step = await in_time(answer)
         except PolicyFault:
             if faulty:
                 raise

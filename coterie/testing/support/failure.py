@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,8 +12,10 @@ from typing import Any
 from coterie.compose.kinds import PROTOCOL, coroutines, ignored, is_async
 from coterie.compose.members import HasVocabulary
 from coterie.testing.support.arguments import wrong_arguments
+from coterie.testing.support.time_limit import Overdue, caller, in_time, watched
 
 KINDS_OF_COMPONENTS = ("increment", "potential", "counterfactual")
+_BOUND = "bound its loops, and give what it waits for a timeout: a run would wait for it too"
 
 
 class ConformanceError(AssertionError):
@@ -39,13 +42,32 @@ def require(holds: object, what: str, *, where: str, fix: str = "") -> None:
         raise ConformanceError(what, where=where, fix=fix)
 
 
+class ConformanceWarning(UserWarning):
+    """A plugin does what is seldom meant: what, where, and how to say that it is meant."""
+
+
+def warn(what: str, *, where: str, fix: str) -> None:
+    """Warn of what a plugin does."""
+    warnings.warn(f"{where}: {what}\n  fix: {fix}", ConformanceWarning, stacklevel=2)
+
+
 @contextmanager
-def guarded(where: str, fix: str = "") -> Iterator[None]:
-    """Turn an exception of the plugin, or an exit, into a ConformanceError with the place and the cause."""
+def guarded(where: str, fix: str = "", factor: float = 1.0) -> Iterator[None]:
+    """Turn an exception of the plugin, or an exit, into a ConformanceError with the place and the cause.
+
+    A call that doesn't return in time is one too.
+
+    Args:
+        factor: of the time limit of a call.
+    """
     try:
-        yield
+        with watched(caller(2), factor):
+            yield
     except ConformanceError:
         raise
+    except Overdue as error:
+        what = f"has not returned after {error.watch.seconds:g} s"
+        raise ConformanceError(what, where=where, fix=_BOUND) from error
     except (Exception, SystemExit) as error:
         what = f"raised {type(error).__name__}: {error}"
         raise ConformanceError(what, where=where, fix=fix) from error
@@ -125,11 +147,12 @@ async def awaited(where: str, method: Any, *arguments: Any) -> Any:
     Raises:
         ConformanceError: it raised, or returned nothing that can be awaited.
     """
-    with guarded(where):
+    factor = 10.0 if where.endswith(".open") else 1.0
+    with guarded(where, factor=factor):
         returned = method(*arguments)
         fix = f"write it as `async def {where.rpartition('.')[2]}`"
         require(inspect.isawaitable(returned), "is not asynchronous", where=where, fix=fix)
-        return await returned
+        return await in_time(returned, factor)
 
 
 def check_vocabulary(plugin: Any, where: str) -> None:

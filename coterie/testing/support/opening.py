@@ -13,6 +13,7 @@ from coterie.core.plugins import composed_fields
 from coterie.core.protocols.chat_model import UsesEngine
 from coterie.core.protocols.tool import Closes, Opens
 from coterie.testing.support.failure import guarded, require
+from coterie.testing.support.time_limit import in_time
 
 _OPENED = ("environment", "sandbox", "tool", "chat_model")
 """Kinds that a run opens where a component uses them."""
@@ -38,8 +39,8 @@ async def opened(plugin: Any, engine: Any = None, *, alone: bool = False) -> Asy
                 with guarded(f"{name}.use_engine"):
                     part.use_engine(engine)
             if isinstance(part, Opens):
-                with guarded(f"{name}.open", _FIX):
-                    await part.open()
+                with guarded(f"{name}.open", _FIX, 10.0):
+                    await in_time(part.open(), 10.0)
             if isinstance(part, Closes):
                 stack.push_async_callback(_closed, part)
         yield
@@ -65,4 +66,4 @@ def used(plugin: Any, but: Sequence[Any] = ()) -> Iterator[Any]:
 
 async def _closed(part: Any) -> None:
     with guarded(f"{type(part).__name__}.close", "a run that ends early closes it too"):
-        await part.close()
+        await in_time(part.close())

@@ -10,6 +10,7 @@ from typing import Any
 from coterie.core.errors import PolicyFault, SystemFault, type_text
 from coterie.core.protocols import SiblingsView
 from coterie.testing.support.failure import ConformanceError, guarded, require
+from coterie.testing.support.time_limit import in_time
 
 Manager = AbstractContextManager[Any] | AbstractAsyncContextManager[Any]
 Outage = Manager | Callable[[], Manager]
@@ -33,7 +34,7 @@ async def answer_of(source: Any, view: Any, where: str, fix: str = "") -> Any:
             if not inspect.isawaitable(answer):
                 what = "is not asynchronous"
                 raise ConformanceError(what, where=where, fix="write it as `async def score`")
-            return await answer
+            return await in_time(answer)
     except ConformanceError as error:
         if isinstance(error.__cause__, PolicyFault):
             return FLOOR
