@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -13,7 +12,6 @@ from typing import Any, Literal
 import numpy as np
 
 from coterie.compose.members import Demonstrates
-from coterie.core.errors import UserError
 from coterie.core.protocols import StepContext
 from coterie.core.protocols.environment import Diagnoses, DigestsStates
 from coterie.core.types import MAX_STAGES, Action, Step, Task
@@ -26,6 +24,7 @@ from coterie.testing.support.episodes import (
     Players,
     check_named,
     check_step,
+    episode,
     following_stage,
     initial_stage,
     players,
@@ -33,7 +32,6 @@ from coterie.testing.support.episodes import (
     unreadable,
 )
 from coterie.testing.support.failure import (
-    ConformanceError,
     check_vocabulary,
     finite,
     guarded,
@@ -41,16 +39,20 @@ from coterie.testing.support.failure import (
     require_components,
     require_kind,
 )
+from coterie.testing.support.kept_state import kept, warn_of_kept
 from coterie.testing.support.memory import check_memory
 from coterie.testing.support.opening import opened
 from coterie.testing.support.promises import promise
 from coterie.testing.support.shown_work import check_work
-from coterie.testing.support.task_data import check_data_methods, check_task
+from coterie.testing.support.state_digests import SeenDigests
+from coterie.testing.support.talk import check_talk
+from coterie.testing.support.task_data import check_data_methods
+from coterie.testing.support.tasks import checked_tasks, warn_of_shared_problems
 from coterie.testing.support.time_limit import in_time
 from coterie.testing.support.values import copied, fingerprint, pickled, spoil
 
-_TASKS_A_SPLIT = 50
-"""Largest number of tasks to check of a split."""
+_AGAIN = 3
+"""Episodes that are played twice, to see what an environment keeps on itself."""
 _FIX_STATE = "states are values: make a new one (`dataclasses.replace`), and copy what is mutable"
 
 
@@ -66,8 +68,9 @@ def check_environment(
     episodes: int = 20,
     seed: int = 0,
     splits: Sequence[Literal["train", "val", "test"]] = ("train", "val", "test"),
-    disjoint: Literal["id", "content"] = "id",
+    disjoint: Literal["id", "content"] | None = None,
     repeatable: Sequence[str] = (),
+    keeps: Sequence[str] = (),
     engine: Any = None,
 ) -> None:
     """Check an environment by playing episodes.
@@ -75,13 +78,17 @@ def check_environment(
     - It has the members of `protocols.Environment`; components are of a known kind, weights are numbers.
     - Tasks: ids are unique and in one split only (with `disjoint="content"`, so are payloads); reading a task
       twice gives equal tasks; pickle can write them. Splits after the first may be refused with a UserError.
-    - Equal states have equal digests: after a second reset, and after a round trip through pickle.
+      It warns of problems that are in two splits under different ids.
+    - Equal states have equal digests: after a second reset, and after a round trip through pickle. States
+      of a task that look different have different digests.
     - A state is a value: `acting_roles`, `observe`, `step` and `outcome` leave it unchanged, and overwriting
       what `observe` returned does no harm. Stepping a branch changes nothing in its siblings.
     - A step repeats: the same state, actions and `ctx.seed` give the same state, scores and info.
-    - It remembers nothing: its methods give the same for a state in any order, and on another instance.
+    - It remembers nothing: its methods give the same for a state in any order, and on another instance. It
+      warns of attributes that change whenever the same episodes are played, though nothing reads them.
     - No increment that may be summed over turns can be earned again and again: random actions look for ways
-      back to a state that pay each time, where the game ends episodes by itself.
+      back to a state that pay each time, and for pay that any answer earns, where the game ends episodes by
+      itself.
     - `acting_roles` names roles of the team, or returns () or None; some at first. Every turn ends.
     - Scores are {(role that acted or TEAM, declared component): finite number or None}; info is plain data.
     - Actions that can't be read (a policy fault) are stepped like others.
@@ -99,8 +106,10 @@ def check_environment(
         turns, max_stages: `team.max_turns`, `team.max_stages`.
         episodes, seed: number of episodes to play; seed of the tasks and of all draws.
         splits: splits whose tasks are checked; episodes play the tasks of the first.
-        disjoint: what no two splits may share: task ids, or payloads as well.
+        disjoint: what no two splits may share: task ids (then it doesn't warn of problems that they share),
+            or payloads as well.
         repeatable: increments that an episode may earn again and again, on purpose.
+        keeps: attributes that may change while it plays, on purpose: a counter, a log.
         engine: the `EngineClient` of a chat model with `use_engine`.
 
     Raises:
@@ -109,28 +118,41 @@ def check_environment(
     promise("it has the members of its kind, and no misspelt one")
     name = require_kind(env, "environment")
     _check_declared(env, name, roles)
-    tasks_of_splits = _tasks(env, name, splits, seed, disjoint)
+    tasks_of_splits = checked_tasks(env, name, splits, seed, disjoint)
     check_data_methods(env, name, tasks_of_splits)
-    tasks = tasks_of_splits[splits[0]]
     checker = _EpisodeChecker(env, name, players(roles, act, order, role_plugins, max_stages), turns)
-    asyncio.run(_play(checker, tasks, episodes, seed, repeatable, engine))
+    asyncio.run(_play(checker, tasks_of_splits, episodes, seed, (disjoint, repeatable, keeps), engine))
     promise("the vocabulary is words")
     check_vocabulary(env, name)
 
 
 async def _play(
     checker: _EpisodeChecker,
-    tasks: Sequence[Task],
+    tasks_of_splits: Mapping[str, Sequence[Task]],
     episodes: int,
     seed: int,
-    repeatable: Sequence[str],
+    meant: tuple[str | None, Sequence[str], Sequence[str]],
     engine: Any,
 ) -> None:
-    env, name, team = checker.env, checker.name, checker.team
+    env, name, team, turns = checker.env, checker.name, checker.team, checker.turns
+    tasks = next(iter(tasks_of_splits.values()))
+    disjoint, repeatable, keeps = meant
     async with opened(env, engine):
         await checker.episodes(tasks, episodes, seed)
-        await check_memory(env, name, tasks, team, checker.turns, seed)
+        await check_memory(env, name, tasks, team, turns, seed)
         await check_cycles(env, name, tasks, team, seed, repeatable)
+        promise("talk is not paid")
+        await check_talk(env, name, tasks, team, seed, repeatable)
+        promise("it keeps nothing on itself, read or not")
+        marks = []
+        for _ in range(2):
+            for number, task in enumerate(tasks[:_AGAIN]):
+                await episode(env, task, team, turns, generator(seed, f"kept {number}", "check_environment"))
+            marks.append(kept(env))
+        warn_of_kept(name, *marks, keeps, "check_environment")
+        promise("no problem is in two splits")
+        if disjoint is None:
+            warn_of_shared_problems(env, name, tasks_of_splits, team)
 
 
 def _check_declared(env: Any, name: str, roles: Sequence[str]) -> None:
@@ -147,52 +169,12 @@ def _check_declared(env: Any, name: str, roles: Sequence[str]) -> None:
     )
 
 
-def _tasks(env: Any, name: str, splits: Sequence[str], seed: int, disjoint: str) -> dict[str, list[Task]]:
-    """The first tasks of every split, checked."""
-    promise("tasks repeat, and each is in one split")
-    where = f"{name}.tasks"
-    tasks_of_splits: dict[str, list[Task]] = {}
-    split_of_id: dict[str, str] = {}
-    split_of_content: dict[str, str] = {}
-    for split in splits:
-        try:
-            with guarded(where):
-                source = env.tasks(split, seed)
-                count = min(len(source), _TASKS_A_SPLIT)
-                first, again = ([source[index] for index in range(count)] for _ in range(2))
-        except ConformanceError as error:
-            if isinstance(error.__cause__, UserError) and split != splits[0]:
-                continue  # the environment has no such split
-            raise
-        require(first, f"the split '{split}' has no task", where=where)
-        for task, same in zip(first, again, strict=True):
-            check_task(task, same, where)
-            first_split = split_of_id.setdefault(task.id, split)
-            require(
-                first_split == split,
-                f"the id '{task.id}' is in '{first_split}' and in '{split}'",
-                where=where,
-                fix="write the split's name into the id: draws are keyed by the id",
-            )
-            if disjoint == "content":
-                first_split = split_of_content.setdefault(fingerprint(task.payload), split)
-                require(
-                    first_split == split,
-                    f"'{task.id}' is the same problem as a task of '{first_split}'",
-                    where=where,
-                    fix="split by a hash of the content",
-                )
-        repeated = [task_id for task_id, count in Counter(task.id for task in first).items() if count > 1]
-        require(not repeated, f"the id {repeated[:1]} is twice in '{split}'", where=where, fix="unique ids")
-        tasks_of_splits[split] = first
-    return tasks_of_splits
-
-
 class _EpisodeChecker:
     """Plays episodes and checks every call of the environment."""
 
     def __init__(self, env: Any, name: str, team: Players, turns: int) -> None:
         self.env, self.name, self.team, self.turns = env, name, team, turns
+        self._seen = SeenDigests(name)
 
     async def episodes(self, tasks: Sequence[Task], count: int, seed: int) -> None:
         for number in range(count):
@@ -213,6 +195,7 @@ class _EpisodeChecker:
             with self._unchanged(pending.state, "acting_roles"):
                 check_named(self.env, pending.state, self.team)
             observations = {role: self._observe(pending.state, role) for role in pending.roles}
+            self._seen.note(task.id, self.digest(pending.state), observations)
             actions, alternatives = (self.team.actions(observations, rng) for _ in range(2))
             actions |= {role: unreadable() for role in pending.roles if rng.random() < 0.15}
             alternatives |= {pending.roles[int(rng.integers(len(pending.roles)))]: unreadable()}

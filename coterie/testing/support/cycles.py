@@ -3,34 +3,48 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from coterie.core.errors import UserError, did_you_mean
 from coterie.core.protocols import StepContext
 from coterie.core.protocols.environment import HasNotSummable
 from coterie.core.types import TEAM, Action, Task
 from coterie.core.types.seeding import generator
-from coterie.testing.support.episodes import PendingStage, Players, following_stage, initial_stage, stepped
-from coterie.testing.support.failure import require
+from coterie.testing.support.episodes import (
+    PendingStage,
+    PlayedStage,
+    Players,
+    following_stage,
+    initial_stage,
+    stepped,
+)
+from coterie.testing.support.failure import ConformanceError, warn
 from coterie.testing.support.promises import promise
 from coterie.testing.support.values import fingerprint
 
 _TASKS, _STEPS, _ROUNDS = 4, 80, 20
 """Tasks that are explored; steps in each; rounds of a cycle that must pay."""
+_SCORED = 40
+"""Most steps of ways back that a reward source scores in a task."""
 _TURNS = 10**6
 _TINY = 1e-9
 
+Paid = dict[tuple[str, str], float]
+Pay = Callable[[PlayedStage], Awaitable[Paid]]
+"""What a step pays, by (role or TEAM, component)."""
+
 
 class _Edge(NamedTuple):
-    """A step between two states: the state and stage it starts in, its actions, and what it paid."""
+    """A step between two states, with what it paid."""
 
     source: str
     target: str
-    pending: PendingStage
-    actions: Mapping[str, Action]
-    paid: dict[tuple[str, str], float]
+    stage: PlayedStage
+    paid: Paid
 
 
 @dataclass(slots=True)
@@ -60,41 +74,136 @@ async def check_cycles(
         UserError: `repeatable` names no component.
     """
     promise("no gain can be earned again and again")
-    for component in repeatable:
-        if component not in env.components:
-            fix = did_you_mean(component, env.components)
-            raise UserError(f"`repeatable` names '{component}', which is no component of {name}", fix=fix)
-    declared = env.not_summable if isinstance(env, HasNotSummable) else ()
-    weights = {
-        component: float(env.weights.get(component, 1.0))
-        for component, kind in env.components.items()
-        if kind == "increment" and component not in declared and component not in repeatable
-    }
+    weights = summable(env, name, repeatable)
     if not any(weights.values()):
         return
-    explored = [await _explore(env, task, team, seed) for task in tasks[:_TASKS]]
-    if not any(seen.ends for seen in explored):
+
+    async def emitted(stage: PlayedStage) -> Paid:
+        return {at: float(value or 0) for at, value in stage.step.scores.items()}
+
+    found = await _paying_way_back(env, tasks, team, seed, weights, emitted, of_source=False)
+    if found is not None:
+        raise ConformanceError(
+            found.what,
+            where=f"{name}.components",
+            fix=f"declare '{found.component}' a potential (the value of the state; returns take differences), "
+            f"or list it: not_summable = ('{found.component}',); where it is meant so: "
+            f"check_environment(..., repeatable=['{found.component}'])",
+        )
+
+
+async def warn_of_source_cycles(
+    source: Any,
+    name: str,
+    env: Any,
+    team: Players,
+    seed: int,
+    repeatable: Sequence[str],
+    score: Callable[[PlayedStage], Awaitable[Paid]],
+) -> None:
+    """Warn where a way back to a state pays by a reward source, as `check_cycles` does for an environment.
+
+    It is no error: a source scores one step, and whether scores are summed is the algorithm's choice.
+
+    Args:
+        score: what the source pays for a step.
+
+    Raises:
+        UserError: `repeatable` names no component.
+    """
+    weights = summable(source, name, repeatable)
+    if not any(weights.values()):
         return
-    for task, seen in zip(tasks, explored, strict=False):
-        for role in sorted({role for edge in seen.edges for role in edge.pending.roles}):
-            cycle = _paying_cycle(seen.edges, role, weights)
-            if cycle and await _pays_again(env, task, team, cycle, role, weights, seed):
-                _tell(name, task, cycle, role, weights)
+    found = await _paying_way_back(env, env.tasks("train", seed), team, seed, weights, score, of_source=True)
+    if found is not None:
+        warn(
+            found.what,
+            where=f"{name}.score",
+            fix="score what a step adds, declare the component a potential, or use an algorithm that doesn't "
+            f"sum over turns; where it is meant so: check_reward(..., repeatable=['{found.component}'])",
+        )
 
 
-def _tell(name: str, task: Task, cycle: Sequence[_Edge], role: str, weights: Mapping[str, float]) -> None:
+def summable(plugin: Any, name: str, repeatable: Sequence[str]) -> dict[str, float]:
+    """The weights of the increments that a return may sum over turns, but for those of `repeatable`.
+
+    Raises:
+        UserError: `repeatable` names no component.
+    """
+    for component in repeatable:
+        if component not in plugin.components:
+            fix = did_you_mean(component, plugin.components)
+            raise UserError(f"`repeatable` names '{component}', which is no component of {name}", fix=fix)
+    declared = plugin.not_summable if isinstance(plugin, HasNotSummable) else ()
+    return {
+        component: float(plugin.weights.get(component, 1.0))
+        for component, kind in plugin.components.items()
+        if kind == "increment" and component not in declared and component not in repeatable
+    }
+
+
+class _Found(NamedTuple):
+    """A component that can be earned again and again, and the sentence about it."""
+
+    component: str
+    what: str
+
+
+async def _paying_way_back(
+    env: Any,
+    tasks: Sequence[Task],
+    team: Players,
+    seed: int,
+    weights: Mapping[str, float],
+    pay: Pay,
+    *,
+    of_source: bool,
+) -> _Found | None:
+    """A way back that pays each time, in a game that ends episodes by itself.
+
+    Args:
+        of_source: a source pays, so that only steps of ways back are scored: a score may be dear.
+    """
+    count = min(_TASKS, len(tasks))
+    explored = [await _explore(env, tasks[index], team, seed) for index in range(count)]
+    if not any(seen.ends for seen in explored):
+        return None
+    for index, seen in enumerate(explored):
+        edges = _on_ways_back(seen.edges)[:_SCORED] if of_source else seen.edges
+        edges = [edge._replace(paid=await pay(edge.stage)) for edge in edges]
+        for role in sorted({role for edge in edges for role in edge.stage.pending.roles}):
+            cycle = _paying_cycle(edges, role, weights)
+            if cycle and await _pays_again(env, tasks[index], team, cycle, role, weights, seed, pay):
+                return _found(tasks[index], cycle, role, weights)
+    return None
+
+
+def _on_ways_back(edges: Sequence[_Edge]) -> list[_Edge]:
+    """The steps from which the place that they began in can be reached again."""
+    onward: dict[str, set[str]] = {}
+    for edge in edges:
+        onward.setdefault(edge.source, set()).add(edge.target)
+
+    def reached(place: str) -> set[str]:
+        known, queue = {place}, [place]
+        while queue:
+            new = onward.get(queue.pop(), set()) - known
+            known |= new
+            queue += new
+        return known
+
+    return [edge for edge in edges if edge.source in reached(edge.target)]
+
+
+def _found(task: Task, cycle: Sequence[_Edge], role: str, weights: Mapping[str, float]) -> _Found:
     gains = {component: _gain(cycle, role, {component: weight}) for component, weight in weights.items()}
     component = max(gains, key=lambda name: gains[name])
-    texts = " > ".join(repr(action.text[:40]) for edge in cycle for action in edge.actions.values())
-    require(
-        False,
+    texts = " > ".join(repr(action.text[:40]) for edge in cycle for action in edge.stage.actions.values())
+    return _Found(
+        component,
         f"'{component}' can be earned again and again: in task '{task.id}' the actions {texts} lead back to "
         f"where they began and pay {_gain(cycle, role, weights):.3g} each time, so where a return sums over "
         "turns, going round beats ending the game",
-        where=f"{name}.components",
-        fix=f"declare '{component}' a potential (the value of the state; returns take differences), or list "
-        f"it: not_summable = ('{component}',); where it is meant so: check_environment(..., "
-        f"repeatable=['{component}'])",
     )
 
 
@@ -109,19 +218,33 @@ async def _explore(env: Any, task: Task, team: Players, seed: int) -> _Explored:
             break
         queue.append(pending)
         steps += 1
-        actions = team.actions({role: env.observe(pending.state, role) for role in pending.roles}, rng)
-        ctx = StepContext(task=task, turn=pending.turn, seed=int(rng.integers(2**63)))
-        step = await stepped(env, pending, actions, ctx)
-        after = following_stage(env, pending, step, _TURNS, team)
+        observations = {role: env.observe(pending.state, role) for role in pending.roles}
+        stage, after = await _played(env, task, team, pending, team.actions(observations, rng), rng)
         if after is None:
             seen.ends = True
             continue
-        place, paid = _place(env, after), {at: float(value or 0) for at, value in step.scores.items()}
-        seen.edges.append(_Edge(_place(env, pending), place, pending, actions, paid))
+        place = _place(env, after)
+        seen.edges.append(_Edge(_place(env, pending), place, stage, {}))
         if place not in known:
             known.add(place)
             queue.append(after)
     return seen
+
+
+async def _played(
+    env: Any,
+    task: Task,
+    team: Players,
+    pending: PendingStage,
+    actions: Mapping[str, Action],
+    rng: np.random.Generator,
+) -> tuple[PlayedStage, PendingStage | None]:
+    """A stage, and the next one; None where the game ended."""
+    ctx = StepContext(task=task, turn=pending.turn, seed=int(rng.integers(2**63)))
+    observations = {role: env.observe(pending.state, role) for role in pending.roles}
+    step = await stepped(env, pending, actions, ctx)
+    after = following_stage(env, pending, step, _TURNS, team)
+    return PlayedStage(task, pending, observations, actions, step, after is None, actions), after
 
 
 def _place(env: Any, pending: PendingStage | None) -> str:
@@ -185,20 +308,18 @@ async def _pays_again(
     role: str,
     weights: Mapping[str, float],
     seed: int,
+    pay: Pay,
 ) -> bool:
     """Whether each of a few more rounds, with other seeds and in later turns, leads back and pays."""
     rng = generator(seed, f"rounds of {task.id}", "check_environment")
-    pending: PendingStage | None = cycle[0].pending
+    pending: PendingStage | None = cycle[0].stage.pending
     for _ in range(_ROUNDS):
         round_: list[_Edge] = []
         for edge in cycle:
             if pending is None or _place(env, pending) != edge.source:
                 return False
-            ctx = StepContext(task=task, turn=pending.turn, seed=int(rng.integers(2**63)))
-            step = await stepped(env, pending, edge.actions, ctx)
-            paid = {at: float(value or 0) for at, value in step.scores.items()}
-            round_.append(edge._replace(paid=paid))
-            pending = following_stage(env, pending, step, _TURNS, team)
+            stage, pending = await _played(env, task, team, pending, edge.stage.actions, rng)
+            round_.append(edge._replace(paid=await pay(stage)))
         leads_back = pending is not None and _place(env, pending) == cycle[0].source
         if not leads_back or _gain(round_, role, weights) <= _TINY:
             return False
