@@ -39,7 +39,10 @@ if TYPE_CHECKING:
     from coterie.testing.checks.transition import check_transition as check_transition
     from coterie.testing.example import Example as Example
     from coterie.testing.support.building import build as build
-    from coterie.testing.support.failure import ConformanceError as ConformanceError
+    from coterie.testing.support.failure import (
+        ConformanceError as ConformanceError,
+        ConformanceWarning as ConformanceWarning,
+    )
     from coterie.testing.support.runs import (
         coterie_run as coterie_run,
         play_episode as play_episode,
@@ -60,6 +63,7 @@ _LAZY = {
     "J": "support.trees",
     "Forest": "support.trees",
     "ConformanceError": "support.failure",
+    "ConformanceWarning": "support.failure",
     "check_environment": "checks.environment",
     "check_role": "checks.role",
     "check_reward": "checks.reward",

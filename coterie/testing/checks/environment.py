@@ -147,7 +147,9 @@ async def _play(
         marks = []
         for _ in range(2):
             for number, task in enumerate(tasks[:_AGAIN]):
-                await episode(env, task, team, turns, generator(seed, f"kept {number}", "check_environment"))
+                rng = generator(seed, f"kept {number}", "check_environment")
+                played = await episode(env, task, team, turns, rng)
+                env.outcome(played[-1].step.state)
             marks.append(kept(env))
         warn_of_kept(name, *marks, keeps, "check_environment")
         promise("no problem is in two splits")

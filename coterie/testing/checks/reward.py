@@ -8,9 +8,10 @@ from typing import Any
 
 from coterie.compose.kinds import check_coroutines, check_source_attributes
 from coterie.core.protocols import ActionView, EpisodeView, JointView, SiblingsView
-from coterie.core.protocols.reward import ShowsFeedback
+from coterie.core.protocols.reward import CountsCalls, ShowsFeedback
 from coterie.core.types import Score
 from coterie.core.types.seeding import generator
+from coterie.testing.support.cycles import Paid, Pay, warn_of_source_cycles
 from coterie.testing.support.episodes import (
     Act,
     PlayedStage,
@@ -28,6 +29,7 @@ from coterie.testing.support.failure import (
     require_kind,
     require_scores,
 )
+from coterie.testing.support.kept_state import kept, warn_of_kept
 from coterie.testing.support.opening import opened
 from coterie.testing.support.outage import FLOOR, MISSING, Outage, answer_of, check_outage
 from coterie.testing.support.promises import promise
@@ -55,6 +57,8 @@ def check_reward(
     episodes: int = 5,
     repeats: bool = True,
     outage: Outage | None = None,
+    repeatable: Sequence[str] = (),
+    keeps: Sequence[str] = (),
     engine: Any = None,
     seed: int = 0,
 ) -> None:
@@ -74,6 +78,8 @@ def check_reward(
     - `feedback`, where the source has it, returns a text for each score, for a missing one and for the floor.
       Roles read it in time: the scope is action, joint or siblings, and `background` is not set.
     - `score` leaves the view unchanged, and repeats (unless `repeats` is False, for a judge that draws).
+    - It warns of an increment (scope action or joint) that a way back to a state of the environment pays each
+      time, and of attributes that change whenever the same view is scored; not for sources that call a model.
 
     Args:
         environment: the environment whose episodes give views; `roles`, `act`, `order`, `role_plugins` and
@@ -83,6 +89,8 @@ def check_reward(
         repeats: whether two calls on one view must agree.
         outage: a context manager, or a function that returns one, inside which the source's backend fails,
             such as `mock.patch.object(Judge, "ask", side_effect=ConnectionError)`; entered after the scoring.
+        repeatable: increments that an episode may earn again and again, on purpose.
+        keeps: attributes that may change while it scores, on purpose: a counter, a log.
         seed: seed of the tasks and of all draws.
 
     Raises:
@@ -93,13 +101,20 @@ def check_reward(
     promise("scope, components and weights are declared")
     _check_declared(source, name)
 
+    team = players(roles, act, order, role_plugins)
+
     async def check() -> None:
         all_views = list(views)
         if environment is not None:
-            team = players(roles, act, order, role_plugins)
             async with opened(environment, engine):
                 all_views += await _played_views(source.scope, environment, team, turns, episodes, seed)
         await _check_views(source, all_views, name, repeats, outage, engine)
+        if repeats and not (isinstance(source, CountsCalls) and source.calls_per_view):
+            async with opened(source, engine):
+                await _warn_of_kept(source, all_views[-1], name, keeps)
+                if environment is not None:
+                    async with opened(environment, engine):
+                        await _warn_of_cycles(source, name, environment, team, seed, repeatable)
 
     asyncio.run(check())
 
@@ -114,6 +129,39 @@ async def _played_views(
         played = await episode(environment, tasks[number % len(tasks)], team, turns, rng, unread=0.2)
         views += _views(scope, played, environment)
     return views
+
+
+async def _warn_of_kept(source: Any, view: Any, name: str, keeps: Sequence[str]) -> None:
+    promise("it keeps nothing on itself, read or not")
+    marks = []
+    for _ in range(2):
+        await answer_of(source, view, f"{name}.score")
+        marks.append(kept(source))
+    warn_of_kept(name, marks[0], marks[1], keeps, "check_reward")
+
+
+async def _warn_of_cycles(
+    source: Any, name: str, environment: Any, team: Players, seed: int, repeatable: Sequence[str]
+) -> None:
+    if source.scope in ("action", "joint"):
+        promise("no gain can be earned again and again")
+        pay = _paid_by(source, environment, f"{name}.score")
+        await warn_of_source_cycles(source, name, environment, team, seed, repeatable, pay)
+
+
+def _paid_by(source: Any, environment: Any, where: str) -> Pay:
+    """What a source of scope action or joint pays for a stage."""
+
+    async def pay(stage: PlayedStage) -> Paid:
+        paid: Paid = {}
+        for view in _views(source.scope, [stage], environment):
+            answer = await answer_of(source, view, where)
+            for place, value in {} if answer in (FLOOR, MISSING) else answer.items():
+                number = value.value if isinstance(value, Score) else value
+                paid[place] = float(number or 0)
+        return paid
+
+    return pay
 
 
 async def _check_views(

@@ -86,8 +86,8 @@ async def check_cycles(
         raise ConformanceError(
             found.what,
             where=f"{name}.components",
-            fix=f"declare '{found.component}' a potential (the value of the state; returns take differences), "
-            f"or list it: not_summable = ('{found.component}',); where it is meant so: "
+            fix=f"declare '{found.component}' a potential (the value of the state; returns take "
+            f"differences), or list it: not_summable = ('{found.component}',); where it is meant so: "
             f"check_environment(..., repeatable=['{found.component}'])",
         )
 

@@ -74,8 +74,8 @@ async def check_talk(
     for component in weights:
         steady = not any(component in episode.takes for episode in heard)
         for how, pays in (
-            ("for any answer", [episode.alike.get(component, []) for episode in heard]),
             ("for words that say nothing", [episode.by_the_word.get(component, []) for episode in heard]),
+            ("for any answer", [episode.alike.get(component, []) for episode in heard]),
         ):
             require(
                 not steady or any(len(values) < _TIMES for values in pays),

@@ -81,11 +81,12 @@ def warn_of_shared_problems(
         ConformanceError: `reset` or `observe` raised.
     """
     (train, first), *others = tasks_of_splits.items()
-    problems = {problem: task for task in first if (problem := _problem(env, name, task, team))}
-    if len(problems) < len(first):
+    found = [(task, *_problem(env, name, task, team)) for task in first]
+    problems = {problem: task for task, problem, _ in found}
+    if len({seen for _, _, seen in found if seen}) < len(first):
         return
     for split, tasks in others:
-        same = [(task, problems.get(_problem(env, name, task, team) or "")) for task in tasks]
+        same = [(task, problems.get(_problem(env, name, task, team)[0])) for task in tasks]
         shared = [(task, other) for task, other in same if other is not None]
         if shared:
             task, other = shared[0]
@@ -97,8 +98,8 @@ def warn_of_shared_problems(
             )
 
 
-def _problem(env: Any, name: str, task: Task, team: Players) -> str | None:
-    """What is equal for two tasks with one problem; None where the seed decides what is seen."""
+def _problem(env: Any, name: str, task: Task, team: Players) -> tuple[str, str]:
+    """What is equal for two tasks with one problem, and what is seen first: empty where the seed decides."""
     seen = []
     for seed in (1, 2):
         with guarded(f"{name}.reset"):
@@ -106,4 +107,5 @@ def _problem(env: Any, name: str, task: Task, team: Players) -> str | None:
         roles = pending.roles if pending else ()
         with guarded(f"{name}.observe"):
             seen.append(fingerprint([env.observe(pending.state, role) for role in roles] if pending else ()))
-    return fingerprint((task.payload, task.answer, seen[0])) if seen[0] == seen[1] else None
+    shown = seen[0] if seen[0] == seen[1] else ""
+    return fingerprint((task.payload, task.answer, shown)), shown
