@@ -12,12 +12,19 @@ import importlib
 import inspect
 import itertools
 import re
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
 
 DOCS = Path(__file__).parent
+sys.path.insert(0, str(DOCS))  # a test runs this file by its path
+
+from kind_parts import cell as _cell, documented, kind_parts  # noqa: E402
+
+from coterie.core.plugins import KINDS  # noqa: E402
+
 HEAD = """\
 # The command line
 
@@ -74,31 +81,8 @@ def kinds_table() -> str:
     for kind in KINDS:
         protocol = f"`{PROTOCOL[kind].__name__}`" if kind in PROTOCOL else "–"
         check = f"check_{kind}" if f"check_{kind}" in coterie.testing.__all__ else "check_plugin"
-        rows.append(f"| {kind} | {where.get(kind, '–')} | {protocol} | `{check}` |")
+        rows.append(f"| [{kind}]({kind}.md) | {where.get(kind, '–')} | {protocol} | `{check}` |")
     return "\n".join(rows)
-
-
-def members_table() -> str:
-    """Every optional member, by kind, with the capability that declares it and its docstring."""
-    from coterie.compose.kinds import CAPABILITIES
-
-    rows = ["| kind | optional member | what it is | capability |", "|---|---|---|---|"]
-    for kind, capabilities in CAPABILITIES.items():
-        for capability in capabilities:
-            for member, text in documented(capability):
-                rows.append(f"| {kind} | `{member}` | {text} | `{capability.__name__}` |")
-    return "\n".join(rows)
-
-
-def documented(protocol: type) -> Iterator[tuple[str, str]]:
-    """(member as it is written, its docstring) of each member of a Protocol, as cells."""
-    from coterie.cli import described
-
-    yield from ((_cell(member), _cell(text)) for member, text in described.documented(protocol))
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
 
 
 def rules_table() -> str:
@@ -189,45 +173,84 @@ def fields_table() -> str:
     return "\n".join([*rows, "", f"A role has {names} of its own, as in `reward.planner`."])
 
 
-SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("Runs from Python", ("coterie.api", "coterie.recipes", "coterie.viewing")),
+SECTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    ("Runs from Python", "runs", ("coterie.api", "coterie.recipes", "coterie.viewing")),
     (
         "What every plugin uses",
+        "plugins",
         ("coterie.core.plugins", "coterie.discovery", "coterie.core.config", "coterie.compose"),
     ),
-    ("Errors", ("coterie.core.errors",)),
-    ("Values", ("coterie.core.types", "coterie.spans")),
-    ("Kinds: their Protocols, and what their methods receive and return", ("coterie.core.protocols",)),
-    ("Optional members", ()),
-    ("For samplers", ("coterie.plugins.samplers", "coterie.core.rollout.turns")),
-    ("For estimators", ("coterie.plugins.algos", "coterie.core.rollout.rewards")),
-    ("For losses", ("coterie.plugins.losses",)),
-    ("For sources that judge programs", ("coterie.plugins.outputs",)),
-    ("For vendors of chat models", ("coterie.backends.chat_models", "coterie.backends.remote")),
-    ("For engines and trainers", ("coterie.backends", "coterie.core.concurrency")),
-    ("For studies", ("coterie.studies",)),
+    ("Errors", "errors", ("coterie.core.errors",)),
+    ("Values", "values", ("coterie.core.types", "coterie.spans")),
+    (
+        "Kinds: their Protocols, and what their methods receive and return",
+        "kinds",
+        ("coterie.core.protocols",),
+    ),
+    ("Optional members", "members", ()),
+    ("For samplers", "samplers", ("coterie.plugins.samplers", "coterie.core.rollout.turns")),
+    ("For estimators", "estimators", ("coterie.plugins.algos", "coterie.core.rollout.rewards")),
+    ("For losses", "losses", ("coterie.plugins.losses",)),
+    ("For sources that judge programs", "outputs", ("coterie.plugins.outputs",)),
+    ("For vendors of chat models", "vendors", ("coterie.backends.chat_models", "coterie.backends.remote")),
+    ("For engines and trainers", "engines", ("coterie.backends", "coterie.core.concurrency")),
+    ("For studies", "studies", ("coterie.studies",)),
 )
-"""Sections of docs/public_names.md, and the modules whose names they list."""
+"""Sections of docs/public_names.md, their pages in docs/api, and the modules whose names they list."""
 
 
-def public_table() -> str:
-    """Every public name, by section, with the first sentence of its docstring."""
+def public_names() -> dict[str, list[str]]:
+    """Every public name, by the title of its section, in alphabetical order."""
     import coterie
     from coterie.compose.kinds import CAPABILITIES
 
     capabilities = {capability.__name__ for several in CAPABILITIES.values() for capability in several}
     capabilities |= {"DescribesTools", "HasTokenIds"}  # of codecs
-    rows: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {title: [] for title, _, _ in SECTIONS}
     for name in sorted(set(coterie.__all__) - {"__version__"}, key=lambda name: (name.lower(), name)):
-        module = coterie._LAZY.get(name, "coterie.core.plugins")
-        title = next((title for title, modules in SECTIONS if module.startswith(modules)), "")
-        section = "Optional members" if name in capabilities else title
-        rows.setdefault(section, []).append(f"| `{name}` | {described(name, module)} |")
+        section = "Optional members" if name in capabilities else None
+        names[section or section_of(name)].append(name)
+    return names
+
+
+def section_of(name: str) -> str:
+    """The title of the section that lists the module of a public name."""
+    for title, _, modules in SECTIONS:
+        if module_of(name).startswith(modules):
+            return title
+    raise ValueError(f"no section of docs/generate.py lists {module_of(name)}, the module of coterie.{name}")
+
+
+def module_of(name: str) -> str:
+    """The module of a public name."""
+    import coterie
+
+    return coterie._LAZY.get(name, "coterie.core.plugins")
+
+
+def public_table() -> str:
+    """Every public name, by section, with the first sentence of its docstring."""
     parts = []
-    for title, _ in SECTIONS:
-        parts += [f"## {title}", "", "| name | what it is |", "|---|---|", *rows.pop(title), ""]
-    assert not rows, f"no section lists {rows}"
+    for title, page, _ in SECTIONS:
+        rows = [f"| `{name}` | {described(name, module_of(name))} |" for name in public_names()[title]]
+        parts += [f"## {title}", "", f"In full: [{title.partition(':')[0]}](api/{page}.md).", ""]
+        parts += ["| name | what it is |", "|---|---|", *rows, ""]
     return "\n".join(parts).strip()
+
+
+API_HEAD = """\
+<!-- Made by docs/generate.py. mkdocstrings writes the rest when the site is built. -->
+
+Import these names from `coterie`. [Public names](../public_names.md) lists all of them in a line each."""
+
+
+def api_pages() -> dict[str, str]:
+    """A page for each section, from which mkdocstrings makes the reference of its names."""
+    pages = {}
+    for title, page, _ in SECTIONS:
+        names = [f"::: coterie.{name}" for name in public_names()[title]]
+        pages[f"api/{page}.md"] = "\n\n".join([f"# {title.partition(':')[0]}", API_HEAD, *names]) + "\n"
+    return pages
 
 
 def described(name: str, module: str) -> str:
@@ -242,7 +265,7 @@ def described(name: str, module: str) -> str:
     if inspect.isclass(value) or inspect.isfunction(value):
         text = value.__dict__.get("__doc__") or "" if inspect.isclass(value) else value.__doc__ or ""
         if not text and getattr(value, "_is_protocol", False):
-            return " ".join(f"`{member}`: {what}" for member, what in documented(value))
+            return " ".join(f"`{_cell(member)}`: {_cell(what)}" for member, what in documented(value))
     else:
         text = below(name, "coterie" if name == "hookimpl" else module)
     if not text.strip():
@@ -266,7 +289,9 @@ def below(name: str, module: str) -> str:
 
 
 PARTS: dict[str, tuple[tuple[str, Callable[[], str]], ...]] = {
-    "writing_plugins.md": (("hooks", hooks_table), ("kinds", kinds_table), ("members", members_table)),
+    "writing_plugins.md": (("hooks", hooks_table),),
+    "kinds/index.md": (("kinds", kinds_table),),
+    **{f"kinds/{kind}.md": kind_parts(kind) for kind in KINDS},
     "algorithms.md": (("rules", rules_table),),
     "public_names.md": (("public", public_table),),
     "recipes.md": (("overlays", overlays_table),),
@@ -293,7 +318,7 @@ def with_parts(page: str) -> str:
 
 def pages() -> dict[str, str]:
     """Name -> text of every page that is generated, or has generated parts."""
-    return {"cli.md": cli_page(), **{page: with_parts(page) for page in PARTS}}
+    return {"cli.md": cli_page(), **api_pages(), **{page: with_parts(page) for page in PARTS}}
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 ELSEWHERE = {"benchmarks.md": "benchmarks/README.md", "contributing.md": "CONTRIBUTING.md"}
 """Pages of the site that are files elsewhere in the repository."""
-LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(((?:\.\./)?[\w./-]+)(#[^)]*)?\)")
+LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([\w./-]+)(#[^)]*)?\)")
 
 
 def on_files(files: Any, config: Any, **_: Any) -> Any:
@@ -29,14 +29,15 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Rewrite links that leave `docs/`."""
     folder = ROOT / ELSEWHERE.get(page.file.src_uri, f"docs/{page.file.src_uri}")
     pages = {(ROOT / path).resolve(): name for name, path in ELSEWHERE.items()}
+    up = "../" * page.file.src_uri.count("/")
 
     def rewritten(match: re.Match[str]) -> str:
         text, target, anchor = match[1], match[2], match[3] or ""
         linked = (folder.parent / target).resolve()
         if linked in pages:
-            return f"[{text}]({pages[linked]}{anchor})"
-        if linked.parent == ROOT / "docs" and linked.suffix == ".md":
-            return f"[{text}]({linked.name}{anchor})"
+            return f"[{text}]({up}{pages[linked]}{anchor})"
+        if linked.is_relative_to(ROOT / "docs") and linked.suffix == ".md":
+            return f"[{text}]({up}{linked.relative_to(ROOT / 'docs').as_posix()}{anchor})"
         outside = linked.exists() and not linked.is_relative_to(ROOT / "docs")
         return f"`{linked.relative_to(ROOT)}`" if outside else match[0]
 

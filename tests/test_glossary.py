@@ -76,7 +76,7 @@ def test_every_public_value_and_contract_of_the_core_is_in_the_glossary(package)
     from coterie.compose.kinds import CAPABILITIES
 
     named = {reference.rpartition(".")[2] for reference in REFERENCES}
-    # docs/writing_plugins.md lists them all.
+    # docs/kinds lists them all.
     named |= {capability.__name__ for kind in CAPABILITIES.values() for capability in kind}
     assert not sorted(public_classes(package) - named), "add a row, or name them in an existing one"
 

@@ -26,7 +26,7 @@ DOORS = ("coterie", "coterie.testing")
 FENCE = re.compile(r"^ *```(\w+)[^\n]*\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 IMPORT = re.compile(r"(?:from|import) +(coterie[\w.]*)")
 DOTTED = re.compile(r"\bcoterie\.(?:api|backends|compose|core|data|plugins|recipes|studies)\b")
-PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]
+PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md"]
 AUTHORS_PAGES = ("writing_plugins.md", "reproduce.md", "tools.md", "sandbox.md", "runs.md", "public_names.md")
 EXAMPLES = [
     *sorted((ROOT / "examples").glob("*.py")),
