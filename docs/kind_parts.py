@@ -70,7 +70,7 @@ SCHEMAS = {
 PLAIN = ("tool", "data_source", "overlay", "command")
 """Kinds whose members receive and return no class of Coterie's."""
 
-LANGUAGES = {".py": "python", ".yaml": "yaml"}
+LANGUAGES = {".py": "python", ".yaml": "yaml", ".jsonl": "json"}
 EMPTY = {"dict": "{}", "list": "[]"}
 
 
@@ -259,12 +259,10 @@ def cell(text: str) -> str:
 
 
 def example_files(kind: str) -> list[Path]:
-    """The files of a kind's template: the module, and the YAML file that it registers."""
+    """The files of a kind's template: the module, and those beside it that it names."""
     module = TEMPLATES / f"{kind}.py"
-    if not module.exists():
-        return []
-    named = re.findall(r'with_name\("([\w-]+\.yaml)"\)', module.read_text(encoding="utf-8"))
-    return [module, *(TEMPLATES / name for name in named)]
+    named = re.findall(r'with_name\("([\w-]+\.\w+)"\)', module.read_text(encoding="utf-8"))
+    return [module, *(TEMPLATES / name for name in named if (TEMPLATES / name).exists())]
 
 
 def substituted(kind: str, text: str) -> str:

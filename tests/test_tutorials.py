@@ -110,7 +110,7 @@ def test_the_commands_resolve(folder, line):
 def test_the_runs_learn(folder, line):
     done = process("run", *shlex.split(line), "--out", "out")
     assert done.returncode == 0, done.stderr
-    rows = read_metrics(folder / "out")
+    rows = read_metrics(folder / "out" / "metrics.jsonl")
     assert rows[0]["success"] < 0.6 and rows[-1]["success"] > 0.85
 
 
