@@ -15,10 +15,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-TEMPLATES = ROOT / "coterie" / "scaffold" / "templates" / "kinds"
-"""The one-file form of each kind, which `coterie new --file` writes."""
-
 EXAMPLE_NAMES = {
     "chat_format": "plain-turns",
     "chat_model": "length-grader",
@@ -42,7 +38,7 @@ EXAMPLE_NAMES = {
     "trainer": "table-trainer",
     "transition": "reminder",
 }
-"""Kind -> the name in place of the template's `example-name`."""
+"""Kind -> the name of its example, in place of the template's `example-name`."""
 
 MORE_TYPES = {
     "environment": ("Action",),
@@ -258,26 +254,23 @@ def cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
-def example_files(kind: str) -> list[Path]:
-    """The files of a kind's template: the module, and those beside it that it names."""
-    module = TEMPLATES / f"{kind}.py"
-    named = re.findall(r'with_name\("([\w-]+\.\w+)"\)', module.read_text(encoding="utf-8"))
-    return [module, *(TEMPLATES / name for name in named if (TEMPLATES / name).exists())]
+def example_files(kind: str) -> dict[str, str]:
+    """The scaffold's one-file form of a kind, by name of the file, with a typical name."""
+    from coterie.scaffold.kinds import KINDS, template
+    from coterie.scaffold.names import derived
+    from coterie.scaffold.smoke import recipe
 
-
-def substituted(kind: str, text: str) -> str:
-    """A template's text with a typical name in place of the placeholder."""
-    name = EXAMPLE_NAMES[kind]
-    words = name.split("-")
-    text = text.replace("ExampleName", "".join(map(str.capitalize, words)))
-    return text.replace("example_name", "_".join(words)).replace("example-name", name)
+    names = derived(EXAMPLE_NAMES[kind], EXAMPLE_NAMES[kind].replace("-", "_"))
+    files = {f"{names.module}.py": template(f"kinds/{kind}.py")}
+    files |= {name: template(f"kinds/{name}") for name in KINDS[kind].files}
+    if kind == "recipe":
+        files["example-name-smoke.yaml"] = recipe([KINDS["environment"], KINDS["role"]], own_game=False)
+    return {names.filled(name): names.filled(text).strip() + "\n" for name, text in files.items()}
 
 
 def example(kind: str) -> str:
     """The template of the kind, as `coterie new --file` writes it."""
-    parts = []
-    for path in example_files(kind):
-        text = substituted(kind, path.read_text(encoding="utf-8")).strip()
-        file = substituted(kind, f"example_name{path.suffix}" if path.suffix == ".py" else path.name)
-        parts.append(f'```{LANGUAGES[path.suffix]} title="{file}"\n{text}\n```')
-    return "\n\n".join(parts)
+    return "\n\n".join(
+        f'```{LANGUAGES[Path(name).suffix]} title="{name}"\n{text}```'
+        for name, text in example_files(kind).items()
+    )

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from coterie.compose.kinds import CAPABILITIES, PROTOCOL, members
 from coterie.core import errors
@@ -59,3 +60,15 @@ def test_the_errors_that_a_page_names_exist(kind):
     assert len(rows) >= 3
     named = {name for row in rows for name in re.findall(r"`([\w.]*(?:Error|Fault|Exception))\b", row[-1])}
     assert {name for name in named if not hasattr(errors, name)} <= EXCEPTIONS
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_example_is_the_scaffolds_and_compiles(kind):
+    blocks = re.findall(r'^```(\w+) title="([^"]+)"\n(.*?)^```$', section(page(kind), "Example"), re.M | re.S)
+    assert blocks and blocks[0][0] == "python"
+    for language, name, text in blocks:
+        assert not re.search("example.?name", name + text, re.IGNORECASE)
+        if language == "python":
+            compile(text, name, "exec")
+        elif language == "yaml":
+            assert yaml.safe_load(text)
