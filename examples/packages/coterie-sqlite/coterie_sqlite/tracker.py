@@ -30,8 +30,8 @@ COLUMNS = (
 class SqliteTracker(Plugin):
     """Two tables: `metrics` has a row for each number of a step, `actions` one for each action.
 
-    A step's rows replace earlier ones of the same step, so that a resumed run leaves no step twice. Each call is
-    one transaction: a kill leaves whole rows. A number that is missing, NaN or infinite is NULL.
+    A step's rows replace earlier ones of the same step, so that a resumed run leaves no step twice. Each call
+    is one transaction: a kill leaves whole rows. A number that is missing, NaN or infinite is NULL.
     """
 
     class Config(PluginConfig):
