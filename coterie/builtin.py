@@ -281,7 +281,7 @@ def register_examples(register: RegisterExample) -> None:
 def register_commands(register: Register) -> None:
     """Coterie's own. `cli.main` finds them without; here a plugin's command of that name is told."""
     names = (
-        "check coach config data episodes eval export plan plot plugins quickstart recipes "
+        "check coach config data episodes eval export new plan plot plugins quickstart recipes "
         "report reproduce run runs sandbox schema watch"
     )
     for name in names.split():

@@ -4,8 +4,12 @@
 the same files. Nothing here imports the rest of Coterie.
 """
 
-from coterie.scaffold.files import ScaffoldError as ScaffoldError, write_files as write_files, write_folder as write_folder
+from coterie.scaffold.files import (
+    ScaffoldError as ScaffoldError,
+    write_files as write_files,
+    write_folder as write_folder,
+)
 from coterie.scaffold.kinds import KINDS as KINDS, with_needed as with_needed
-from coterie.scaffold.names import Names as Names, package_names as package_names
+from coterie.scaffold.names import Names as Names, file_names as file_names, package_names as package_names
 from coterie.scaffold.one_file import one_file as one_file
 from coterie.scaffold.package import package as package

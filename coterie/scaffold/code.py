@@ -108,7 +108,11 @@ def module_text(docstring: str, imports: Iterable[Import], parts: Sequence[str],
     block = import_text({entry for entry in imports if entry.bound in used}, own)
     # After imports stand two empty lines before a definition, and one before anything else.
     gap = "\n\n" if code.startswith(("class ", "def ", "@", "async def ")) else "\n"
-    return f'"""{docstring}\n"""\n\n{block}{gap}{code}\n' if "\n" in docstring else _short(docstring, block, gap, code)
+    return (
+        f'"""{docstring}\n"""\n\n{block}{gap}{code}\n'
+        if "\n" in docstring
+        else _short(docstring, block, gap, code)
+    )
 
 
 def _short(docstring: str, block: str, gap: str, code: str) -> str:

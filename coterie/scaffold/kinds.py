@@ -54,7 +54,9 @@ KINDS: dict[str, Kind] = {
         Kind("loss"),
         Kind("sampler"),
         Kind("executor"),
-        Kind("chat_format", ("engine",), "the engines that read a chat format need torch, and this one doesn't"),
+        Kind(
+            "chat_format", ("engine",), "the engines that read a chat format need torch, and this one doesn't"
+        ),
         Kind("engine"),
         Kind("trainer", ("engine",), "an engine reads the trainer's weights"),
         Kind("tracker"),

@@ -74,6 +74,23 @@ def package_names(given: str, kinds: Collection[Kind], taken: Mapping[str, Colle
     return names
 
 
+def file_names(file: str, kinds: Collection[Kind], taken: Mapping[str, Collection[str]]) -> Names:
+    """The names of the one-file form, from the file's: `word_games.py`.
+
+    Raises:
+        ScaffoldError: it is no name of a Python module, or a component's name is taken.
+    """
+    module = file.removesuffix(".py")
+    near = re.sub(r"\W+", "_", module).strip("_").lower() or "word_games"
+    if module == file or not module.isascii() or not module.isidentifier() or module != module.lower():
+        what, why = f"'{file}' is no name of a plugin file", "lower-case letters, digits and _, then .py"
+        raise ScaffoldError(what, why=why, fix=f"--file {near if near.isidentifier() else 'my_' + near}.py")
+    names = derived(module.replace("_", "-"), module)
+    _check_module(module, module)
+    check_free(names, kinds, taken)
+    return names
+
+
 def derived(distribution: str, module: str) -> Names:
     """All names of a distribution and its module, unchecked."""
     component = module.removeprefix("coterie_")
@@ -84,7 +101,9 @@ def derived(distribution: str, module: str) -> Names:
 def _check_module(given: str, module: str) -> None:
     fix = "choose another NAME, such as my-" + given.lower()
     if not module.isidentifier():
-        raise ScaffoldError(f"'{module}' is no name of a Python module", why="it begins with a digit", fix=fix)
+        raise ScaffoldError(
+            f"'{module}' is no name of a Python module", why="it begins with a digit", fix=fix
+        )
     if keyword.iskeyword(module):
         raise ScaffoldError(f"'{module}' is a word of Python's grammar", fix=fix)
     if module in sys.stdlib_module_names or module in _OURS:
@@ -123,7 +142,10 @@ def check_free(names: Names, kinds: Collection[Kind], taken: Mapping[str, Collec
         for defined in source.defined:
             filled = names.filled(defined)
             if filled != defined and filled in source.imported:
-                what, why = f"the class {filled} would be called like the one that it imports", f"of the {one.words}"
+                what, why = (
+                    f"the class {filled} would be called like the one that it imports",
+                    f"of the {one.words}",
+                )
                 raise ScaffoldError(what, why=why, fix=f"choose another NAME, such as my-{names.command}")
 
 

@@ -71,5 +71,5 @@ def script_body(body: str, kinds: Sequence[Kind], *, own_game: bool) -> str:
     """The body of the script that stands for a model."""
     calls = ", ".join(f'"{CALLS[kind.name]}"' for kind in kinds if kind.name in CALLS)
     comma = "" if ", " in calls else ","
-    answer = "str(int(prompt.split()[0]) - 1)" if own_game else '"R"'
+    answer = "str(int(prompt[:1]) - 1)  # the prompt begins with the number" if own_game else '"R"'
     return body.replace('("example_calls",)', f"({calls}{comma})").replace("example_answer", answer)

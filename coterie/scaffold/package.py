@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from coterie.scaffold.code import Import, import_text, module_text, read_source
-from coterie.scaffold.kinds import KINDS, Kind, template
+from coterie.scaffold.kinds import KINDS, TEMPLATES, Kind, template
 from coterie.scaffold.names import Names
 from coterie.scaffold.one_file import script_body, summary, without
 from coterie.scaffold.smoke import recipe, scripted
 
-GAME = '''A game for the smoke recipe and the tests: count down, one number an answer.
+GAME = """A game for the smoke recipe and the tests: count down, one number an answer.
 
-It isn't registered. A recipe names it as `example_module.game:Countdown`.'''
+It isn't registered. A recipe names it as `example_module.game:Countdown`."""
 
 
 def package(names: Names, kinds: Sequence[Kind], author: str = "") -> dict[str, str]:
@@ -31,6 +31,8 @@ def package(names: Names, kinds: Sequence[Kind], author: str = "") -> dict[str, 
         script = read_source(template("package/script.py"))
         body = script_body(script.body, kinds, own_game=True)
         module["script.py"] = module_text(script.docstring, script.imports, [body])
+    if examples := [kind for kind in kinds if (TEMPLATES / "examples" / f"{kind.name}.py").is_file()]:
+        module["examples.py"] = _examples_text(examples)
     module["smoke.yaml"] = recipe(kinds, own_game=True)
     module |= {name: template(f"kinds/{name}") for kind in kinds for name in kind.files}
     tests = {"test_package.py": template("tests/test_package.py")}
@@ -66,9 +68,7 @@ def _modules(kinds: Sequence[Kind]) -> dict[str, str]:
         imports = [*source.imports, *(Import(f"example_module.{homes[name][0]}", name) for name in shared)]
         body = without(source.body, shared)
         texts[f"{kind.name}.py"] = module_text(source.docstring, imports, [body], "example_module")
-        homes |= {
-            name: (kind.name, text) for name, text in source.functions.items() if name not in shared
-        }
+        homes |= {name: (kind.name, text) for name, text in source.functions.items() if name not in shared}
     return texts
 
 
@@ -77,14 +77,25 @@ def hooks_text(names: Names, kinds: Sequence[Kind]) -> str:
     hooks = []
     for kind in (*kinds, *([] if any(kind.name == "recipe" for kind in kinds) else [KINDS["recipe"]])):
         for hook, target in kind.source.targets:
-            name = {"command": "example-command", "recipe": "example-name-smoke"}.get(kind.name, "example_name")
+            name = {"command": "example-command", "recipe": "example-name-smoke"}.get(
+                kind.name, "example_name"
+            )
             where = f"example_module.{kind.name}:{target}"
             if not kind.module:
                 where = f"example_module:{kind.files[0] if kind.files else 'smoke.yaml'}"
             hooks.append(
                 f'@hookimpl\ndef {hook}(register: Register) -> None:\n    register("{name}", "{where}")'
             )
-    imports = import_text({Import("coterie", "Register"), Import("coterie", "hookimpl")})
+    found = {Import("coterie", "Register"), Import("coterie", "hookimpl")}
+    if examples := [kind for kind in kinds if (TEMPLATES / "examples" / f"{kind.name}.py").is_file()]:
+        found.add(Import("collections.abc", "Callable"))
+        lines = [
+            f'    register("{kind.name}", "example_name", "example_module.examples:{kind.name.upper()}")'
+            for kind in examples
+        ]
+        hook = "@hookimpl\ndef register_examples(register: Callable[[str, str, str], None]) -> None:"
+        hooks.append("\n".join([hook, *lines]))
+    imports = import_text(found)
     text = f'"""{summary(kinds)}"""\n\n{imports}\n'
     text += 'coterie_api = ">=1.0,<2"\n"""The versions of Coterie\'s plugin interface that this package is for."""'
     return "\n\n\n".join([text, *hooks]) + "\n"
@@ -98,13 +109,22 @@ def game_text() -> str:
     return text.replace("ExampleNameEnvironment", "Countdown").replace("ExampleNameRole", "Counter")
 
 
+def _examples_text(kinds: Sequence[Kind]) -> str:
+    sources = [read_source(template(f"examples/{kind.name}.py")) for kind in kinds]
+    imports = [entry for source in sources for entry in source.imports]
+    body = "\n\n".join(source.body for source in sources)
+    return module_text(sources[0].docstring, imports, [body], "example_module")
+
+
 def _test_text(text: str) -> str:
     source = read_source(text)
     return module_text(source.docstring, source.imports, [source.body], "example_module")
 
 
 def _pyproject(kinds: Sequence[Kind], author: str) -> str:
-    text = template("package/pyproject.toml").replace("Plugins for Coterie: example-kinds", summary(kinds).rstrip("."))
+    text = template("package/pyproject.toml").replace(
+        "Plugins for Coterie: example-kinds", summary(kinds).rstrip(".")
+    )
     line = 'authors = [{ name = "example-author" }]\n'
     quoted = author.replace("\\", "\\\\").replace('"', '\\"')
     return text.replace(line, line.replace("example-author", quoted) if author else "")

@@ -30,6 +30,7 @@ def recipe(kinds: Sequence[Kind], *, own_game: bool) -> str:
             continue
         if (TEMPLATES / "smoke" / f"{name}.yaml").is_file():
             layers.append(name)
+    layers += ["script"] * scripted(kinds)
     return merged(template(f"smoke/{name}.yaml") for name in layers)
 
 

@@ -11,8 +11,8 @@ from coterie import Method, Register, Study, above, hookimpl
 def methods(column: object) -> Sequence[Method]:
     """The rows of the table. A variant is a key of `forms` in the column's file."""
     return (
-        Method(id="untrained", title="Untrained team", variant="team"),
-        Method(id="trained", title="Trained team", variant="team", trained=True),
+        Method(id="untrained", title="Untrained team", variant="shared"),
+        Method(id="trained", title="Trained team", variant="shared", trained=True),
     )
 
 

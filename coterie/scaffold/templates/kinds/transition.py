@@ -30,10 +30,6 @@ class ExampleNameTransition(Plugin):
             sentences.append("Nobody could read that.")
         return sentences
 
-    def vocabulary(self) -> Sequence[str]:
-        """Optional: the words of its sentences, for models that are made on the spot."""
-        return "You wrote: Nobody could read that.".split()
-
 
 @hookimpl
 def register_transitions(register: Register) -> None:
