@@ -116,9 +116,9 @@ def _watched(target: str, files: list[str]) -> list[Path]:
     """The files of a target: those that were imported, and the target's own where none could be."""
     from importlib.util import find_spec
 
-    paths = {Path(file) for file in files}
+    paths = {Path(file).resolve() for file in files}
     if target.endswith(".py"):
-        paths.add(Path(target))
+        paths.add(Path(target).resolve())
     elif not files:
         spec = find_spec(target.partition(":")[0].partition(".")[0])
         for place in (spec and spec.submodule_search_locations) or ():

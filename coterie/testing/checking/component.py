@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from coterie.core.errors import ConfigError, MissingExtra, PluginError, SystemFault, UserError
@@ -15,7 +17,7 @@ from coterie.testing.checking.derived import cases
 from coterie.testing.checking.results import Broken, Checked
 from coterie.testing.checking.shrinking import smallest
 from coterie.testing.example import Example
-from coterie.testing.support.failure import ConformanceError
+from coterie.testing.support.failure import OF_KIND, ConformanceError
 from coterie.testing.support.promises import Promises, promise, recorded
 
 SHRINKING = 5.0
@@ -92,7 +94,8 @@ def _check(
         result.unchecked += [text for text in case.unchecked if text not in result.unchecked]
         if not case.runs:
             continue
-        raised = run_case(case)
+        with _warned(result):
+            raised = run_case(case)
         if raised is None:
             result.tried = True
             result.notes.append(f"checked with {case.source}")
@@ -111,12 +114,24 @@ def _check(
         return
 
 
+@contextmanager
+def _warned(result: Checked) -> Iterator[None]:
+    """A context whose warnings are issued as ever; those of the checks are notes of the result too."""
+    with warnings.catch_warnings(record=True) as issued:
+        warnings.simplefilter("always")
+        yield
+    for warning in issued:
+        if warning.category.__module__.startswith("coterie.testing"):
+            result.notes.append(f"warning: {_line(warning.message)}")
+        warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+
+
 def run_case(case: Case) -> BaseException | None:
     """Call the check; returns what it raised."""
     promise(_MADE)
     try:
         positional, named = case.made(), case.named()
-        promise("it has the members of its kind, and no misspelt one")
+        promise(OF_KIND)
         check_of(case.kind)(*positional, **named)
     except (Exception, SystemExit) as error:
         return error

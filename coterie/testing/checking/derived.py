@@ -126,8 +126,8 @@ def _teamed(entry: Entry, table: dict[str, Any], example: Example, use: Use | No
 
 def _team(entry: Entry, table: Mapping[str, Any], example: Example, use: Use | None) -> Team:
     """The environment and the team: the example's, a recipe's, a sole neighbour's, or the kit's."""
-    own = entry.kind == "environment"
-    env: Any = table if own else example.env
+    is_game = entry.kind == "environment"
+    env: Any = table if is_game else example.env
     if env is None and use is not None:
         env = use.env
     toy = False
@@ -135,7 +135,7 @@ def _team(entry: Entry, table: Mapping[str, Any], example: Example, use: Use | N
         env = _sole(entry, "environment")
         if env is None:
             env, toy = {"type": GAME}, True
-    if use is not None and _typed(env).get("type") != use.env.get("type") and not own:
+    if use is not None and _typed(env).get("type") != use.env.get("type") and not is_game:
         use = None
     turns, tables = (min(use.turns, 5), use.tables) if use else (3, {})
     if example.order is not None:

@@ -51,7 +51,8 @@ def summary(results: Sequence[Checked]) -> str:
     parts = [
         f"{counts[state]} {state}" for state in ("ok", "broken", "in part", "not checked") if counts[state]
     ]
-    return f"{len(results)} components: {', '.join(parts)}"
+    count = f"{len(results)} component{'s' * (len(results) != 1)}"
+    return f"{count}: {', '.join(parts)}"
 
 
 def whole(results: Sequence[Checked]) -> str:

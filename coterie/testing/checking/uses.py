@@ -13,7 +13,6 @@ from coterie.core.errors import UserError
 from coterie.core.plugins import as_table
 from coterie.discovery import Entry, plugins
 from coterie.recipes.layers import gather, resolve, resource_path
-from coterie.recipes.overlays import WITH
 
 _SHARED = ("sandbox", "data", "tools", "chat_models")
 """Top-level tables that components of others refer to."""
@@ -56,7 +55,7 @@ def uses(entry: Entry) -> Iterator[Use]:
     if isinstance(entry.target, str):
         names.add(entry.target)
     for recipe in plugins().registry.qualified("recipe"):
-        if recipe.distribution != entry.distribution or WITH in str(recipe.target):
+        if recipe.distribution != entry.distribution:
             continue
         try:
             text = resource_path(recipe.target).read_text(encoding="utf-8")

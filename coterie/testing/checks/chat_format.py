@@ -40,7 +40,6 @@ def check_chat_format(
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
     """
-    promise("it has the members of its kind, and no misspelt one")
     name = require_kind(chat_format, "chat_format")
     tokenizer = tokenizer if tokenizer is not None else LetterTokenizer()
     with guarded(f"{name}.codec"):

@@ -68,7 +68,6 @@ def check_chat_model(
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
     """
-    promise("it has the members of its kind, and no misspelt one")
     kind = require_kind(model, "chat_model")
     require(
         isinstance(model.structured, bool),

@@ -28,7 +28,6 @@ def check_data_source(
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
     """
-    promise("it has the members of its kind, and no misspelt one")
     where = f"{require_kind(source, 'data_source')}.records"
     promise("records repeat, are plain, and are in one split each")
     split_of_mark: dict[str, str] = {}
@@ -48,9 +47,8 @@ def check_data_source(
         require(rows or split != splits[0], f"the split '{split}' has no record", where=where)
         for row in rows:
             is_record = isinstance(row, Mapping) and all(isinstance(key, str) for key in row)
-            require(
-                is_record, f"{row!r} is no record", where=where, fix="{field: value}, fields named by text"
-            )
+            fix = "{field: value}, fields named by text"
+            require(is_record, f"{row!r} is no record", where=where, fix=fix)
             pickled(row, where)
         marks = [fingerprint(row) for row in rows]
         require(

@@ -64,7 +64,6 @@ def check_engine(
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
     """
-    promise("it has the members of its kind, and no misspelt one")
     name = require_kind(engine, "engine")
     ctx = _context(engine, model, chat, vocabulary, leases)
     active_rollouts = ctx.active_rollouts

@@ -115,7 +115,6 @@ def check_environment(
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
     """
-    promise("it has the members of its kind, and no misspelt one")
     name = require_kind(env, "environment")
     _check_declared(env, name, roles)
     tasks_of_splits = checked_tasks(env, name, splits, seed, disjoint)

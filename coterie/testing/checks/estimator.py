@@ -43,7 +43,6 @@ def check_estimator(estimator: Any, *, plans: Sequence[Plan] = PLANS, seeds: int
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
     """
-    promise("it has the members of its kind, and no misspelt one")
     name = require_kind(estimator, "estimator")
     unknown = [need for need in estimator.needs if need not in ANNOTATIONS]
     require(

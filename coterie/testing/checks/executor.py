@@ -101,7 +101,6 @@ def check_executor(executor: Any) -> None:
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
     """
-    promise("it has the members of its kind, and no misspelt one")
     name = require_kind(executor, "executor")
     asyncio.run(_check(executor, name))
 

@@ -44,7 +44,6 @@ def check_loss(loss: Any, *, detached: bool = False, seed: int = 0) -> None:
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
     """
-    promise("it has the members of its kind, and no misspelt one")
     name = require_kind(loss, "loss")
     _check_declared(loss, name)
     rng = np.random.default_rng(seed)

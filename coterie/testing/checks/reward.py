@@ -96,7 +96,6 @@ def check_reward(
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
     """
-    promise("it has the members of its kind, and no misspelt one")
     name = require_kind(source, "reward")
     promise("scope, components and weights are declared")
     _check_declared(source, name)

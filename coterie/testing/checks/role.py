@@ -55,7 +55,6 @@ def check_role(
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
     """
-    promise("it has the members of its kind, and no misspelt one")
     kind = require_kind(role, "role")
     for observation in observations:
         promise("a prompt is messages, and repeats")

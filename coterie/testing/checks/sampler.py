@@ -38,7 +38,6 @@ def check_sampler(sampler: Any, *, tasks: int = 3) -> None:
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
     """
-    promise("it has the members of its kind, and no misspelt one")
     name = require_kind(sampler, "sampler")
     promise("the plan and the sampling are declared")
     _check_plan(sampler, name)
@@ -71,7 +70,6 @@ def check_sampler(sampler: Any, *, tasks: int = 3) -> None:
             )
     promise("a lost call costs its joint actions and nothing else")
     _check_lost_call(sampler, name)
-    promise("an evaluation plays one chain and one branch")
     _check_evaluation(sampler, name)
 
 
@@ -326,6 +324,7 @@ def _check_evaluation(sampler: Any, name: str) -> None:
         with guarded(where):
             evaluation = sampler.for_evaluation(greedy)
         require_kind(evaluation, "sampler")
+        promise("an evaluation plays one chain and one branch")
         single = (evaluation.plan.chains, evaluation.plan.branches) == (1, 1)
         require(single, f"plays {evaluation.plan}", where=where, fix="one chain, one branch: no best of K")
         for role in ROLES:

@@ -69,7 +69,6 @@ def check_sandbox(
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
     """
-    promise("it has the members of its kind, and no misspelt one")
     name = require_kind(sandbox, "sandbox")
     asyncio.run(_check(_Sandbox(sandbox, name, limits), modules, lose))
 

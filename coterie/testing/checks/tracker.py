@@ -44,7 +44,6 @@ def check_tracker(
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
     """
-    promise("it has the members of its kind, and no misspelt one")
     name = require_kind(tracker, "tracker")
     with TemporaryDirectory() if folder is None else nullcontext(str(folder)) as path:
         _run_and_resume(tracker, name, Path(path), read)

@@ -58,7 +58,6 @@ def check_transition(
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
     """
-    promise("it has the members of its kind, and no misspelt one")
     name = require_kind(transition, "transition")
     team = players(roles, act, order, role_plugins)
 
@@ -82,7 +81,6 @@ def check_transition(
                         answer = await _feedback(transition, role, state, history, environment, name, repeats)
                         given.append(answer is not None)
                     histories[role] = (*history, stage.history_entry(role))
-        promise("its optional members have their types")
         _check_optional(transition, name)
         fix = "start what it asks, or put a stand-in there"
         require(any(given) or not given, "raised SystemFault each time", where=f"{name}.tell", fix=fix)
@@ -92,6 +90,7 @@ def check_transition(
 
 def _check_optional(transition: Any, name: str) -> None:
     """Require words of `vocabulary` and metrics of `counted`, where the transition has them."""
+    promise("its optional members have their types")
     check_vocabulary(transition, name)
     if not isinstance(transition, CountsMetrics):
         return

@@ -12,8 +12,11 @@ from typing import Any
 from coterie.compose.kinds import PROTOCOL, coroutines, ignored, is_async
 from coterie.compose.members import HasVocabulary
 from coterie.testing.support.arguments import wrong_arguments
+from coterie.testing.support.promises import promise
 from coterie.testing.support.time_limit import Overdue, caller, in_time, watched
 
+OF_KIND = "it has the members of its kind, and no misspelt one"
+"""The promise with which each check begins."""
 KINDS_OF_COMPONENTS = ("increment", "potential", "counterfactual")
 _BOUND = "bound its loops, and give what it waits for a timeout: a run would wait for it too"
 
@@ -92,6 +95,7 @@ def lacking(protocol: type, plugin: Any) -> list[str]:
 
 def require_kind(plugin: Any, kind: str) -> str:
     """Raise unless the object has the members of its kind; return the name of its class."""
+    promise(OF_KIND)
     name, protocol = type(plugin).__name__, PROTOCOL[kind]
     missing = lacking(protocol, plugin)
     require(
