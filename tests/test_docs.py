@@ -86,8 +86,8 @@ def run_python(folder: Path, *arguments: str) -> str:
 
 
 def test_the_example_passes_its_own_tests(example):
-    tests = ["test_countdown.py", "test_runs.py", "test_judged.py", "test_commented.py"]
-    assert "11 passed" in run_python(example, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
+    tests = ["test_countdown.py", "test_runs.py", "test_judged.py", "test_commented.py", "test_kept.py"]
+    assert "12 passed" in run_python(example, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
 
 
 def test_the_example_of_an_outage_fails_where_the_floor_is_taken(example):

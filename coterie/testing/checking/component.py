@@ -23,6 +23,13 @@ from coterie.testing.support.promises import Promises, promise, recorded
 SHRINKING = 5.0
 """Seconds in which a smaller example is looked for."""
 _MADE = "it can be made from its table"
+_REGISTERED = {
+    "recipe": "it resolves, at each of its scales, and every key is known",
+    "overlay": "every key is known",
+    "column": "its variants resolve, at each scale",
+    "study": "it is a coterie.Study",
+    "command": "it is a click command",
+}
 _PACKAGE = str(Path(__file__).resolve().parents[2])
 
 OnBroken = Callable[[Checked], None]
@@ -73,7 +80,7 @@ def _check(
     from coterie.testing.checks.plugin import check_entry
 
     where = f"{entry.kind} '{entry.name}' of {entry.distribution}"
-    promise("what is registered can be used")
+    promise(_REGISTERED.get(entry.kind, "its class has the members of its kind, with their arguments"))
     try:
         check_entry(entry, where, extras=True)
     except ConformanceError as error:

@@ -19,7 +19,7 @@ from coterie.core.errors import ConfigError, MissingExtra, UserError, did_you_me
 from coterie.core.plugins import Table, as_table, composed_fields
 from coterie.discovery import Entry, plugins
 from coterie.recipes.layers import gather, read_overlay, resolve, resource_path
-from coterie.recipes.merging import EVERY_SCALE
+from coterie.recipes.merging import EVERY_SCALE, Layers
 from coterie.testing.support.failure import ConformanceError, guarded, require
 
 _FIX = "a path, or `package:file.yaml`"
@@ -46,47 +46,68 @@ def check_layer(entry: Entry, where: str) -> None:
     values that it accepts. Keys that are missing are left to the user. An overlay has a configuration's keys.
 
     Raises:
-        ConformanceError: what is wrong, with the path of the key.
+        ConformanceError: everything that is wrong, each with the path of its key.
     """
     with guarded(where, _FIX):
         path = resource_path(entry.target)
     require(path.is_file(), f"there is no file {path}", where=where, fix=_FIX)
-    try:
+    errors: dict[str, UserError] = {}
+    with _gathered(errors):
         if entry.kind == "overlay":
-            table = read_overlay(path)[0]
-            _known(table, RunConfig, (), ["summary", "scales", EVERY_SCALE])
-            for block in (table, *(table.get("scales") or {}).values(), table.get(EVERY_SCALE)):
-                _check_typed(block or {})
-            return
-        merged = gather(path)
-        for scale in (None, *(merged.table.get("scales") or {})):
-            config = resolve(copy.deepcopy(merged), scale=scale).config
-            _check_components(config)
-            check(config, policies=False)
+            _check_overlay(read_overlay(path)[0], errors)
+        else:
+            _check_recipe(gather(path), errors)
+    if errors:
+        fix = "`coterie config` shows the keys and where they are set"
+        raise ConformanceError("\n".join(errors), where=where, fix=fix) from next(iter(errors.values()))
+
+
+@contextmanager
+def _gathered(errors: dict[str, UserError]) -> Iterator[None]:
+    """A context whose error is added to the others, each once; what an optional package lacks is none."""
+    try:
+        yield
     except MissingExtra:
         return
     except UserError as error:
-        raise ConformanceError(
-            f"{error}", where=where, fix="`coterie config` shows the keys and where they are set"
-        ) from error
+        errors.setdefault(str(error), error)
 
 
-def _known(
+def _check_recipe(merged: Layers, errors: dict[str, UserError]) -> None:
+    for scale in (None, *(merged.table.get("scales") or {})):
+        with _gathered(errors):
+            config = resolve(copy.deepcopy(merged), scale=scale).config
+            for kind, table, path, name, also in _components(config):
+                with _gathered(errors):
+                    _check_component(kind, table, path, name, also)
+            if not errors:
+                check(config, policies=False)
+
+
+def _check_overlay(overlay: Table, errors: dict[str, UserError]) -> None:
+    for error in _unknown(overlay, RunConfig, (), ["summary", "scales", EVERY_SCALE]):
+        errors.setdefault(str(error), error)
+    for block in (overlay, *(overlay.get("scales") or {}).values(), overlay.get(EVERY_SCALE)):
+        with _gathered(errors):
+            _check_typed(block or {})
+
+
+def _unknown(
     table: Mapping[str, Any], model: type[BaseModel], path: tuple[str, ...], also: Sequence[str]
-) -> None:
-    """Refuse unknown keys of an overlay's table, and of the tables inside that a schema describes."""
+) -> Iterator[ConfigError]:
+    """The unknown keys of an overlay's table, and of the tables inside that a schema describes."""
     for key, value in table.items():
         if key in ("scales", EVERY_SCALE):
             blocks = (value or {}).items() if key == "scales" else [("", value)]
             for name, block in blocks:
-                _known(block or {}, RunConfig, tuple(filter(None, (key, name))), ())
+                yield from _unknown(block or {}, RunConfig, tuple(filter(None, (key, name))), ())
         elif key not in model.model_fields and key not in also:
             fix = did_you_mean(str(key), [*model.model_fields, *also])
-            raise ConfigError(f"unknown key '{key}'", path=".".join((*path, str(key))), fix=fix)
+            yield ConfigError(f"unknown key '{key}'", path=".".join((*path, str(key))), fix=fix)
         elif isinstance(value, Mapping) and key in model.model_fields:
             inner = model.model_fields[key].annotation
             if isinstance(inner, type) and issubclass(inner, BaseModel):
-                _known(value, inner, (*path, str(key)), ())
+                yield from _unknown(value, inner, (*path, str(key)), ())
 
 
 def _check_typed(table: Mapping[str, Any]) -> None:
@@ -103,17 +124,18 @@ def _check_typed(table: Mapping[str, Any]) -> None:
                 _check_component(kind, dict(value), f"{name}.{key}", key, also)
 
 
-def _check_components(config: RunConfig) -> None:
+def _components(config: RunConfig) -> Iterator[tuple[str, Table, str, str, Sequence[str]]]:
+    """The arguments of `_check_component` for each component of a configuration."""
     for name, kind in TABLES.items():
         table = getattr(config, name)
         if table is not None:
-            _check_component(kind, taken(table)[1] if name == "env" else table, name)
+            yield kind, taken(table)[1] if name == "env" else table, name, "", ()
     rewards = list(RewardConfig.model_fields)
     for name, kind in MAPS.items():
         for key, table in getattr(config, name).items():
-            _check_component(kind, table, f"{name}.{key}", key, rewards if name == "rewards" else ())
+            yield kind, table, f"{name}.{key}", key, rewards if name == "rewards" else ()
     for role, table in config.team.roles.items():
-        _check_component("role", table, f"team.roles.{role}", role, TEAM_KEYS)
+        yield "role", table, f"team.roles.{role}", role, TEAM_KEYS
 
 
 def _check_component(kind: str, table: Table, path: str, name: str = "", also: Sequence[str] = ()) -> None:

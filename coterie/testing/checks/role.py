@@ -73,8 +73,8 @@ def check_role(
         promise("any text is read, or raises PolicyFault, in time")
         for text in (*NASTY, *texts):
             _check_parse(role, kind, text, observation)
-        promise("a good text is read")
         for text in good:
+            promise("a good text is read")
             require(
                 _check_parse(role, kind, text, observation),
                 f"can't read {text!r}, which is among the `good` texts",
