@@ -85,6 +85,12 @@ class RunRecord:
         return record
 
     @property
+    def used(self) -> dict[str, str]:
+        """All that a result was made with: versions of packages, and the beginning of each file's digest."""
+        files = {Path(file).name: f"sha256 {digest[:12]}" for file, digest in self.plugin_files.items()}
+        return {**self.versions, **files}
+
+    @property
     def facts(self) -> Table:
         """What an evaluation states of it."""
         plugin_files = {"plugin_files": self.plugin_files} if self.plugin_files else {}
@@ -235,12 +241,12 @@ def _component(path: str, record: RunRecord) -> str:
 
 
 def _plugins(settings: Settings) -> tuple[dict[str, str], dict[str, str]]:
-    """The plugin of each component by its path, and the versions of their distributions."""
+    """The plugin of each component by its path; versions of their distributions and of observers'."""
     entries = {
         path: plugins().registry.find(kind, name) for path, (kind, name) in settings.components.items()
     }
     components = {path: entry.label for path, entry in entries.items()}
-    distributions = {entry.distribution for entry in entries.values()}
+    distributions = {entry.distribution for entry in entries.values()} | plugins().observers()
     return components, _versions(sorted(distributions | _imported_by_programs(settings)))
 
 
@@ -265,7 +271,9 @@ def _versions(packages: Iterable[str]) -> dict[str, str]:
         try:
             versions[package] = importlib.metadata.version(package)
         except (importlib.metadata.PackageNotFoundError, ValueError):
-            continue  # a file, a module that no distribution brought, an extra that isn't there
+            # A file, an extra that isn't there, or the module of an object that isn't registered.
+            for distribution in importlib.metadata.packages_distributions().get(package, ()):
+                versions[distribution] = importlib.metadata.version(distribution)
     return versions
 
 

@@ -110,7 +110,7 @@ def footprint(
         estimate.parameters.update(dict.fromkeys(model.modules, model.size.parameters))
         if model.known:
             estimate.notes.append(
-                f"the shape of {model.known} ({', '.join(model.modules)}) is that of Coterie's own table, since "
+                f"the shape of {model.known} ({', '.join(model.modules)}) is that of Coterie's own table, as "
                 "the hub's cache lacks it; `revision` or a folder names another one"
             )
         contexts = {name: context for name, context in model.contexts.items() if context is not None}

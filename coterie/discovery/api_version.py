@@ -76,7 +76,10 @@ def refusal(statement: Any, distribution: str) -> tuple[str, str]:
     if any(_is_later(part.version) for part in allowed if part.operator in _LOWER):
         return what, "update Coterie: pip install -U coterie"
     if distribution.endswith(".py"):
-        return what, f"adapt the file (CHANGELOG.md says what changed), then widen its `{STATEMENT}`"
+        return (
+            what,
+            f"adapt the file (CHANGELOG.md of Coterie says what changed), then widen its `{STATEMENT}`",
+        )
     return what, f"update the plugin: pip install -U {distribution}"
 
 

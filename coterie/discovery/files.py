@@ -56,7 +56,7 @@ def load_plugin_file(manager: Plugins, path: Path) -> None:
             raise PluginError(f"{path}: {what}", fix=fix) from error
         why, fix = f"{type(error).__name__}: {error}{raised_at(error)}", f"correct {path.name}"
         if isinstance(error, ImportError) and (error.name or "").partition(".")[0] == "coterie":
-            fix = "CHANGELOG.md lists old and new names"
+            fix = "docs/public_names.md lists the names of coterie"
         elif isinstance(error, ModuleNotFoundError):
             fix = f"install it; what lies beside the file is found with PYTHONPATH={path.resolve().parent}"
         raise PluginError(f"{path} fails when it is imported", why=why, fix=fix) from error

@@ -53,7 +53,7 @@ def import_fix(error: BaseException, distribution: str) -> str:
         return "in the package, call sys.exit under `if __name__ == '__main__':` alone"
     root = (getattr(error, "name", None) or "").partition(".")[0]
     if isinstance(error, ImportError) and root == "coterie":
-        return f"update the plugin: pip install -U {distribution}; CHANGELOG.md lists old and new names"
+        return f"update the plugin: pip install -U {distribution}; docs/public_names.md lists coterie's names"
     if isinstance(error, ModuleNotFoundError) and root in EXTRA_OF:
         return f"pip install 'coterie[{EXTRA_OF[root]}]'"
     if isinstance(error, ModuleNotFoundError) and root:

@@ -212,6 +212,11 @@ class Plugins(pluggy.PluginManager):
                 fix="unset COTERIE_STRICT_PLUGINS to go on without it",
             ) from cause
 
+    def observers(self) -> set[str]:
+        """The distributions, and the files, of the plugins that observe runs."""
+        hooks = {name for name in vars(self.hook) if name in hookspecs.WHEN}
+        return {report.distribution for report in self.reports if hooks & set(report.hooks)}
+
     def notify(self, hook: str, **arguments: Any) -> None:
         """Call the observers of a hook; each is isolated. Its failure is logged, once an exception's type."""
         for observer in getattr(self.hook, hook).get_hookimpls():

@@ -27,6 +27,7 @@ from coterie.api.evaluate import evaluate as evaluate_run
 from coterie.api.export import export
 from coterie.api.plugin_files import load_plugin_file
 from coterie.api.rows import read_metrics
+from coterie.api.run_record import read_record
 from coterie.api.train import TrainResult, train as train_run
 from coterie.compose import compose
 from coterie.core.errors import ConfigError, CoterieError, RunFolderError, UserError, WriteError
@@ -103,7 +104,7 @@ def _do(spec: Mapping[str, Any], folder: Path, interrupt: threading.Event) -> di
         "label": spec["label"],
         "command": spec["command"],
         "seconds": time.perf_counter() - begin,
-        "versions": versions(),
+        "versions": {**versions(), **result.pop("versions", {})},
         **result,
     }
 
@@ -126,7 +127,7 @@ def base(spec: Mapping[str, Any], folder: Path, interrupt: threading.Event) -> d
     words = not isinstance(model, str) and dict(model).get("tokenizer") == "words"
     known = sorted(run.vocabulary) if words else None
     write_atomic(folder / "words.json", json.dumps(known) + "\n")
-    return {"run": "run", "base": "base", "tokens": 0}
+    return {"run": "run", "base": "base", "tokens": 0, "versions": _used(result.folder)}
 
 
 def train(spec: Mapping[str, Any], folder: Path, interrupt: threading.Event) -> dict[str, Any] | None:
@@ -146,7 +147,14 @@ def train(spec: Mapping[str, Any], folder: Path, interrupt: threading.Event) -> 
         "budget": spec["tokens"],
         "seconds": start_up + steps,
         "config_digest": load(result.folder).digest(),
+        "versions": _used(result.folder),
     }
+
+
+def _used(folder: Path) -> dict[str, str]:
+    """The versions of the plugins of a run."""
+    record = read_record(folder)
+    return record.used if record is not None else {}
 
 
 def _train(spec: Mapping[str, Any], folder: Path, interrupt: threading.Event) -> tuple[TrainResult, float]:
@@ -182,8 +190,13 @@ def evaluate(spec: Mapping[str, Any], folder: Path, interrupt: threading.Event) 
         swap=tuple(spec["swap"]) if spec["swap"] else None,
         policies=spec["policies"],
     )
+    files = evaluation.facts.get("plugin_files", {})
     result = {
-        **{name: value for name, value in evaluation.as_dict().items() if name != "versions"},  # ours: `_do`
+        **evaluation.as_dict(),
+        "versions": {
+            **evaluation.facts["versions"],
+            **{Path(file).name: f"sha256 {digest[:12]}" for file, digest in files.items()},
+        },
         "per_task": dict(evaluation.per_task),
         "returns": dict(evaluation.returns),
         "answer_tokens": _mean(evaluation.lengths),

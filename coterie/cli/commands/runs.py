@@ -33,14 +33,25 @@ class RunStatus:
 @click.argument("folder", metavar="[DIR]", type=click.Path(path_type=Path), default=Path("runs"))
 @json_option
 def command(folder: Path, as_json: bool) -> None:
-    """List the runs in DIR (default: runs), oldest first: recipe, step, success, finished or not."""
+    """List the runs in DIR (default: runs), oldest first: recipe, step, success, finished or not.
+
+    --json has the versions of what each was made with too, plugins included.
+    """
     known = [status_of(path) for path in run_folders(folder)]
     if as_json:
-        print_json([asdict(run) for run in known])
+        print_json([{**asdict(run), "versions": _versions(Path(run.path))} for run in known])
     elif not known:
         click.echo(f"no runs in {folder}", err=True)
     else:
         click.echo(table(("run", "recipe", "step", "success", "finished"), [_row(run) for run in known]))
+
+
+def _versions(folder: Path) -> dict[str, str]:
+    """Of all that the run was made with, plugins included; empty: its record can't be read."""
+    from coterie.api.run_record import read_record
+
+    record = read_record(folder)
+    return record.used if record is not None else {}
 
 
 def run_folders(folder: Path) -> list[Path]:

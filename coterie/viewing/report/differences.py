@@ -60,7 +60,7 @@ def shown(value: Any, path: str = "") -> str:
 
 
 def _versions(run: ReportedRun) -> dict[str, str]:
-    return {f"version of {name}": of for name, of in (run.record.versions if run.record else {}).items()}
+    return {f"version of {name}": of for name, of in (run.record.used if run.record else {}).items()}
 
 
 def _same(first: Any, second: Any) -> bool:

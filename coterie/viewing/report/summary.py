@@ -38,7 +38,7 @@ def summary(run: ReportedRun) -> dict[str, Any]:
         "tokens": tokens[-1] if tokens else 0,
         "success": _success(run),
         "best": run.best,
-        "versions": dict(run.record.versions) if run.record is not None else {},
+        "versions": run.record.used if run.record is not None else {},
         "live": run.live,
     }
 
