@@ -109,10 +109,8 @@ def footprint(
         estimate.adapters.update(model.size.adapters)
         estimate.parameters.update(dict.fromkeys(model.modules, model.size.parameters))
         if model.known:
-            estimate.notes.append(
-                f"the shape of {model.known} ({', '.join(model.modules)}) is that of Coterie's own table, as "
-                "the hub's cache lacks it; `revision` or a folder names another one"
-            )
+            whose = f"{model.known} ({', '.join(model.modules)})"
+            estimate.notes.append(f"the shape of {whose} is Coterie's own table's: the hub's cache lacks it")
         contexts = {name: context for name, context in model.contexts.items() if context is not None}
         estimate.contexts.update(contexts)
         if len(contexts) < len(model.contexts):

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import logging
+import re
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from coterie.discovery.report import Report
 from coterie.extras import EXTRA_OF
-
-if TYPE_CHECKING:
-    from coterie.discovery.manager import Report
 
 SLOW = 5.0
 """Seconds after which an import is slow."""
@@ -47,6 +49,19 @@ def timed(report: Report, leave_out: str) -> Iterator[None]:
             )
 
 
+def install_fix(module: str, distribution: str) -> str:
+    """How to install what a distribution imports and lacks: by its extra, where it declares one."""
+    try:
+        required = map(Requirement, importlib.metadata.requires(distribution) or ())
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        required = iter(())
+    for requirement in required:
+        if canonicalize_name(requirement.name) == canonicalize_name(module):
+            extra = re.search(r"extra == ['\"]([^'\"]+)", str(requirement.marker or ""))
+            return f"pip install '{distribution}[{extra[1]}]'" if extra else f"pip install {requirement.name}"
+    return f"pip install the package that has '{module}'; in {distribution}, add it to the dependencies"
+
+
 def import_fix(error: BaseException, distribution: str) -> str:
     """What a user can do about a plugin whose import raised."""
     if isinstance(error, SystemExit):
@@ -57,5 +72,5 @@ def import_fix(error: BaseException, distribution: str) -> str:
     if isinstance(error, ModuleNotFoundError) and root in EXTRA_OF:
         return f"pip install 'coterie[{EXTRA_OF[root]}]'"
     if isinstance(error, ModuleNotFoundError) and root:
-        return f"pip install the package that has '{root}'; in {distribution}, add it to the dependencies"
+        return install_fix(root, distribution)
     return f"correct the module, or remove the plugin: pip uninstall {distribution}"

@@ -12,7 +12,6 @@ import importlib.metadata
 import inspect
 import logging
 import os
-from dataclasses import dataclass, field
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -26,6 +25,7 @@ from coterie.core.plugins.origin import raised_at
 from coterie.discovery import api_version, hookspecs
 from coterie.discovery.imports import import_fix, timed
 from coterie.discovery.registry import ExampleEntry, Registry
+from coterie.discovery.report import Report as Report
 
 GROUP = "coterie"
 log = logging.getLogger("coterie")
@@ -35,26 +35,6 @@ KIND_OF: dict[str, str] = {f"register_{_IRREGULAR.get(kind, kind + 's')}": kind 
 """Registration hook -> kind."""
 EXAMPLES = "register_examples"
 """The hook for examples of components, which only a check reads."""
-
-
-@dataclass(slots=True)
-class Report:
-    """What became of one entry point or file."""
-
-    name: str
-    distribution: str
-    version: str
-    ok: bool = True
-    errors: list[str] = field(default_factory=list)
-    provides: dict[str, list[str]] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
-    """What works and should change: a slow import, what is deprecated."""
-    hooks: list[str] = field(default_factory=list)
-    """The hooks that it implements."""
-    module: str = ""
-    """The value of the entry point; of a file its module's name."""
-    seconds: float = 0.0
-    """What its import took."""
 
 
 class Plugins(pluggy.PluginManager):

@@ -15,6 +15,8 @@ from typing import Any
 from coterie.core.errors import MissingExtra, PluginError, did_you_mean
 from coterie.core.plugins.base import PluginConfig
 from coterie.core.plugins.kinds import DECLARING, FILES, KINDS, UNCONFIGURED
+from coterie.core.plugins.origin import raised_at
+from coterie.discovery.imports import import_fix, install_fix
 from coterie.extras import EXTRA_OF
 
 IN_A_FILE = "if a file of yours has it: -p FILE.py; in Python: coterie.api.plugin_files.load_file(FILE)"
@@ -48,7 +50,7 @@ class Entry:
         """The object itself; `path` is where the configuration names it, for errors."""
         if not isinstance(self.target, str) or self.kind in FILES:
             return self.target
-        return import_object(self.target, self.label, path)
+        return import_object(self.target, self.label, path, self.distribution)
 
     def attribute(self, name: str, path: str = "") -> Any:
         """The class's `Config` or `Policy`, or None. What was registered is imported without the target.
@@ -59,7 +61,7 @@ class Entry:
         """
         model = self.declared[name] if name in self.declared else getattr(self.load(path), name, None)
         if isinstance(model, str):
-            model = import_object(model, f"the {name} of {self.label}", path)
+            model = import_object(model, f"the {name} of {self.label}", path, self.distribution)
         is_config = isinstance(model, type) and issubclass(model, PluginConfig)
         if name == "Config" and model is not None and not is_config:
             what, why = f"the Config of {self.label} is no PluginConfig", "unknown keys would be ignored"
@@ -190,8 +192,8 @@ class Registry:
         return self.find(kind, name, path=path).attribute("Policy", path)
 
 
-def import_object(target: str, what: str, path: str = "") -> Any:
-    """Import `package.module:Object`; `what` and `path` name it in errors.
+def import_object(target: str, what: str, path: str = "", distribution: str = "") -> Any:
+    """Import `package.module:Object`; `what`, `path` and `distribution` name it in errors.
 
     Raises:
         PluginError: no such module or attribute, or the module fails.
@@ -210,15 +212,20 @@ def import_object(target: str, what: str, path: str = "") -> Any:
         if root in EXTRA_OF:
             raise MissingExtra(root, EXTRA_OF[root], needed_by=what) from error
         fix = f"install its package, or put the module's folder on PYTHONPATH; {IN_A_FILE}"
+        if root != module_name.partition(".")[0]:  # the plugin is there, and what it imports is not
+            fix = install_fix(root, distribution)
         raise PluginError(failed, path=path, why=str(error), fix=fix) from error
     except AttributeError as error:
-        raise PluginError(failed, path=path, why=str(error)) from error
-    except MissingExtra:
+        raise PluginError(
+            failed, path=path, why=f"{error}{raised_at(error)}", fix="check the spelling"
+        ) from error
+    except (KeyboardInterrupt, MissingExtra):
         raise
-    except Exception as error:  # a plugin's module may fail in any way
+    except BaseException as error:  # a plugin's module may fail in any way, even by sys.exit
         raise PluginError(
             f"{what} fails when '{module_name}' is imported",
             path=path,
-            why=f"{type(error).__name__}: {error}",
+            why=f"{type(error).__name__}: {error}{raised_at(error)}",
+            fix=import_fix(error, distribution or module_name),
         ) from error
     return target_object

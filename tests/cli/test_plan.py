@@ -192,7 +192,7 @@ def test_a_well_known_model_is_planned_without_the_hub():
     plan = planned("plan_path", "policies.shared.model=Qwen/Qwen3-0.6B", "engine=hf", "trainer=torch")
     assert plan["policies"]["shared"]["parameters"] == 596_049_920
     (note,) = [note for note in plan["notes"] if "own table" in note]
-    assert note.startswith("the shape of Qwen/Qwen3-0.6B (shared) is that of Coterie's own table")
+    assert note.startswith("the shape of Qwen/Qwen3-0.6B (shared) is Coterie's own table's")
 
 
 def test_a_folders_configuration_is_enough(folder):

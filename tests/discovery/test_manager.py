@@ -224,7 +224,15 @@ def test_a_missing_extra_names_what_to_install(monkeypatch, tmp_path):
         built_ins().registry.load("tracker", "needs_mcp:X")
     with pytest.raises(PluginError, match="No module named 'a_package_that_is_no_extra'") as caught:
         built_ins().registry.load("tracker", "needs_another:X")
+    assert caught.value.fix.startswith("pip install the package that has 'a_package_that_is_no_extra'")
+    with pytest.raises(PluginError, match="No module named 'nowhere'") as caught:
+        built_ins().registry.load("tracker", "nowhere:X")
     assert "coterie[" not in str(caught.value) and "on PYTHONPATH; if a file of yours" in caught.value.fix
+    (tmp_path / "leaves.py").write_text("import sys\nsys.exit(3)\n")
+    with pytest.raises(
+        PluginError, match=r"(?s)fails when 'leaves' is imported.*SystemExit: 3 .*leaves.py, line 2"
+    ):
+        built_ins().registry.load("tracker", "leaves:X")
 
 
 def test_one_file_is_a_plugin(tmp_path):
