@@ -11,6 +11,7 @@ import ast
 import importlib
 import inspect
 import itertools
+import json
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -288,8 +289,24 @@ def below(name: str, module: str) -> str:
     return ""
 
 
+def teeth_table() -> str:
+    """What the conformance kit catches, by operator and by kind."""
+    stored = json.loads((DOCS.parent / "benchmarks" / "results" / "kit_teeth.json").read_text())["summary"]
+    rows = [
+        f"{stored['caught']} of {stored['mutants']} mutants are caught, and none of the "
+        f"{len(stored['kinds'])} examples is complained about.",
+        "",
+        "| operator | the plugin | mutants |",
+        "|---|---|---|",
+        *(f"| `{row['operator']}` | {row['what']} | {row['mutants']} |" for row in stored["operators"]),
+        "",
+        "By kind: " + ", ".join(f"{kind} {count}" for kind, count in stored["kinds"].items()) + ".",
+    ]
+    return "\n".join(rows)
+
+
 PARTS: dict[str, tuple[tuple[str, Callable[[], str]], ...]] = {
-    "writing_plugins.md": (("hooks", hooks_table),),
+    "writing_plugins.md": (("hooks", hooks_table), ("teeth", teeth_table)),
     "kinds/index.md": (("kinds", kinds_table),),
     **{f"kinds/{kind}.md": kind_parts(kind) for kind in KINDS},
     "algorithms.md": (("rules", rules_table),),

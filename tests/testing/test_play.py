@@ -355,7 +355,7 @@ class FailsToOpen(TabularTrainer):
 
 @pytest.mark.parametrize(("kind", "message"), [
     (TrainsAll, "trained 'two'"),
-    (TrainsNothing, "left the policy that it had samples of"),
+    (TrainsNothing, "left the digest of"),
     (DropsTheOptimiser, "continues differently"),
     (LoadsNothing, "didn't load"),
     (Unversioned, "raise the version"),

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coterie.core.errors import UserError
-from coterie.testing.support.failure import guarded, require, require_kind
+from coterie.testing.support.failure import ConformanceError, guarded, require, require_kind
 from coterie.testing.support.promises import promise
 from coterie.testing.support.values import fingerprint, pickled
 
@@ -33,11 +33,14 @@ def check_data_source(
     split_of_mark: dict[str, str] = {}
     for split in splits:
         try:
-            records = source.records(split)
-        except UserError:
+            with guarded(where, "raise a UserError where the split or its file can't be had"):
+                records = source.records(split)
+        except ConformanceError as error:
+            if not isinstance(error.__cause__, UserError):
+                raise
             if split != splits[0]:
                 continue
-            raise
+            raise error.__cause__ from None
         with guarded(where):
             count = min(len(records), limit)
             rows = [records[index] for index in range(count)]

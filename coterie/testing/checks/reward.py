@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from typing import Any
 
 from coterie.compose.kinds import check_coroutines, check_source_attributes
@@ -104,16 +105,22 @@ def check_reward(
 
     async def check() -> None:
         all_views = list(views)
-        if environment is not None:
-            async with opened(environment, engine):
+        async with AsyncExitStack() as stack:
+            if environment is not None:
+                await stack.enter_async_context(opened(environment, engine))
                 all_views += await _played_views(source.scope, environment, team, turns, episodes, seed)
-        await _check_views(source, all_views, name, repeats, outage, engine)
-        if repeats and not (isinstance(source, CountsCalls) and source.calls_per_view):
-            async with opened(source, engine):
+            require(
+                all_views, "nothing to score", where=name, fix="give check_reward an environment, or views"
+            )
+            await stack.enter_async_context(opened(source, engine))
+            answers = await _check_views(source, all_views, name, repeats)
+            if repeats and not (isinstance(source, CountsCalls) and source.calls_per_view):
                 await _warn_of_kept(source, all_views[-1], name, keeps)
                 if environment is not None:
-                    async with opened(environment, engine):
-                        await _warn_of_cycles(source, name, environment, team, seed, repeatable)
+                    await _warn_of_cycles(source, name, environment, team, seed, repeatable)
+            if outage is not None:
+                promise("while its backend fails, scores are missing")
+                await check_outage(source, answers, outage, f"{name}.score")
 
     asyncio.run(check())
 
@@ -163,37 +170,32 @@ def _paid_by(source: Any, environment: Any, where: str) -> Pay:
     return pay
 
 
-async def _check_views(
-    source: Any, views: Sequence[Any], name: str, repeats: bool, outage: Outage | None, engine: Any
-) -> None:
+async def _check_views(source: Any, views: Sequence[Any], name: str, repeats: bool) -> list[tuple[Any, Any]]:
+    """Check the scores of views; return each view with its answer."""
     promise("scores are of its components and of the roles that acted, and repeat")
-    require(views, "nothing to score", where=name, fix="give check_reward an environment, or views")
-    async with opened(source, engine):
-        answers = [(view, await _check_scores(source, view, name, repeats)) for view in views]
-        require(
-            any(answer is not MISSING for _, answer in answers),
-            f"raised SystemFault for each of {len(answers)} views, so nothing was checked",
-            where=f"{name}.score",
-            fix="start what it calls, or put a stand-in there; `outage` checks what happens without it",
-        )
-        require(
-            any(answer not in (MISSING, FLOOR) for _, answer in answers),
-            f"raised PolicyFault for each of {len(answers)} views, so no score was checked",
-            where=f"{name}.score",
-            fix="give views, or an `act`, with answers that it can score",
-        )
-        require(
-            any(_scored(answer) for _, answer in answers),
-            f"gave no score for any of {len(answers)} views, so nothing was checked",
-            where=f"{name}.score",
-            fix="give views, or an environment and an `act`, that it can score",
-        )
-        if isinstance(source, ShowsFeedback):
-            promise("feedback is a text for every score")
-            _check_feedback(source, [answer for _, answer in answers], f"{name}.feedback")
-        if outage is not None:
-            promise("while its backend fails, scores are missing")
-            await check_outage(source, answers, outage, f"{name}.score")
+    answers = [(view, await _check_scores(source, view, name, repeats)) for view in views]
+    require(
+        any(answer is not MISSING for _, answer in answers),
+        f"raised SystemFault for each of {len(answers)} views, so nothing was checked",
+        where=f"{name}.score",
+        fix="start what it calls, or put a stand-in there; `outage` checks what happens without it",
+    )
+    require(
+        any(answer not in (MISSING, FLOOR) for _, answer in answers),
+        f"raised PolicyFault for each of {len(answers)} views, so no score was checked",
+        where=f"{name}.score",
+        fix="give views, or an `act`, with answers that it can score",
+    )
+    require(
+        any(_scored(answer) for _, answer in answers),
+        f"gave no score for any of {len(answers)} views, so nothing was checked",
+        where=f"{name}.score",
+        fix="give views, or an environment and an `act`, that it can score",
+    )
+    if isinstance(source, ShowsFeedback):
+        promise("feedback is a text for every score")
+        _check_feedback(source, [answer for _, answer in answers], f"{name}.feedback")
+    return answers
 
 
 def _check_declared(source: Any, name: str) -> None:

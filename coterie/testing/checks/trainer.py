@@ -236,9 +236,9 @@ class _TrainerChecker:
         after = trainer.digest()
         require(
             after["one"] != before["one"],
-            "left the policy that it had samples of unchanged",
+            "left the digest of 'one' as it was, which it had samples of",
             where=where,
-            fix="step the optimiser of every policy with samples",
+            fix="step the optimiser of every policy with samples, and let `digest` tell weights apart",
         )
         moved = [policy for policy in after if policy != "one" and after[policy] != before[policy]]
         require(
