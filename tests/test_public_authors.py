@@ -78,7 +78,7 @@ class FirstBranch(Plugin):
             keys = [at.key.of_branch(role, branch) for branch in branches]
             actions = await ctx.gather([ctx.act(key, request) for key in keys])
             requests.append(request)
-            decisions[role] = request.decision(tuple(actions), not ctx.evaluation)
+            decisions[role] = request.decision(tuple(actions), ctx.team.members[role].trainable)
         expansion = NodeExpansion(position, requests, decisions, ctx, ctx.digest(at.state))
         for branch in branches:
             expansion.stepped.append(await expansion.step(branch, dict.fromkeys(decisions, branch)))

@@ -16,6 +16,8 @@ from coterie.testing.support.promises import promise
 from coterie.testing.support.toys import EchoRole, EmittedScores, LetterEngine, NoFeedback, NumberGame
 
 ROLES = ("planner", "executor", "critic")
+_UNTRAINED = "critic"
+"""The role whose policy isn't trained."""
 _TURNS = 2
 
 
@@ -24,9 +26,10 @@ def check_sampler(sampler: Any, *, tasks: int = 3) -> None:
 
     - `plan` is a Plan and `sampling(role)` a Sampling; `for_evaluation(greedy)` plays one chain and one
       branch, at temperature 0 when greedy.
-    - A tree's keys follow from its joint actions. The branches of a decision share its prompt. A joint action
-      names one existing branch of each role that acted. Only expanded joint actions have children, in the
-      state that they reached. An episode's end has its outcome. A node names the rule of its expansion.
+    - A tree's keys follow from its joint actions. The branches of a decision share its prompt; that of a role
+      whose policy isn't trained isn't trainable. A joint action names one existing branch of each role that
+      acted. Only expanded joint actions have children, in the state that they reached. An episode's end has its
+      outcome. A node names the rule of its expansion.
     - Each call is requested once, by its own key; every score has the key of a branch or joint action.
     - The same task, epoch and chain give the same tree, another chain has other draws; `play` stops every
       active rollout that it started.
@@ -93,7 +96,9 @@ def _grow(
     """One tree of the kit's game, played in the context that a run passes to a sampler."""
     engine = engine or LetterEngine()
     team = Team(
-        members={role: Member(role=EchoRole(), policy="policy") for role in ROLES},
+        members={
+            role: Member(role=EchoRole(), policy="policy", trainable=role != _UNTRAINED) for role in ROLES
+        },
         order=as_tuple(order),
         max_turns=_TURNS,
         transition=NoFeedback(),
@@ -172,6 +177,12 @@ def _check_decisions(node: Node, where: str) -> None:
             f"{key}: prompt_sha256 is not of prompt_ids",
             where=where,
             fix="ids_sha256(prompt_ids)",
+        )
+        require(
+            not (role == _UNTRAINED and decision.trainable),
+            f"{key}: the decision of '{role}' is trainable, and its policy isn't trained",
+            where=where,
+            fix="request.decision(branches, ctx.team.members[role].trainable and not ctx.evaluation)",
         )
         for action in decision.branches:
             shared = not action.calls or action.calls[0].prompt_ids == decision.prompt_ids

@@ -77,7 +77,8 @@ class ExampleNameSampler(Plugin):
             keys = [position.key.of_branch(role, branch) for branch in branches]
             actions = await ctx.gather([ctx.act(key, request) for key in keys])
             requests.append(request)
-            decisions[role] = request.decision(tuple(actions), not ctx.evaluation)
+            trainable = ctx.team.members[role].trainable and not ctx.evaluation
+            decisions[role] = request.decision(tuple(actions), trainable)
         expansion = NodeExpansion(position, requests, decisions, ctx, ctx.digest(position.state))
         for branch in branches:  # aligned: the i-th branches of all roles make the i-th joint action
             expansion.stepped.append(await expansion.step(branch, dict.fromkeys(decisions, branch)))
