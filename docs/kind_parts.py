@@ -97,7 +97,9 @@ def facts(kind: str) -> str:
         ("check", f"`coterie.testing.{check}`"),
         ("built in", shown or "–"),
     ]
-    return "\n".join(["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)])
+    return "\n".join(
+        [f"| kind | `{kind}` |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)]
+    )
 
 
 def built_in(kind: str, name: str) -> bool:

@@ -17,6 +17,7 @@ ELSEWHERE = {
     "security.md": "SECURITY.md",
 }
 """Pages of the site that are files elsewhere in the repository."""
+CODE_IN_ROW = re.compile(r"`[^`\n]*`")
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([\w./-]+)(#[^)]*)?\)")
 
 
@@ -30,7 +31,10 @@ def on_files(files: Any, config: Any, **_: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Rewrite links that leave `docs/`."""
+    """Rewrite links that leave `docs/`, and pipes in the code of tables.
+
+    GitHub needs `\\|` there. Python-Markdown would show the backslash, and takes a pipe in code for code.
+    """
     folder = ROOT / ELSEWHERE.get(page.file.src_uri, f"docs/{page.file.src_uri}")
     pages = {(ROOT / path).resolve(): name for name, path in ELSEWHERE.items()}
     up = "../" * page.file.src_uri.count("/")
@@ -45,4 +49,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         outside = linked.exists() and not linked.is_relative_to(ROOT / "docs")
         return f"`{linked.relative_to(ROOT)}`" if outside else match[0]
 
-    return LINK.sub(rewritten, markdown)
+    lines = (
+        CODE_IN_ROW.sub(lambda code: code[0].replace(r"\|", "|"), line) if line[:1] == "|" else line
+        for line in LINK.sub(rewritten, markdown).split("\n")
+    )
+    return "\n".join(lines)
