@@ -1,5 +1,7 @@
 """A debate for Coterie: two debaters, a judge, their game, a reward by a judging model, and a recipe."""
 
+from typing import Any
+
 from coterie import Register, hookimpl
 
 coterie_api = ">=1.0,<2"
@@ -30,3 +32,8 @@ def register_chat_models(register: Register) -> None:
 @hookimpl
 def register_recipes(register: Register) -> None:
     register("debate-smoke", "coterie_debate:smoke.yaml")
+
+
+@hookimpl
+def register_examples(register: Any) -> None:
+    register("reward", "debate_panel", "coterie_debate.examples:PANEL")
