@@ -13,7 +13,7 @@ import grimp
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-CORE_LINES = 7_300
+CORE_LINES = 7_315
 FILE_LINES = 400
 FUNCTION_LINES = 60
 FILES = sorted((ROOT / "coterie").rglob("*.py"))

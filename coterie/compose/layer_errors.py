@@ -20,7 +20,7 @@ def layer_named(layers: Mapping[str, str]) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        kind, _, name = layer_at(layers, error.path).partition(" ")
+        kind, _, name = layer_at(layers, error.path).partition(",")[0].partition(" ")
         note = _note(kind, name) if kind in FILES else ""
         if note and note not in getattr(error, "__notes__", ()):
             error.add_note(note)

@@ -32,6 +32,7 @@ from coterie.core.config import DEFAULT_TYPES, Resolved, RunConfig, flatten, jso
 from coterie.core.errors import ConfigError, CoterieError, PluginError, did_you_mean, type_text
 from coterie.core.plugins import Table
 from coterie.discovery import Entry, plugins
+from coterie.recipes.exclusive import Replaced, replace
 from coterie.recipes.located import located, plain, written
 from coterie.recipes.merging import EVERY_SCALE, Layers
 from coterie.recipes.overlays import names
@@ -101,15 +102,32 @@ def resolve(merged: Layers, *, overrides: Sequence[str] = (), scale: str | None 
     for block, origin in merged.every_scale:
         merged.add(block, origin)
     # A change of type replaces its table, so it precedes the overrides of the new table's keys.
-    for override in sorted(overrides, key=lambda text: not text.partition("=")[0].endswith(".type")):
+    ordered = sorted(overrides, key=lambda text: not text.partition("=")[0].endswith(".type"))
+    for number, override in enumerate(ordered):
         key = override.partition("=")[0]
-        merged.add(parse_override(override), f"override {key}" if "*" in key else "override", report=True)
+        origin = f"override {key}" if "*" in key else "override"
+        merged.add(parse_override(override), origin, report=True, same=number > 0)
     _warn_of_dropped(merged)
     with layer_named(merged.origins):
-        config = run_config(plain(merged.table))
+        replaced, config = _without_replaced(merged)
     table = config.model_dump(mode="json")
     origins = {path: merged.origin(path) for path, _ in flatten(table)}
+    for each in replaced:
+        if each.path in origins:  # its default stands there now
+            origins[each.path] = f"{each.by_origin}, replaced by {each.by}"
+        for path in [path for path in origins if path == each.by or path.startswith(f"{each.by}.")]:
+            origins[path] += f", in place of {each.path}"
     return located(Resolved(name, config, table, origins), merged.table)
+
+
+def _without_replaced(merged: Layers) -> tuple[list[Replaced], RunConfig]:
+    """The settings that those of a later layer replaced, each with a warning, and the configuration."""
+    config = run_config(plain(merged.table))
+    decaying = any(policy.follows_budget for policy in config.policies.values())
+    replaced = replace(merged, keep=("schedule.tokens",) if decaying else ())
+    for each in replaced:
+        log.warning("%s", each)
+    return replaced, run_config(plain(merged.table)) if replaced else config
 
 
 def _warn_of_dropped(merged: Layers) -> None:

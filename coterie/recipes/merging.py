@@ -55,15 +55,24 @@ class Layers:
         self.every_scale: list[tuple[Table, str]] = []
         """The `every_scale` blocks, which are added after the scale, with their origins."""
         self._origins: dict[str, str] = {}
+        self._layer = 0
+        self._layers: dict[str, int] = {}
+        """By dotted path of a leaf, the number of the layer that set it."""
         self.dropped: dict[str, Any] = {}
         """By dotted path, the values that reported layers dropped by a change of a component's type."""
         self._report = False
         self._peers: set[str] = set()
         """Origins of the overlays that are being merged: none may change what another one set."""
 
-    def add(self, layer: Mapping[str, Any], origin: str, *, report: bool = False) -> None:
-        """Merge a layer; its patterns precede its names. `report` records what it drops in `dropped`."""
+    def add(self, layer: Mapping[str, Any], origin: str, *, report: bool = False, same: bool = False) -> None:
+        """Merge a layer; its patterns precede its names.
+
+        Args:
+            report: record what it drops in `dropped`.
+            same: it is a part of the layer before it, as each override is of all overrides.
+        """
         self._report = report
+        self._layer += not (same or self._peers)
         self._merge(self.table, layer, origin, ())
 
     def add_file(self, table: Table, origin: str, late_origin: str) -> None:
@@ -88,6 +97,7 @@ class Layers:
         if not overlays:
             return
         self._peers = {origin for _, origin in overlays}
+        self._layer += 1
         before, summary = policy_of(self.table), [str(self.table.get("summary", ""))]
         for table, origin in overlays:  # the roles first, so that the policies are there that others change
             summary.append(str(table.pop("summary", "")))
@@ -115,6 +125,7 @@ class Layers:
         if value is None and is_entry(path):  # inside `scales`, null is kept until the scale is merged
             self._drop_origins(path, value, origin)
             self._origins[".".join(path)] = origin
+            self._layers[".".join(path)] = self._layer
             into.pop(key, None)
             return
         old = into.get(key)
@@ -135,7 +146,8 @@ class Layers:
         self._drop_origins(path, value, origin)
         into[key] = copy.deepcopy(dict(value) if isinstance(value, Mapping) else value)
         for leaf, _ in flatten(into[key]):
-            self._origins[".".join(filter(None, (*path, leaf)))] = origin
+            name = ".".join(filter(None, (*path, leaf)))
+            self._origins[name], self._layers[name] = origin, self._layer
 
     def _drop_origins(self, path: tuple[str, ...], value: Any, origin: str) -> None:
         """Forget the origins at and below a path, where a layer puts another value.
@@ -146,6 +158,7 @@ class Layers:
         prefix, new = ".".join(path), dict(flatten(value, ".".join(path)))
         for leaf in [leaf for leaf in self._origins if leaf == prefix or leaf.startswith(prefix + ".")]:
             other, old = self._origins.pop(leaf), self._value(leaf)
+            self._layers.pop(leaf, None)
             if origin != other and {origin, other} <= self._peers and old != new.get(leaf, ...):
                 raise ConfigError(
                     f"{other} and {origin} set one key differently",
@@ -159,6 +172,25 @@ class Layers:
         for part in path.split("."):
             value = value.get(part) if isinstance(value, Mapping) else None
         return value
+
+    def layer(self, path: str) -> int:
+        """The number of the latest layer that set something at or below a dotted path; 0: none did."""
+        return max(self._numbers(path), default=0)
+
+    def layers_in(self, path: str) -> int:
+        """How many layers set what there is at and below a dotted path."""
+        return len({*self._numbers(path)})
+
+    def forget(self, path: str) -> None:
+        """Drop the origins at and below a dotted path whose value is taken out."""
+        for leaf in [leaf for leaf in self._origins if leaf == path or leaf.startswith(f"{path}.")]:
+            del self._origins[leaf]
+            self._layers.pop(leaf, None)
+
+    def _numbers(self, path: str) -> list[int]:
+        return [
+            number for leaf, number in self._layers.items() if leaf == path or leaf.startswith(f"{path}.")
+        ]
 
     @property
     def origins(self) -> Mapping[str, str]:

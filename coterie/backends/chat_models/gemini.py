@@ -63,6 +63,8 @@ class GeminiConfig(RemoteChatConfig):
         f"thinking_budget, or {THOUGHTS} where the model decides.",
     )
 
+    exclusive = (("api_key", "vertex"),)
+
     @field_validator("vertex", mode="before")
     @classmethod
     def _table(cls, value: object) -> object:

@@ -33,6 +33,8 @@ class HubData(Plugin):
             "test: test}. Empty: the dataset's `train`, split by content.",
         )
 
+        exclusive = (("splits", "val_share test_share split_ignore"),)
+
         @model_validator(mode="after")
         def _shares_need_one_dataset_split(self) -> HubData.Config:
             if self.splits and self.model_fields_set & {"val_share", "test_share", "split_ignore"}:

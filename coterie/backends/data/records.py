@@ -91,6 +91,9 @@ class FileShares(Shares):
     val: str | None = Field(None, json_schema_extra=NAMES_FILE)
     test: str | None = Field(None, json_schema_extra=NAMES_FILE)
 
+    exclusive = (("path", "train val test"),)
+    only_with = {"val_share": "path", "test_share": "path", "split_ignore": "path"}
+
     @model_validator(mode="after")
     def _one_or_three(self) -> FileShares:
         separate = self.train or self.val or self.test

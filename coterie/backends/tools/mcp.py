@@ -57,6 +57,9 @@ class McpTool(Plugin):
         timeout: float = Field(30.0, gt=0, description="Seconds per call, and to connect.")
         result_chars: int = Field(8000, ge=100, description="First characters kept of a result.")
 
+        exclusive = (("command", "url"),)
+        only_with = {"env": "command", "headers": "url"}
+
         @model_validator(mode="after")
         def _one_way(self) -> McpTool.Config:
             if bool(self.command) == (self.url is not None):

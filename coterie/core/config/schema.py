@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, model_validator
 
@@ -98,6 +98,8 @@ class TeamConfig(Strict):
 class ScheduleConfig(Strict):
     """The length of a run, and its regular evaluations, checkpoints and records."""
 
+    exclusive: ClassVar = (("steps", "epochs"),)
+    only_with: ClassVar = {"tokens": ""}
     steps: int | None = Field(None, ge=0)
     epochs: int | None = Field(None, ge=1, description="Passes over the train split, instead of `steps`.")
     tokens: int | None = Field(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, ClassVar, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import core_schema
@@ -17,6 +18,18 @@ Table = dict[str, Any]
 
 class PluginConfig(BaseModel):
     """Base of every plugin's settings: unknown keys are refused."""
+
+    exclusive: ClassVar[Sequence[tuple[str, ...]]] = ()
+    """Settings of which a later layer's replace an earlier one's: `(("path", "train val test"),)`."""
+    only_with: ClassVar[Mapping[str, str]] = {}
+    """Setting -> the exclusive one that it goes with, and is replaced with; "": it goes with none of them."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        known = {field.alias or name for name, field in cls.model_fields.items()}
+        named = {key for choice in cls.exclusive for keys in choice for key in keys.split()}
+        for key in sorted({*named, *cls.only_with, *filter(None, cls.only_with.values())} - known):
+            raise PluginError(f"{cls.__qualname__} has no setting '{key}'", fix=did_you_mean(key, known))
 
     model_config = ConfigDict(
         extra="forbid",

@@ -53,6 +53,9 @@ class MathConfig(PluginConfig):
         None, description="Runs the roles' programs. Default: the run's table `sandbox`."
     )
 
+    exclusive = (("data", "train val test"),)
+    only_with = {"set": "data", **dict.fromkeys(("train_tasks", "level", "val_tasks", "test_tasks"), "")}
+
     @model_validator(mode="after")
     def _one_origin(self) -> MathConfig:
         named = self.train or self.val or self.test

@@ -107,6 +107,9 @@ class TeamTask(Plugin):
             "transcript) -> bool.",
         )
 
+        exclusive = (("path", "train val test", "data"),)
+        only_with = {"val_share": "path", "test_share": "path"}
+
         @model_validator(mode="after")
         def _one_origin(self) -> TeamTask.Config:
             origins = [bool(self.path), bool(self.train or self.val or self.test), self.data is not None]
