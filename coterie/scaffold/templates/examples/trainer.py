@@ -1,7 +1,8 @@
 """Examples, with which `coterie check` tries the components. No run imports them."""
 
-from coterie.testing import Example
 from example_module.trainer import word_id
+
+from coterie.testing import Example
 
 WORDS = ("left", "right", "up", "down")
 TRAINER = Example(

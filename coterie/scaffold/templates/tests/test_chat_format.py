@@ -1,7 +1,8 @@
 """The chat format: what every one promises, and the text of a prompt."""
 
-from coterie.testing import build, check_chat_format
 from example_module.engine import ExampleNameTokenizer
+
+from coterie.testing import build, check_chat_format
 
 
 def test_it_keeps_the_promises_of_a_chat_format():

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import example_module
+
 from coterie.testing import check_column
 
 

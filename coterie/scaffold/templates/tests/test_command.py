@@ -1,7 +1,6 @@
 """The command: what it prints."""
 
 from click.testing import CliRunner
-
 from example_module.command import command
 
 

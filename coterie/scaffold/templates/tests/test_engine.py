@@ -3,10 +3,10 @@
 import asyncio
 
 import numpy as np
+from example_module.engine import word_id
 
 from coterie import Key, Request, Sampling, Weights
 from coterie.testing import build, check_engine
-from example_module.engine import word_id
 
 
 def test_it_keeps_the_promises_of_an_engine():

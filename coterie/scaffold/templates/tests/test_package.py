@@ -1,6 +1,7 @@
 """The package as a whole: its hooks, and the run of its recipe."""
 
 import example_module
+
 from coterie import train
 from coterie.testing import check_plugin
 

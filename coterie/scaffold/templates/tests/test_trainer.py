@@ -1,8 +1,9 @@
 """The trainer: what every one promises, and that a good word becomes likelier."""
 
+from example_module.trainer import word_id
+
 from coterie import train
 from coterie.testing import build, check_trainer
-from example_module.trainer import word_id
 
 WORDS = ("left", "right", "up", "down")
 
