@@ -33,6 +33,11 @@ class Kind:
         return read_source(template(f"kinds/{self.name}.py"))
 
     @property
+    def phrase(self) -> str:
+        """The kind with its article: `an environment`."""
+        return f"{'an' if self.name[0] in 'aeio' else 'a'} {self.words}"
+
+    @property
     def words(self) -> str:
         """The kind for readers: `chat model`."""
         return self.name.replace("_", " ")
@@ -54,9 +59,7 @@ KINDS: dict[str, Kind] = {
         Kind("loss"),
         Kind("sampler"),
         Kind("executor"),
-        Kind(
-            "chat_format", ("engine",), "the engines that read a chat format need torch, and this one doesn't"
-        ),
+        Kind("chat_format", ("engine",), "engines that read a chat format need torch, and this one doesn't"),
         Kind("engine"),
         Kind("trainer", ("engine",), "an engine reads the trainer's weights"),
         Kind("tracker"),

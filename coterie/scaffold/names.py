@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from coterie.scaffold.files import ScaffoldError
-from coterie.scaffold.kinds import Kind
+from coterie.scaffold.kinds import KINDS, Kind
 
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._ -]*[A-Za-z0-9])?")
 _OURS = ("tests",)
@@ -135,7 +135,7 @@ def check_free(names: Names, kinds: Collection[Kind], taken: Mapping[str, Collec
     registered.append(("recipe", names.recipe))
     for kind, name in registered:
         if name in taken.get(kind, ()):
-            what = f"a {kind.replace('_', ' ')} '{name}' is installed already"
+            what = f"{KINDS[kind].phrase} '{name}' is installed already"
             raise ScaffoldError(what, fix=f"choose another NAME, such as my-{names.command}")
     for one in kinds:
         source = one.source

@@ -63,7 +63,7 @@ def summary(kinds: Sequence[Kind]) -> str:
 
 def listed(kinds: Sequence[Kind]) -> str:
     """`an environment, a role and a reward`."""
-    words = [f"{'an' if kind.name[0] in 'aeio' else 'a'} {kind.words}" for kind in kinds]
+    words = [kind.phrase for kind in kinds]
     return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
@@ -72,4 +72,4 @@ def script_body(body: str, kinds: Sequence[Kind], *, own_game: bool) -> str:
     calls = ", ".join(f'"{CALLS[kind.name]}"' for kind in kinds if kind.name in CALLS)
     comma = "" if ", " in calls else ","
     answer = "str(int(prompt[:1]) - 1)  # the prompt begins with the number" if own_game else '"R"'
-    return body.replace('("example_calls",)', f"({calls}{comma})").replace("example_answer", answer)
+    return body.replace('("example_calls",)', f"({calls}{comma})").replace("request.key.role", answer)

@@ -10,6 +10,10 @@ from coterie.scaffold.names import Names
 from coterie.scaffold.one_file import script_body, summary, without
 from coterie.scaffold.smoke import recipe, scripted
 
+REGISTERED = {"command": "example-command", "recipe": "example-name-smoke"}
+"""By kind: the name that is registered, where that isn't the component's."""
+API = '''coterie_api = ">=1.0,<2"
+"""The versions of Coterie's plugin interface that this package is for."""'''
 GAME = """A game for the smoke recipe and the tests: count down, one number an answer.
 
 It isn't registered. A recipe names it as `example_module.game:Countdown`."""
@@ -73,7 +77,7 @@ def _modules(kinds: Sequence[Kind]) -> dict[str, str]:
 
 
 def hooks_text(names: Names, kinds: Sequence[Kind]) -> str:
-    """The module of the entry point: one hook a kind, with targets that are imported when a run chooses them."""
+    """The module of the entry point: one hook a kind, with targets that are imported when they are chosen."""
     hooks = []
     for kind in (*kinds, *([] if any(kind.name == "recipe" for kind in kinds) else [KINDS["recipe"]])):
         for hook, target in kind.source.targets:
@@ -96,13 +100,12 @@ def hooks_text(names: Names, kinds: Sequence[Kind]) -> str:
         hook = "@hookimpl\ndef register_examples(register: Callable[[str, str, str], None]) -> None:"
         hooks.append("\n".join([hook, *lines]))
     imports = import_text(found)
-    text = f'"""{summary(kinds)}"""\n\n{imports}\n'
-    text += 'coterie_api = ">=1.0,<2"\n"""The versions of Coterie\'s plugin interface that this package is for."""'
+    text = f'"""{summary(kinds)}"""\n\n{imports}\n{API}'
     return "\n\n\n".join([text, *hooks]) + "\n"
 
 
 def game_text() -> str:
-    """The game of a package without an environment: the templates of an environment and a role, unregistered."""
+    """The game of a package without an environment: an environment and a role that aren't registered."""
     sources = [KINDS["environment"].source, KINDS["role"].source]
     imports = {entry for source in sources for entry in source.imports}
     text = module_text(GAME, imports, [source.body for source in sources])
@@ -134,7 +137,7 @@ def _table(kinds: Sequence[Kind]) -> str:
     """What is in the package, as a Markdown table."""
     rows = ["| kind | name | what it is |", "|---|---|---|"]
     for kind in kinds:
-        name = {"command": "example-command", "recipe": "example-name-smoke"}.get(kind.name, "example_name")
+        name = REGISTERED.get(kind.name, "example_name")
         first, _, what = kind.source.docstring.splitlines()[0].partition(": ")
         rows.append(f"| {kind.words} | `{name}` | {what.rstrip('.') or first} |")
     return "\n".join(rows)

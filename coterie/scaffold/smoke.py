@@ -19,7 +19,7 @@ def recipe(kinds: Sequence[Kind], *, own_game: bool) -> str:
     """The smoke recipe, in which every kind is at work, with placeholders.
 
     Args:
-        own_game: whether the package has a game; else one of Coterie's is played where no kind brings its own.
+        own_game: whether the package has a game; else one of Coterie's is played where no kind is one.
     """
     names = [kind.name for kind in kinds]
     layers = ["base"]
@@ -35,7 +35,7 @@ def recipe(kinds: Sequence[Kind], *, own_game: bool) -> str:
 
 
 def scripted(kinds: Sequence[Kind]) -> bool:
-    """Whether a function stands for the model: a tool or a sandbox is to be called, by no engine of its own."""
+    """Whether a function stands for the model: a tool or a sandbox is to be called, without an engine."""
     names = {kind.name for kind in kinds}
     return bool(names & CALLS.keys()) and "engine" not in names
 
@@ -52,8 +52,8 @@ class Block:
 def merged(texts: Iterable[str]) -> str:
     """The YAML of texts that lie over each other, the last on top.
 
-    Each text is block-style YAML of two spaces a level, with a key in every line. Keys of one place are joined;
-    two lists in brackets are joined too; of two other values the upper one counts.
+    Each text is block-style YAML of two spaces a level, with a key in every line. Keys of one place are
+    joined; two lists in brackets are joined too; of two other values the upper one counts.
     """
     root = Block()
     for text in texts:

@@ -38,11 +38,11 @@ from coterie.core.errors import UserError
 )
 @click.option("--author", metavar="NAME", default="", help="Named in the package's metadata.")
 def command(name: str | None, kinds: tuple[str, ...], file: Path | None, out: Path, author: str) -> None:
-    """Write a package of plugins of one or more KINDs: code with a small example of each, tests, a recipe, and what
-    a repository needs.
+    """Write a package of plugins of one or more KINDs: code with a small example of each, tests, a recipe,
+    and what a repository needs.
 
-    The package NAME (word-games, say) passes its tests and its check as it is written, and its recipe runs on a CPU
-    in seconds. All is written, or nothing.
+    The package NAME (word-games, say) passes its tests and its check as it is written, and its recipe runs on
+    a CPU in seconds. All is written, or nothing.
 
     \b
     coterie new word-games --kind environment --kind role --kind reward --kind estimator
@@ -52,7 +52,7 @@ def command(name: str | None, kinds: tuple[str, ...], file: Path | None, out: Pa
 
     if (name is None) == (file is None):
         what = "there is no NAME" if name is None else f"both a NAME and --file {file} are given"
-        fix = "coterie new word-games --kind environment, or coterie new --file word_games.py --kind environment"
+        fix = "coterie new word-games --kind environment, or coterie new --file word_games.py --kind role"
         raise UserError(what, fix=fix)
     try:
         if file is not None:

@@ -18,7 +18,7 @@ def test_a_team_that_counts_right_succeeds():
         return str(int(prompt) - 1)
 
     trees, _ = play_episode(coterie_run(counts, env=GAME, roles=ROLES, max_turns=5), tasks=3)
-    assert all(leaf.outcome["success"] == 1.0 for tree in trees for _, leaf in tree.leaves())
+    assert all(leaf.outcome == {"success": 1.0} for tree in trees for _, leaf in tree.leaves())
 
 
 def test_a_wrong_number_earns_nothing():
