@@ -7,10 +7,13 @@ import warnings
 import pytest
 
 from coterie.core.errors import UserError
+from coterie.discovery import Entry, plugins
 from coterie.testing import ConformanceError, Example, NotChecked
+from coterie.testing.builtin_examples import REGISTERED
+from coterie.testing.checking.apart import check_apart
 from coterie.testing.checking.cases import CHECKS, Built, Case, check_of
 from coterie.testing.checking.component import check_component
-from coterie.testing.checking.report import of_component
+from coterie.testing.checking.report import of_component, whole
 from coterie.testing.checking.results import Broken, Checked
 from coterie.testing.checking.shrinking import smallest
 from coterie.testing.checking.targets import find_target
@@ -138,3 +141,39 @@ def test_nothing_is_told_where_all_is_kept(coterie_check, capsys):
         warnings.simplefilter("error")
         coterie_check("loss:ppo_clip")
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_recipe_is_told_all_of_its_wrong_keys(tmp_path):
+    (tmp_path / "two.yaml").write_text(
+        "env: {type: plan_path, sze: 3}\n"
+        "team: {order: [solver], roles: {solver: {type: plan_path_solver, policy: p}}}\n"
+        "policies: {p: {model: {init: tabular}}}\n"
+        "sampler: {branches: 4, samplng: 3}\n"
+        "algorithm: grpo\n"
+        "scales: {smoke: {loss: {type: nope}}}\n"
+    )
+    result = check_component(Entry("recipe", "two", str(tmp_path / "two.yaml"), "here"))
+    what = result.broken[0].what
+    assert all(text in what for text in ("env.sze", "sampler.samplng", "loss.type")), what
+
+
+def test_every_example_of_our_components_is_registered():
+    registered = {
+        f"{example.kind}_{example.name}": example.target
+        for example in plugins().registry.examples
+        if example.distribution == "coterie"
+    }
+    assert registered.keys() == REGISTERED.keys()
+    known = {f"{kind}_{name}" for kind in CHECKS for name in plugins().registry.names(kind)}
+    assert registered.keys() <= known
+    where = "coterie.testing.builtin_examples:"
+    assert all(target == f"{where}{name}" for name, target in registered.items())
+
+
+@pytest.mark.long
+def test_our_components_keep_their_promises():
+    outcome = check_apart("coterie", timeout=300)
+    assert outcome.ok, whole([result for result in outcome.results if not result.ok])
+    missing = {f"{each.kind}_{each.name}" for each in outcome.results if each.state == "not checked"}
+    skipped = {name for name, example in REGISTERED.items() if example.skip}
+    assert missing <= skipped

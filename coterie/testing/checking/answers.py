@@ -21,15 +21,22 @@ _TASKS = 4
 _WORDS = 12
 
 
-def answers(game: Built, plugins: Mapping[str, Any], roles: Sequence[str]) -> tuple[list[Any], str]:
+def answers(
+    game: Built, plugins: Mapping[str, Any], roles: Sequence[str], *, toy: bool = False
+) -> tuple[list[Any], str]:
     """Answers of roles: those that the environment demonstrates, its words, and some that no parser reads.
 
     Without roles that read them, a text could be anything to the environment: then every action is one that
     its role's parser could not read, as in a run.
 
+    Args:
+        toy: whether the environment is the kit's, which reads any text.
+
     Returns:
         The answers, and what stays unchecked with them; empty: nothing.
     """
+    if toy:
+        return ["2", "stop", *NOISE], ""
     if not plugins:
         lacks = "steps with actions that were read: Example(act=[...]) with what a parser returns, or a "
         return [unreadable()], lacks + "recipe whose roles read the answers"
@@ -76,14 +83,12 @@ def _demonstrated(env: Any, roles: Sequence[str], tasks: int = _TASKS) -> list[s
 
 
 def calls_of(tool: Built) -> list[str]:
-    """Replies that call a tool, made of its schemas; none where it finds no call in them."""
+    """Replies that call a tool, made of its name and schemas; none where it finds no call in them."""
     try:
         made: Any = tool.make()
-        find = made.find
-        if not isinstance(made, HasSchemas):
-            return []
-        texts = []
-        for schema in made.schemas:
+        find, name = made.find, made.name
+        texts = [f"```{name}\n1 + 1\n```"]
+        for schema in made.schemas if isinstance(made, HasSchemas) else ():
             function = schema["function"]
             call = {"name": function["name"], "arguments": _arguments(function.get("parameters") or {})}
             texts.append(f"<tool_call>\n{json.dumps(call)}\n</tool_call>")

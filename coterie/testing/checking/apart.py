@@ -188,6 +188,8 @@ class _Child:
         stacks = self._stacks or stacks_of(text)
         if stacks or (self._process.returncode == -signal.SIGKILL and result.seconds > self._timeout):
             what = f"has not ended after {self._timeout:g} s"
+            if not self._open:
+                what = f"a plugin is still being imported after {self._timeout:g} s"
             fix = "bound what it waits for; --timeout gives a check that works more time"
             result.broken.append(Broken(self._promise, what, innermost(stacks), fix))
             return result

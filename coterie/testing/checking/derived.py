@@ -104,9 +104,9 @@ def _teamed(entry: Entry, table: dict[str, Any], example: Example, use: Use | No
     given.setdefault("turns", team.turns)
     unchecked: list[str] = []
     if "act" not in given and not (entry.kind == "reward" and "views" in given):
-        given["act"], lacks = answers(team.environment(), team.plugins or given["role_plugins"], team.roles)
-        if lacks and not team.toy:
-            unchecked.append(lacks)
+        readers = team.plugins or given["role_plugins"]
+        given["act"], lacks = answers(team.environment(), readers, team.roles, toy=team.toy)
+        unchecked += [lacks] * bool(lacks)
     if not given["role_plugins"]:
         del given["role_plugins"]
     if entry.kind == "environment":
