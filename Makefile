@@ -15,7 +15,7 @@ CACHE      ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/coterie
 SCALE_VENV ?= $(CACHE)/scale-$(shell cat requirements/*.txt | sha256sum | cut -c 1-16)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test test-learning test-resume test-sandbox test-coach test-scale scale-venv test-ray test-wheels test-browser chromium screenshots test-long lint docs bench clean
+.PHONY: help setup quickstart test test-learning test-check test-resume test-sandbox test-coach test-scale scale-venv test-ray test-wheels test-browser chromium screenshots test-long lint docs bench clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -35,6 +35,9 @@ test: setup lint  ## lint, then every test that takes seconds
 
 test-learning: setup  ## the quickstart's team and every algorithm really learn, and credit is as an oracle says (5 minutes)
 	$(BIN)/python -m pytest -n2 -m learning tests/learning
+
+test-check: setup  ## coterie check on Coterie's own plugins: none breaks a promise (2 minutes)
+	$(BIN)/python -m pytest -n0 -m long --timeout 900 tests/testing/test_check_component.py
 
 test-resume: setup  ## N steps equal k steps and a resume, also after kill -9 (2 minutes)
 	$(BIN)/python -m pytest -n2 -m "resume and not long" tests/test_resume.py tests/test_asynchronous.py tests/core/training/test_steps_in_play.py tests/core/training/test_in_flight.py tests/api/test_run_files.py tests/cli/test_interrupt.py tests/studies/test_jobs.py

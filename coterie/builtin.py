@@ -257,10 +257,10 @@ def register_studies(register: Register) -> None:
 def register_examples(register: RegisterExample) -> None:
     """What `coterie check coterie` can't derive; `coterie.testing.builtin_examples` says why."""
     names = {
-        "environment": "math team_task writing",
+        "environment": "data_science math team_task writing",
         "role": "math_reasoner math_tool template",
-        "reward": "function unit_tests writing",
-        "transition": "expert_edits level_passed passed",
+        "reward": "coach environment function unit_tests writing",
+        "transition": "expert_edits level_passed none passed",
         "loss": "cispo",
         "engine": "mixed openai scripted tabular vllm",
         "trainer": "deepspeed none tabular torch",

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from coterie.testing.checks.chat_format import check_chat_format as check_chat_format
     from coterie.testing.checks.chat_model import check_chat_model as check_chat_model
     from coterie.testing.checks.column import check_column as check_column
+    from coterie.testing.checks.command import check_command as check_command
     from coterie.testing.checks.data_source import check_data_source as check_data_source
     from coterie.testing.checks.engine import check_engine as check_engine
     from coterie.testing.checks.environment import check_environment as check_environment
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from coterie.testing.checks.role import check_role as check_role
     from coterie.testing.checks.sampler import check_sampler as check_sampler
     from coterie.testing.checks.sandbox import check_sandbox as check_sandbox
+    from coterie.testing.checks.study import check_study as check_study
     from coterie.testing.checks.tool import check_tool as check_tool
     from coterie.testing.checks.tracker import check_tracker as check_tracker
     from coterie.testing.checks.trainer import check_trainer as check_trainer
@@ -81,7 +83,9 @@ _LAZY = {
     "check_data_source": "checks.data_source",
     "check_tracker": "checks.tracker",
     "check_column": "checks.column",
+    "check_command": "checks.command",
     "check_plugin": "checks.plugin",
+    "check_study": "checks.study",
 }
 __all__ = list(_LAZY)
 

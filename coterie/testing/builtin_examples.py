@@ -43,6 +43,14 @@ environment_math = Example(
     episodes=4,
     disjoint="content",
 )
+_STAGES = ["data_engineer", "modeler", "analyst"]
+environment_data_science = Example(
+    {"data": {"type": "coterie.testing.support.packs:SyntheticPack", "tasks": 4}, "sandbox": "local"},
+    order=_STAGES,
+    act=["DONE", "words", "```python\nprint(1)\n```", "```python\n1 / 0\n```", "```python\nhalf"],
+    episodes=3,
+    turns=1,
+)
 environment_team_task = Example(
     {"data": "posts", "answer_field": "title"},
     order=["writer", ["checker", "critic"]],
@@ -70,6 +78,11 @@ role_template = Example(
     good=["yes"],
     feedback=["You were wrong."],
 )
+_GRID = {"type": "plan_path", "size": 4, "min_distance": 2}
+_WALK = ["planner", "executor"]
+reward_environment = Example(env=_GRID, order=_WALK)
+reward_coach = Example({"model": "heuristic"}, env=_GRID, order=_WALK)
+transition_none = Example(env=_GRID, order=_WALK)
 reward_function = Example({"function": f"{__name__}:half"}, act=["1", "2", "stop"])
 _READERS = {"aux": "code_aux", "main": "code_main"}
 reward_unit_tests = Example(env=_COLLAB, order=_PAIR, role_plugins=_READERS, episodes=3)
@@ -78,11 +91,7 @@ reward_writing = Example(
 )
 transition_level_passed = Example(env=_COLLAB, order=_PAIR, role_plugins=_READERS, episodes=3)
 transition_passed = Example(env=_COLLAB, order=_PAIR, role_plugins=_READERS, episodes=3)
-transition_expert_edits = Example(
-    {"model": "heuristic"},
-    env={"type": "plan_path", "size": 4, "min_distance": 2},
-    order=["planner", "executor"],
-)
+transition_expert_edits = Example({"model": "heuristic"}, env=_GRID, order=_WALK)
 
 # ---- losses, engines, trainers
 

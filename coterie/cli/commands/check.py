@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -92,17 +93,17 @@ def _watch(target: str, kind: str | None, timeout: float, verbose: bool) -> None
     """Check again and again, until Ctrl-C."""
     from coterie.core.errors import UserError
 
-    files: list[str] = []
+    files, broken = list[str](), True
     try:
         while True:
             try:
                 outcome = _once(target, kind, timeout, verbose)
-                files = outcome.files or files
+                files, broken = outcome.files or files, not outcome.ok
             except UserError as error:
                 if not files:
                     raise
                 click.echo(str(error), err=True)
-            watched = _watched(target, files)
+            watched = _watched(target, files, broken)
             click.echo(f"watching {len(watched)} files; Ctrl-C ends\n")
             sys.stdout.flush()
             before = _times(watched)
@@ -112,19 +113,21 @@ def _watch(target: str, kind: str | None, timeout: float, verbose: bool) -> None
         click.echo("stopped", err=True)
 
 
-def _watched(target: str, files: list[str]) -> list[Path]:
+def _watched(target: str, files: list[str], broken: bool) -> list[Path]:
     """The files of a target: those that were imported, and the target's own where none could be."""
-    from importlib.util import find_spec
+    from importlib.machinery import PathFinder
 
     paths = {Path(file).resolve() for file in files}
     if target.endswith(".py"):
         paths.add(Path(target).resolve())
-    elif not files:
-        spec = find_spec(target.partition(":")[0].partition(".")[0])
+    elif broken or not files:  # its module may not be among those that were imported
+        module = next((part for part in target.split(":") if "." in part), target)
+        spec = PathFinder.find_spec(module.partition(".")[0], [*sys.path, os.getcwd()])
+        spec = None if spec is not None and spec.name == "coterie" else spec
         for place in (spec and spec.submodule_search_locations) or ():
-            paths |= set(Path(place).rglob("*.py"))
+            paths |= set(Path(place).resolve().rglob("*.py"))
         if spec is not None and spec.origin and Path(spec.origin).is_file():
-            paths.add(Path(spec.origin))
+            paths.add(Path(spec.origin).resolve())
     return sorted(paths)
 
 

@@ -27,8 +27,8 @@ _REGISTERED = {
     "recipe": "it resolves, at each of its scales, and every key is known",
     "overlay": "every key is known",
     "column": "its variants resolve, at each scale",
-    "study": "it is a coterie.Study",
-    "command": "it is a click command",
+    "study": "its module is imported",
+    "command": "its module is imported",
 }
 _PACKAGE = str(Path(__file__).resolve().parents[2])
 

@@ -54,8 +54,8 @@ def find_target(text: str, kind: str | None = None) -> Target:
     reports = [
         report for report in plugins().reports if _same(text, report.distribution) or _same(text, report.name)
     ]
-    if reports and kind is None:
-        return _joined(reports, entries)
+    if reports:
+        return _of_kind(_joined(reports, entries), kind)
     if entries:
         return Target(_ordered(entries))
     if ":" in text:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,7 +43,11 @@ def reference(entry: Entry) -> str:
     """The type by which a table names a component, in any process that can import it."""
     target = entry.target
     if entry.distribution.endswith(".py"):
-        return target if isinstance(target, str) else f"{target.__module__}:{target.__qualname__}"
+        if isinstance(target, str):
+            return target
+        module, name = target.__module__, target.__qualname__
+        importable = getattr(sys.modules.get(module), name, None) is target
+        return f"{module}:{name}" if importable else entry.name  # another module may have the file's name
     if entry.name in plugins().registry.names(entry.kind):
         same = plugins().registry.find(entry.kind, entry.name) is entry
         return entry.name if same else f"{entry.distribution}:{entry.name}"

@@ -15,7 +15,9 @@ from coterie.core.errors import MissingExtra, UserError, type_text
 from coterie.core.plugins import DECLARING, FILES, PluginConfig
 from coterie.discovery import GROUP, Entry, Plugins, Report, plugins
 from coterie.testing.checks.column import check_column
+from coterie.testing.checks.command import check_command
 from coterie.testing.checks.recipe import check_layer, registered
+from coterie.testing.checks.study import check_study
 from coterie.testing.support.failure import (
     ConformanceError,
     guarded,
@@ -42,7 +44,7 @@ def check_plugin(module: Any, *, extras: bool = False) -> None:
       it has.
       A recipe is a YAML file that resolves, at each of its scales too, with keys that the chosen plugins
       know; an overlay is a YAML file with the keys of a recipe but `extends`, `with` and `name`. A column
-      passes `check_column`, a study is a `coterie.Study`, and a command is click's.
+      passes `check_column`, a study `check_study`, a command `check_command`.
 
     Args:
         module: the module, or any object with the hook implementations.
@@ -131,24 +133,10 @@ def check_entry(entry: Entry, where: str, extras: bool) -> None:
             str(error), where=where, fix="register a `package.module:Object` that can be imported"
         ) from error
     if entry.kind == "command":
-        import click
-
-        require(
-            isinstance(target, click.Command),
-            f"is {type_text(target)}",
-            where=where,
-            fix="@click.command()",
-        )
+        check_command(target, where)
         return
     if entry.kind == "study":
-        from coterie.studies import Study
-
-        require(
-            isinstance(target, Study),
-            f"is {type_text(target)}",
-            where=where,
-            fix="a coterie.Study",
-        )
+        check_study(target, where)
         return
     require(inspect.isclass(target), f"is {type_text(target)}", where=where, fix="a class")
     with guarded(f"{where}: registration"):
