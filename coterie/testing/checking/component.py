@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import traceback
 import warnings
@@ -22,6 +23,7 @@ from coterie.testing.support.promises import Promises, promise, recorded
 
 SHRINKING = 5.0
 """Seconds in which a smaller example is looked for."""
+_EXAMPLES = "its examples are known"
 _MADE = "it can be made from its table"
 _REGISTERED = {
     "recipe": "it resolves, at each of its scales, and every key is known",
@@ -62,7 +64,7 @@ def check_component(
         except ConformanceError as error:
             result.broken.append(_broken(error, promises.current))
         except (Exception, SystemExit) as error:  # an example's module may fail in any way
-            result.broken.append(_broken(error, promises.current or "its examples are known"))
+            result.broken.append(_broken(error, promises.current))
     of_broken = {broken.promise for broken in result.broken}
     result.kept += [text for text in promises.begun if text not in of_broken]
     result.seconds = time.monotonic() - begin
@@ -86,16 +88,17 @@ def _check(
     except ConformanceError as error:
         if "needs the extra" in error.what or isinstance(error.__context__, MissingExtra):
             result.unchecked.append(error.what.replace("\n", " "))
-            promises.begun.remove(promises.current)
+            promises.forget()
             result.tried = False
             return
         raise
     if entry.kind in UNCONFIGURED:
         return
-    promise("its examples are known")
-    given = _examples(entry) if example is None else [example] if isinstance(example, Example) else example
-    if not given:
-        promises.begun.remove(promises.current)
+    given = [example] if isinstance(example, Example) else example
+    if given is None:
+        given = _examples(entry)
+    if given:
+        promise(_EXAMPLES)
     result.tried = False
     for case in cases(entry, given):
         result.unchecked += [text for text in case.unchecked if text not in result.unchecked]
@@ -109,8 +112,7 @@ def _check(
             continue
         if (reason := _outside(case, raised)) is not None:
             result.unchecked.append(reason)
-            if promises.current == _MADE:
-                promises.begun.remove(_MADE)
+            promises.forget()
             continue
         broken = _broken(raised, promises.current, case)
         result.broken.append(broken)
@@ -140,7 +142,7 @@ def run_case(case: Case) -> BaseException | None:
         positional, named = case.made(), case.named()
         promise(OF_KIND)
         check_of(case.kind)(*positional, **named)
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit, asyncio.CancelledError) as error:
         return error
     return None
 
@@ -155,6 +157,8 @@ def _examples(entry: Entry) -> list[Example]:
     for registered in registry.examples:
         if registered.distribution != entry.distribution:
             continue
+        if registered.error or (registered.kind, registered.name) == (entry.kind, entry.name):
+            promise(_EXAMPLES)
         if registered.error:
             raise PluginError(registered.error, fix="register(kind, name, target)")
         if (registered.kind, registered.name) != (entry.kind, entry.name):

@@ -29,6 +29,10 @@ class Promises:
         if self.on_change is not None:
             self.on_change(text)
 
+    def forget(self) -> None:
+        """Take the current promise back: whether it is kept is unknown."""
+        self.begun, self.current = [text for text in self.begun if text != self.current], ""
+
 
 _PROMISES: ContextVar[Promises | None] = ContextVar("coterie_promises", default=None)
 
