@@ -52,9 +52,9 @@ def timed(report: Report, leave_out: str) -> Iterator[None]:
 def install_fix(module: str, distribution: str) -> str:
     """How to install what a distribution imports and lacks: by its extra, where it declares one."""
     try:
-        required = map(Requirement, importlib.metadata.requires(distribution) or ())
+        required = list(map(Requirement, importlib.metadata.requires(distribution) or ()))
     except (importlib.metadata.PackageNotFoundError, ValueError):
-        required = iter(())
+        required = []
     for requirement in required:
         if canonicalize_name(requirement.name) == canonicalize_name(module):
             extra = re.search(r"extra == ['\"]([^'\"]+)", str(requirement.marker or ""))
