@@ -319,7 +319,7 @@ def test_function_reward(scope):
     env = build("environment", GRID, order=PAIR)
     function = (lambda view: [0.5] * len(view.actions)) if scope == "siblings" else lambda view: 1.0
     source = build("reward", {"type": "function", "function": function, "scope": scope}, env=GRID, order=PAIR)
-    check_reward(source, environment=env, roles=PAIR, act=MESSAGES)
+    check_reward(source, environment=env, roles=PAIR, act=MESSAGES, repeatable=["function"])
 
 
 @pytest.mark.parametrize("name", names("estimator"))

@@ -150,7 +150,7 @@ async def _play(
                 played = await episode(env, task, team, turns, rng)
                 env.outcome(played[-1].step.state)
             marks.append(kept(env))
-        warn_of_kept(name, *marks, keeps, "check_environment")
+        warn_of_kept(name, marks[0], marks[1], keeps, "check_environment")
         promise("no problem is in two splits")
         if disjoint is None:
             warn_of_shared_problems(env, name, tasks_of_splits, team)

@@ -15,6 +15,7 @@ from coterie.core.rollout.contracts import FRAMEWORK_METRICS
 from coterie.core.types import TEAM, Credit
 from coterie.testing.support.failure import finite, guarded, require, require_kind
 from coterie.testing.support.forest import PLANS, SyntheticStep, grow, order, reward_weights
+from coterie.testing.support.kept_state import kept, warn_of_kept
 from coterie.testing.support.promises import promise
 from coterie.testing.support.toys import EchoRole, NoFeedback
 from coterie.testing.support.values import fingerprint
@@ -22,7 +23,9 @@ from coterie.testing.support.values import fingerprint
 ANNOTATIONS = ("ref_logprobs", "old_logprobs", "values", "teacher_logprobs")
 
 
-def check_estimator(estimator: Any, *, plans: Sequence[Plan] = PLANS, seeds: int = 3) -> None:
+def check_estimator(
+    estimator: Any, *, plans: Sequence[Plan] = PLANS, seeds: int = 3, keeps: Sequence[str] = ()
+) -> None:
     """Check an advantage estimator on synthetic trees, for every sampling plan that it accepts.
 
     The trees have two roles, chains that end early, branches whose scores are missing, calls that a system
@@ -34,11 +37,13 @@ def check_estimator(estimator: Any, *, plans: Sequence[Plan] = PLANS, seeds: int
     - Only existing branches have credit, and only those that have scores and whose call was not lost.
     - The order of the trees changes nothing.
     - The estimator leaves trees, scores and the given state unchanged. The state that it returns is plain
-      JSON, and gives the same credit after a round trip through JSON (a resumed run).
+      JSON, and gives the same credit after a round trip through JSON (a resumed run). It warns of attributes
+      that change each time the same step is credited.
 
     Args:
         plans: sampling plans to try.
         seeds: number of forests of each kind for each plan.
+        keeps: attributes that may change while it works, on purpose: a counter, a log.
 
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
@@ -73,6 +78,12 @@ def check_estimator(estimator: Any, *, plans: Sequence[Plan] = PLANS, seeds: int
         where=name,
         fix="return an advantage for each scored branch: a branch without one is not trained",
     )
+    promise("it keeps nothing on itself, read or not")
+    forest, marks = grow(accepted[0], 0), []
+    for _ in range(2):
+        _credit(estimator, forest, name, None)
+        marks.append(kept(estimator))
+    warn_of_kept(name, marks[0], marks[1], keeps, "check_estimator")
 
 
 def _accepts(estimator: Any, plan: Plan, name: str) -> bool:

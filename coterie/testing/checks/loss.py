@@ -50,6 +50,11 @@ def check_loss(loss: Any, *, detached: bool = False, seed: int = 0) -> None:
     tokens = _tokens(rng, loss)
     promise("value, grad and metrics are one finite number a token")
     surrogate = _surrogate(loss, tokens, name)
+    again = _surrogate(loss, tokens, name)
+    same = np.array_equal(surrogate.value, again.value) and np.array_equal(surrogate.grad, again.grad)
+    require(
+        same, "gives other numbers when called twice", where=name, fix="no draws, no memory between calls"
+    )
     if not detached:
         promise("grad is the derivative of the value")
         _check_grad(loss, tokens, surrogate, name)

@@ -10,6 +10,7 @@ from coterie.core.errors import PolicyFault
 from coterie.core.protocols.role import Remembers
 from coterie.core.types import Action, HistoryEntry, RoleInput
 from coterie.testing.support.failure import ConformanceError, check_vocabulary, guarded, require, require_kind
+from coterie.testing.support.kept_state import kept, warn_of_kept
 from coterie.testing.support.promises import promise
 from coterie.testing.support.values import copied, fingerprint, pickled
 
@@ -34,6 +35,7 @@ def check_role(
     good: Sequence[str] = (),
     feedback: Sequence[str] = (),
     texts: Sequence[str] = (),
+    keeps: Sequence[str] = (),
 ) -> None:
     """Check a role on observations and texts.
 
@@ -44,6 +46,7 @@ def check_role(
       empty, huge, unbalanced, in another script. Pickle can write the value, the observation stays unchanged,
       and no text takes longer than 5 s.
     - Optional members, where the role has them: `vocabulary`, `remembers`.
+    - It warns of attributes that change each time the same is rendered and read.
 
     Args:
         observations: observations of this role.
@@ -51,6 +54,7 @@ def check_role(
         good: texts that `parse` must be able to read.
         feedback: sentences of a transition mode that the prompt must contain; by default none.
         texts: more texts for the parser.
+        keeps: attributes that may change while it works, on purpose: a counter, a log.
 
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
@@ -83,6 +87,15 @@ def check_role(
             )
     promise("its optional members have their types")
     _check_optional(role, kind)
+    promise("it keeps nothing on itself, read or not")
+    marks = []
+    for _ in range(2):
+        for observation in observations:
+            _check_render(role, kind, RoleInput(role=name, turn=0, observation=observation), ())
+            for text in (*good, "?"):
+                _check_parse(role, kind, text, observation)
+        marks.append(kept(role))
+    warn_of_kept(kind, marks[0], marks[1], keeps, "check_role")
 
 
 def _check_render(role: Any, kind: str, role_input: RoleInput, feedback: Sequence[str]) -> None:
