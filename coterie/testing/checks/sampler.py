@@ -28,8 +28,8 @@ def check_sampler(sampler: Any, *, tasks: int = 3) -> None:
       branch, at temperature 0 when greedy.
     - A tree's keys follow from its joint actions. The branches of a decision share its prompt; that of a role
       whose policy isn't trained isn't trainable. A joint action names one existing branch of each role that
-      acted. Only expanded joint actions have children, in the state that they reached. An episode's end has its
-      outcome. A node names the rule of its expansion.
+      acted. Only expanded joint actions have children, in the state that they reached. An episode's end has
+      its outcome. A node names the rule of its expansion.
     - Each call is requested once, by its own key; every score has the key of a branch or joint action.
     - The same task, epoch and chain give the same tree, another chain has other draws; `play` stops every
       active rollout that it started.

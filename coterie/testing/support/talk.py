@@ -24,9 +24,9 @@ from coterie.testing.support.episodes import (
 )
 from coterie.testing.support.failure import require
 
-_TASKS, _STAGES = 3, 24
+_TASKS, _STAGES = 3, 8
 """Tasks that are talked through; stages of each."""
-_ANSWERS = 4
+_ANSWERS = 3
 """Different answers that are tried in a state."""
 _TIMES = 3
 """Answers that must be paid alike; steps of each episode in which they must be."""
