@@ -23,7 +23,7 @@ EXAMPLE_NAMES = {
     "data_source": "small-mazes",
     "engine": "steady-words",
     "environment": "countdown",
-    "estimator": "squashed",
+    "estimator": "sibling-tanh",
     "executor": "slowest-named",
     "loss": "spo",
     "overlay": "warmer",
@@ -97,6 +97,9 @@ def facts(kind: str) -> str:
         ("check", f"`coterie.testing.{check}`"),
         ("built in", shown or "–"),
     ]
+    if kind in PROTOCOL:
+        links = {"kinds": "Protocols and views", "values": "values", "members": "optional members"}
+        rows.append(("reference", ", ".join(f"[{text}](../api/{page}.md)" for page, text in links.items())))
     return "\n".join(
         [f"| kind | `{kind}` |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)]
     )

@@ -53,16 +53,13 @@ def evaluate(
     Args:
         source: a recipe's name, a YAML file, a table, a RunConfig, or a run's folder, with
             `@best`, `@latest` or `@STEP` if you like.
-        overrides: as of `train`.
-        scale: as of `train`.
-        overlays: as of `train`.
+        overrides: as of `train`, and so are `scale` and `overlays`.
         tasks: number of tasks. Default: the whole split, at most 1,000.
         samples: episodes per task.
         greedy: take the likeliest token instead of sampling.
         policies: role -> its external policy: `RUN_DIR[@best|latest|N][:POLICY]`, or a folder that `export`
             wrote.
-        swap: two roles whose policies are exchanged.
-        null: roles that are silent.
+        swap: two roles whose policies are exchanged; `null` names silent roles.
         show: number of episodes that the result holds as text.
         checkpoint: `best` on val (the latest where val was never evaluated), the default, `latest`, or a
             step. It also applies to runs in `policies` that name no checkpoint.
