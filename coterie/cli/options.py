@@ -76,6 +76,29 @@ def plugin_option(command: F) -> F:
     )(cast(F, with_remembered))
 
 
+def out_option(
+    metavar: str, *, default: str = "", more: str = "", required: bool = False, **settings: Any
+) -> Callable[[F], F]:
+    """Add `-o, --out PATH` to a command that writes: what it is called everywhere.
+
+    Args:
+        metavar: `DIR` for a folder, else `FILE` or the file's name.
+        default: where the command writes without the option, for the help.
+        more: what else the help says.
+        settings: of `click.Path`.
+    """
+    what = "folder" if metavar == "DIR" else "file"
+    shown = f" [{default}]" if default else ""
+    return click.option(
+        "-o",
+        "--out",
+        metavar=metavar,
+        type=click.Path(path_type=Path, **settings),
+        required=required,
+        help=f"The {what} to write{shown}{'; ' if more else ''}{more}.",
+    )
+
+
 _scale_option = click.option(
     "--scale",
     metavar="NAME",

@@ -56,6 +56,7 @@ def run_seeds(
         with progress() as display:
             return train(source, **options, **shared, progress=display)
 
+    named = out is not None
     if out is None:
         layers = {name: shared[name] for name in ("scale", "overlays")}
         name = load(source, overrides=overrides, **layers).name
@@ -64,9 +65,7 @@ def run_seeds(
     _show(runs, seeds)
     if all(run.finished for run in runs) and len(runs) == len(seeds):
         return 0
-    command = ["coterie", *sys.argv[1:]]
-    if not any(word == "--out" or word.startswith("--out=") for word in command):
-        command += ["--out", str(out)]
+    command = ["coterie", *sys.argv[1:], *(() if named else ("--out", str(out)))]
     click.echo(f"not finished; the same command goes on: {shlex.join(command)}", err=True)
     return INTERRUPTED if interrupt.is_set() else 1
 

@@ -11,7 +11,7 @@ import click
 
 from coterie.cli.data_packs import make_pack, mix
 from coterie.cli.data_show import SPLITS, opened, show
-from coterie.cli.options import json_option, layer_options, overrides, plugin_option
+from coterie.cli.options import json_option, layer_options, out_option, overrides, plugin_option
 from coterie.cli.output import print_json, table
 from coterie.core.errors import UserError
 
@@ -27,14 +27,7 @@ TASKS = 10_000
 split_option = click.option(
     "--split", "splits", type=click.Choice(SPLITS), multiple=True, help="Repeatable [all three]."
 )
-out_option = click.option(
-    "-o",
-    "--out",
-    metavar="DIR",
-    type=click.Path(path_type=Path, file_okay=False),
-    required=True,
-    help="The folder to write.",
-)
+data_out_option = out_option("DIR", required=True, file_okay=False)
 force_option = click.option("--force", is_flag=True, help="Replace the data set that is in DIR.")
 
 
@@ -55,7 +48,7 @@ command.add_command(mix)
 @command.command(short_help="Write an environment's tasks as files.")
 @click.argument("source", metavar="RECIPE|FILE|RUN_DIR|ds-pack")
 @click.argument("settings", metavar="[KEY=VALUE]...", nargs=-1)
-@out_option
+@data_out_option
 @split_option
 @click.option(
     "--tasks", type=click.IntRange(min=1), help="Tasks of each split [all, at most 10,000; of ds-pack 18]."
@@ -171,7 +164,7 @@ def _fewer(split: str, count: int, available: int, wanted: int | None) -> str:
 @command.command(short_help="Split records by content and drop duplicates.")
 @click.argument("source")
 @click.argument("settings", metavar="[KEY=VALUE]...", nargs=-1)
-@out_option
+@data_out_option
 @click.option(
     "--key",
     "keys",

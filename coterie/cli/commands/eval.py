@@ -11,7 +11,14 @@ import click
 
 from coterie import logs
 from coterie.cli.interrupt import interruptible
-from coterie.cli.options import json_option, layer_options, overrides, plugin_option, verbose_option
+from coterie.cli.options import (
+    json_option,
+    layer_options,
+    out_option,
+    overrides,
+    plugin_option,
+    verbose_option,
+)
 from coterie.cli.output import columns, interval, number, print_json, share
 from coterie.core.errors import UserError
 from coterie.viewing.text import harmless
@@ -101,12 +108,7 @@ checkpoint_option = click.option(
     help="Also evaluate with the policies of two roles exchanged.",
 )
 @click.option("--null", metavar="ROLE", multiple=True, help="Also evaluate with a silent role (repeatable).")
-@click.option(
-    "--out",
-    metavar="FILE",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Also write the JSON, with the successes of every task.",
-)
+@out_option("FILE", more="the JSON, with the successes of every task", dir_okay=False)
 @click.option("--overwrite", is_flag=True, help="Replace the file that --out names.")
 @click.option("--show", metavar="N", type=click.IntRange(min=0), default=0, help="Print N episodes.")
 @checkpoint_option

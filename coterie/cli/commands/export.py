@@ -8,15 +8,13 @@ from typing import Any
 import click
 
 from coterie.cli.commands.eval import checkpoint_option
-from coterie.cli.options import plugin_option
+from coterie.cli.options import out_option, plugin_option
 
 
 @click.command(short_help="Write a policy as a Hugging Face folder or a PEFT adapter.")
 @click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
 @click.option("--policy", metavar="NAME", required=True, help="Which policy of the run.")
-@click.option(
-    "-o", "--out", metavar="DIR", type=click.Path(path_type=Path), required=True, help="The folder to write."
-)
+@out_option("DIR", required=True)
 @click.option("--overwrite", is_flag=True, help="Replace files of the same names in DIR; others stay.")
 @click.option("--merge", is_flag=True, help="Merge an adapter into the weights it was trained on.")
 @checkpoint_option

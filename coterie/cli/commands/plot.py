@@ -8,19 +8,13 @@ from typing import Literal
 
 import click
 
+from coterie.cli.options import out_option
 from coterie.core.errors import UserError
 
 
 @click.command(short_help="Draw curves of runs, with intervals over seeds.")
 @click.argument("arguments", metavar="RUN [RUN ...] [METRIC ...]", nargs=-1, required=True)
-@click.option(
-    "-o",
-    "--out",
-    metavar="FILE",
-    type=click.Path(path_type=Path),
-    required=True,
-    help="The picture, .png or .svg; a file of that name is replaced.",
-)
+@out_option("FILE", required=True, more=".png or .svg; one of that name is replaced")
 @click.option(
     "--by",
     type=click.Choice(["step", "tokens"]),

@@ -15,7 +15,7 @@ from coterie.api.figures import require_matplotlib
 from coterie.cli.errors import INTERRUPTED
 from coterie.cli.interrupt import Interruption, interruptible
 from coterie.cli.learning_curve import draw
-from coterie.cli.options import verbose_option
+from coterie.cli.options import out_option, verbose_option
 from coterie.cli.output import duration, interval
 from coterie.cli.progress import progress
 from coterie.core.errors import CoterieError
@@ -29,12 +29,7 @@ EPISODES = 3
 
 @click.command(short_help="Train a small team from scratch on this machine, in minutes.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the run.")
-@click.option(
-    "--out",
-    metavar="DIR",
-    type=click.Path(path_type=Path),
-    help="The run's folder [runs/quickstart-<time>].",
-)
+@out_option("DIR", default="runs/quickstart-<time>")
 @verbose_option
 def command(seed: int, out: Path | None) -> None:
     """Make a tiny model, train a team of two roles with it, and evaluate before and after training.

@@ -6,16 +6,12 @@ from pathlib import Path
 
 import click
 
+from coterie.cli.options import out_option
+
 
 @click.command(short_help="Write a run's curves, roles and episodes as one HTML file.")
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "-o",
-    "--out",
-    metavar="FILE.html",
-    type=click.Path(path_type=Path),
-    help="The file [report.html in the first run's folder].",
-)
+@out_option("FILE.html", default="report.html in the first run's folder")
 def command(runs: tuple[Path, ...], out: Path | None) -> None:
     """Write a report of one or several runs: learning curves with intervals, what each role did, the episodes
     with their trees, and in what the runs differ.

@@ -15,7 +15,7 @@ import click
 from coterie import logs
 from coterie.cli.errors import INTERRUPTED
 from coterie.cli.interrupt import interruptible
-from coterie.cli.options import json_option, plugin_option, verbose_option
+from coterie.cli.options import json_option, out_option, plugin_option, verbose_option
 from coterie.cli.output import duration, print_json, share, table
 
 if TYPE_CHECKING:
@@ -51,12 +51,7 @@ QUIET_SECONDS = 30.0
     help="Processes that run at a time, each with one thread; on one GPU, 1.",
 )
 @click.option("--columns", metavar="A,B", help="Column names or YAML files [all that fit the study].")
-@click.option(
-    "--out",
-    metavar="DIR",
-    type=click.Path(path_type=Path),
-    help="The folder to write [runs/reproduce-NAME]; studies in one folder share their runs.",
-)
+@out_option("DIR", default="runs/reproduce-NAME", more="studies in one folder share their runs")
 @click.option(
     "--tokens",
     type=click.IntRange(min=1),

@@ -12,7 +12,7 @@ import click
 from coterie.cli.comlrl import FromCommand, from_option, run_folder, translated
 from coterie.cli.errors import INTERRUPTED, exits_reported
 from coterie.cli.interrupt import interruptible
-from coterie.cli.options import layer_options, plugin_option, source_and_overrides, verbose_option
+from coterie.cli.options import layer_options, out_option, plugin_option, source_and_overrides, verbose_option
 from coterie.cli.output import duration, share
 from coterie.cli.progress import progress
 from coterie.cli.seeds import Seeds, run_seeds
@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 
 @click.command(cls=FromCommand, short_help="Train a team.")
 @click.argument("arguments", metavar="[RECIPE|FILE] [KEY=VALUE]...", nargs=-1)
-@click.option(
-    "--out", metavar="DIR", type=click.Path(path_type=Path), help="The run's folder [runs/<recipe>-<time>]."
-)
+@out_option("DIR", default="runs/<recipe>-<time>")
 @click.option(
     "--resume", metavar="DIR", type=click.Path(path_type=Path), help="Resume the run in this folder."
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from coterie.cli.options import json_option, overrides, plugin_option
+from coterie.cli.options import json_option, out_option, overrides, plugin_option
 from coterie.cli.output import columns, print_json
 
 if TYPE_CHECKING:
@@ -42,10 +42,7 @@ def command() -> None:
     help="A file to copy into its working folder (repeatable).",
 )  # fmt: skip
 @click.option("--collect", metavar="GLOB", multiple=True, help="Files to bring back (repeatable).")
-@click.option(
-    "-o", "--out", metavar="DIR", type=click.Path(path_type=Path), default=Path(),
-    help="Folder of these files [the current one].",
-)  # fmt: skip
+@out_option("DIR", default="the current one", more="of the files that --collect brings back")
 @json_option
 @plugin_option
 def run(
@@ -55,7 +52,7 @@ def run(
     stdin: Path | None,
     files: Sequence[Path],
     collect: Sequence[str],
-    out: Path,
+    out: Path | None,
     as_json: bool,
 ) -> None:
     """Run a Python file like a program that a model wrote: without network or view of this host, and limited.
@@ -77,6 +74,7 @@ def run(
     async def go(sandbox: Sandbox) -> Ran:
         return await _ran(sandbox, program)
 
+    out = out or Path()
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is no folder", path="--out", fix="name a folder with --out")
     result = _use(settings, go)
