@@ -75,6 +75,7 @@ def shown(config):
 def test_a_line_resolves_to_its_settings(line, wanted, tmp_path):
     config, warned = resolved(*words(line, tmp_path))
     assert shown(config) == dict(zip(FIELDS, wanted, strict=True))
+    assert all((each["train"], each["lora"]) == ("full", None) for each in config["policies"].values())
     assert config["schedule"]["steps"] is None and config["schedule"]["tasks_per_step"] == 1
     assert config["sampler"]["branches"] == 4 and config["sampler"]["pairing"] == "aligned"
     sampling = {"temperature": 0.8, "top_p": 0.95, "max_new_tokens": 256}
@@ -84,6 +85,12 @@ def test_a_line_resolves_to_its_settings(line, wanted, tmp_path):
     program = line.split("_he")[0].split("_che")[0].removeprefix("mt_")
     assert f"{program}.logging_steps: every step is logged" in warned
     assert "wandb.project: " in warned and "unknown" not in warned
+
+
+def test_an_overlay_trains_adapters_instead(tmp_path):
+    config, _ = resolved(*words(LINES[1], tmp_path), "--with", "l1")
+    trained = {(each["train"], each["lora"]["rank"]) for each in config["policies"].values()}
+    assert trained == {("lora", 16)}
 
 
 # ------------------------------------------------------------------------------------------------ they run
@@ -120,7 +127,7 @@ def without_template(tmp_path_factory):
 def small(file, folder, model=TINY):
     """Settings of ours that make a line's run a small one; its slices, modes and weights stay."""
     engine = f"engine={{type: 'coterie.testing.support.oracles:OracleEngine', play: '{PLAY}'}}"
-    policy = ["train=full", "lora=null", "dtype=float32", *([f"model={model}"] if model else [])]
+    policy = ["dtype=float32", *([f"model={model}"] if model else [])]
     schedule = "steps=1", "epochs=null", "evaluate_every=0", "checkpoint_every=0"
     return [
         "--out", folder, f"data.file={file}", engine, "sampler.branches=2",

@@ -38,6 +38,8 @@ KINDS = {
 """By `dataset.type`."""
 ROLES = {True: (("aux", "main"), ("solver",)), False: (("first", "second"), ("solver",))}
 """By whether it is code: the roles of a team, and of a single agent."""
+ALL_WEIGHTS = {"policies.*.train": "full", "policies.*.lora": None}
+"""The original trains all weights, and knows no adapters; our recipes train adapters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ def translate(original: Original) -> Translation:
     )
     prefix = "grpo" if agents == 1 else "mt_magrpo" if turns > 1 else "magrpo"
     recipe = f"{prefix}_{kind.name}"
-    settings: dict[str, Any] = {"data.type": coder}
+    settings: dict[str, Any] = {"data.type": coder, **ALL_WEIGHTS}
     hub = original.get("dataset.name")
     if hub is not None and hub != KINDS_BY_SOURCE[coder].hub:
         settings["data.hub"] = text(hub, "dataset.name")
