@@ -69,12 +69,7 @@ def load(kind: str, folder: Path, edits: Edits = (), file: str = "", without: st
         if path.is_file():
             shutil.copy(path, folder / path.name)
     (folder / "example-name-smoke.yaml").write_text(RECIPE)
-    target = folder / (file or f"{kind}.py")
-    text = target.read_text()
-    for old, new in edits:
-        assert old in text, f"{target.name} has no {old!r}"
-        text = text.replace(old, new)
-    target.write_text(text)
+    (folder / (file or f"{kind}.py")).write_text(edited(kind, edits, file))
     if without:
         (folder / without).unlink()
     module = ModuleType(f"teeth_{kind}_{next(NAMES)}")
@@ -84,6 +79,16 @@ def load(kind: str, folder: Path, edits: Edits = (), file: str = "", without: st
         module.__file__ = str(path)
         exec(compile(path.read_text(), str(path), "exec"), module.__dict__)
     return module
+
+
+def edited(kind: str, edits: Edits, file: str = "") -> str:
+    """The text of an example's file with texts replaced; each old one must be in it."""
+    name = file or f"{kind}.py"
+    text = RECIPE if name == "example-name-smoke.yaml" else (KINDS / name).read_text()
+    for old, new in edits:
+        assert old in text, f"{name} has no {old!r}: write the mutant anew for the example as it is now"
+        text = text.replace(old, new)
+    return text
 
 
 def component(module: ModuleType, kind: str, order: Any = None, **settings: Any) -> Any:

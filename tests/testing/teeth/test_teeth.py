@@ -11,7 +11,7 @@ import pytest
 from benchmarks.kit_teeth import LEAST, RESULTS, summary, tried
 from coterie.compose.kinds import PROTOCOL
 from tests.testing.teeth.mutants import OPERATORS, Mutant, mutants
-from tests.testing.teeth.originals import SLOW, complaint, load
+from tests.testing.teeth.originals import SLOW, complaint, edited, load
 
 ALL = mutants()
 FIRST = {mutant.kind: mutant for mutant in reversed(ALL)}
@@ -25,6 +25,11 @@ def test_there_are_mutants_of_every_kind_and_operator():
     assert set(of_operator) == set(OPERATORS) and len(OPERATORS) >= 12
     assert len({(each.kind, each.edits, each.without) for each in ALL}) == len(ALL)
     assert all(each.promise and each.told for each in ALL)
+
+
+def test_every_mutant_is_of_its_example_as_it_is():
+    for each in ALL:
+        assert edited(each.kind, each.edits, each.file)
 
 
 @pytest.mark.parametrize("kind", KINDS)
