@@ -25,8 +25,8 @@ def module_of(file):
     """The module that registers a recipe's plugins: its package's entry point, or `teams.py` beside it."""
     for folder in file.parents:
         if (folder / "pyproject.toml").is_file() and folder != ROOT:
-            said = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
-            return folder, *said["project"]["entry-points"]["coterie"].values()
+            project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
+            return folder, *project["project"]["entry-points"]["coterie"].values()
     return file.parent, "teams"
 
 

@@ -210,19 +210,19 @@ class Desk(Plugin):
         return f"needs {' '.join(name for name in state.needs if name not in state.done)}"
 
     async def step(self, state: Ticket, actions: Actions, ctx: StepContext) -> Step:
-        said = {role: action.parsed for role, action in actions.items()}
-        done = state.done | {role for role, word in said.items() if word == "fix" and role in state.needs}
-        after = state._replace(done=done, acting=self._next(said), stages=state.stages + 1)
+        written = {role: action.parsed for role, action in actions.items()}
+        done = state.done | {role for role, word in written.items() if word == "fix" and role in state.needs}
+        after = state._replace(done=done, acting=self._next(written), stages=state.stages + 1)
         if after.solved or after.stages == 6:
             after = after._replace(acting=())
-        pay = {(TEAM, "solved"): float(after.solved), (TEAM, "cost"): -self.config.cost * len(said)}
+        pay = {(TEAM, "solved"): float(after.solved), (TEAM, "cost"): -self.config.cost * len(written)}
         return Step(state=after, scores=pay)
 
-    def _next(self, said: Mapping[str, str | None]) -> tuple[str, ...]:
-        if len(said) > 1:  # who joined stays until it is done or leaves
-            stay = tuple(role for role, word in said.items() if word not in ("fix", "stop"))
+    def _next(self, written: Mapping[str, str | None]) -> tuple[str, ...]:
+        if len(written) > 1:  # who joined stays until it is done or leaves
+            stay = tuple(role for role, word in written.items() if word not in ("fix", "stop"))
             return stay or ("clerk",)
-        ((role, word),) = said.items()
+        ((role, word),) = written.items()
         if word == "both":
             return EXPERTS
         if word in self.roles:

@@ -38,11 +38,11 @@ def test_it_imports_public_names_alone_and_its_modules_are_short(project):
 @pytest.mark.parametrize("project", PACKAGES, ids=lambda path: path.name)
 def test_its_pyproject_names_the_versions_and_the_module_that_states_the_api(project):
     with (project / "pyproject.toml").open("rb") as file:
-        said = tomllib.load(file)
-    (module,) = said["project"]["entry-points"]["coterie"].values()
-    assert said["project"]["name"] == project.name
-    assert said["project"]["dependencies"] == ["coterie>=0.1,<0.2"]
-    assert said["build-system"]["build-backend"] == "hatchling.build"
+        project_table = tomllib.load(file)
+    (module,) = project_table["project"]["entry-points"]["coterie"].values()
+    assert project_table["project"]["name"] == project.name
+    assert project_table["project"]["dependencies"] == ["coterie>=0.1,<0.2"]
+    assert project_table["build-system"]["build-backend"] == "hatchling.build"
     entry = (project / module / "__init__.py").read_text(encoding="utf-8")
     assert 'coterie_api = ">=1.0,<2"' in entry
     assert (project / "README.md").is_file() and list((project / "tests").glob("test_*.py"))

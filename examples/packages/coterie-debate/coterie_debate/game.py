@@ -65,8 +65,8 @@ class Debate(Plugin):
 
     async def step(self, state: State, actions: Mapping[str, Action], ctx: StepContext) -> Step:
         if "judge" not in actions:
-            said = (actions["pro"].parsed, actions["con"].parsed)
-            return Step(state=state._replace(rounds=(*state.rounds, said)))
+            arguments = (actions["pro"].parsed, actions["con"].parsed)
+            return Step(state=state._replace(rounds=(*state.rounds, arguments)))
         verdict = actions["judge"].parsed
         correct = 1.0 if verdict == state.truth else 0.0
         after = state._replace(verdict=verdict)

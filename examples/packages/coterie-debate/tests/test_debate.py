@@ -103,12 +103,12 @@ def test_a_panel_pays_as_a_judge_and_answers_without_a_verdict_stop_the_run():
 def test_the_kit():
     environment = build("environment", GAME, order=ORDER)
     roles = {role: build("role", table, name=role, env=GAME) for role, table in ROLES.items()}
-    said = ["source", "rhetoric", "pro", "con", "maybe"]
-    check_environment(environment, roles=list(ROLES), act=said, role_plugins=roles)
+    texts = ["source", "rhetoric", "pro", "con", "maybe"]
+    check_environment(environment, roles=list(ROLES), act=texts, role_plugins=roles)
     seen = {"right": True, "heard": [("source", "nothing")]}
     check_role(roles["pro"], observations=[seen], good=["source"])
     check_role(roles["judge"], observations=[{**seen, "right": None}], good=["pro"])
-    arguments = {"environment": environment, "roles": list(ROLES), "act": said, "role_plugins": roles}
+    arguments = {"environment": environment, "roles": list(ROLES), "act": texts, "role_plugins": roles}
     check_reward(build("reward", "debate_verdict", env=GAME), **arguments)
     check_reward(build("reward", PANEL, env=GAME), outage=undecided, **arguments)
     check_chat_model(build("chat_model", "debate_follower"))

@@ -33,8 +33,8 @@ def test_a_row_comes_back_as_it_was(tmp_path):
     tracker.track(1, {**row, "note": "'); DROP TABLE metrics; --", "ci": [0.1, None]})
     tracker.track_episodes(1, [{"step": 1, "role": "solver", "completion": "二\x1b", "tool_results": ["2"]}])
     tracker.close()
-    found = select(tmp_path, "SELECT name, value, text FROM metrics")
-    rows = {name: (value, text) for name, value, text in found}
+    stored = select(tmp_path, "SELECT name, value, text FROM metrics")
+    rows = {name: (value, text) for name, value, text in stored}
     assert rows["loss"] == (0.1, None) and rows["tokens"] == (3.0, None)
     assert rows["odd"] == rows["huge"] == rows["gone"] == (None, None)
     assert rows["note"][1] == "'); DROP TABLE metrics; --" and json.loads(rows["ci"][1]) == [0.1, None]

@@ -26,7 +26,7 @@ from coterie import (
 
 
 @dataclass(slots=True)
-class Place:
+class SearchNode:
     """A node of the search: what was sampled there, and how the episodes through it went."""
 
     expansion: NodeExpansion
@@ -37,7 +37,7 @@ class Place:
     visits: list[int]
     returns: list[list[float]]
     """By joint action: what the episodes through it earned from here on."""
-    children: dict[int, Place] = field(default_factory=dict)
+    children: dict[int, SearchNode] = field(default_factory=dict)
 
 
 class UCT(TreeSampler):
@@ -79,7 +79,7 @@ class UCT(TreeSampler):
         ctx.count("uct/best_return", max(known, default=0.0))
         return Tree(task=task, chain=chain, epoch=epoch, root=_node(root))
 
-    async def _place(self, position: NodePosition, ctx: RolloutContext) -> Place:
+    async def _place(self, position: NodePosition, ctx: RolloutContext) -> SearchNode:
         """A node with all its joint actions stepped and scored."""
         at, count = position, self.config.branches
         requests = [
@@ -105,12 +105,12 @@ class UCT(TreeSampler):
         joints = len(expansion.stepped)
         visits = [0] * joints
         returns: list[list[float]] = [[] for _ in range(joints)]
-        return Place(expansion, expansion.values(), _arms(expansion), visits, returns)
+        return SearchNode(expansion, expansion.values(), _arms(expansion), visits, returns)
 
-    async def _episode(self, root: Place, ctx: RolloutContext) -> float | None:
+    async def _episode(self, root: SearchNode, ctx: RolloutContext) -> float | None:
         """Play one more episode; its return, None where a reward is missing."""
-        path: list[tuple[Place, int]] = []
-        place: Place | None = root
+        path: list[tuple[SearchNode, int]] = []
+        place: SearchNode | None = root
         while place is not None and (index := self._choice(place)) is not None:
             path.append((place, index))
             place.visits[index] += 1
@@ -125,7 +125,7 @@ class UCT(TreeSampler):
                 place.returns[index].append(total)
         return total
 
-    def _choice(self, place: Place) -> int | None:
+    def _choice(self, place: SearchNode) -> int | None:
         """The joint action that the next episode takes; None where a system fault lost them all."""
         for index in place.arms:
             if not place.visits[index]:
@@ -149,7 +149,7 @@ def _arms(expansion: NodeExpansion) -> list[int]:
     return list(reached.values())
 
 
-def _node(place: Place) -> Node:
+def _node(place: SearchNode) -> Node:
     """The finished node; the joint actions that episodes took are its expanded ones."""
     taken = [index for index, visits in enumerate(place.visits) if visits]
     children = {index: _node(child) for index, child in place.children.items()}

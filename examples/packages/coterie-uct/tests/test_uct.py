@@ -41,7 +41,7 @@ def played(sampler, algorithm):
     return play_episode(run, tasks=16)[0]
 
 
-def found(trees):
+def reached(trees):
     """The share of tasks of which an episode reached the treasure."""
     best = {}
     for tree in trees:
@@ -64,7 +64,7 @@ def test_it_finds_more_treasures_than_sampling_with_no_fewer_calls():
     chains = played({"chains": 32, "branches": 1}, "grpo")
     greedy = played({"chains": 7, "branches": 5, "expand": "best"}, "at_grpo")
     assert calls(search) <= min(calls(chains), calls(greedy) * 1.2)
-    assert found(search) > 0.5 > 0.3 > found(chains) and found(greedy) == 0.0
+    assert reached(search) > 0.5 > 0.3 > reached(chains) and reached(greedy) == 0.0
 
 
 def test_an_action_is_taken_again_where_it_paid_and_none_is_sampled_twice():
