@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 
+from coterie import testing
 from coterie.core.errors import UserError
 from coterie.discovery import Entry, plugins
 from coterie.testing import ConformanceError, Example, NotChecked
@@ -72,6 +73,11 @@ def test_a_broken_promise_is_raised_with_its_smallest_example(coterie_check):
     text = str(error.value)
     assert "broken: a step takes any action, and gives declared scores" in text
     assert "act=['3']" in text and "episodes=1" in text and "turns=1" in text
+    (line,) = [line for line in text.splitlines() if line.strip().startswith("example: ")]
+    names = {name: getattr(testing, name) for name in ("build", "check_environment")}
+    with pytest.raises(ConformanceError) as again:
+        exec(line.partition("example: ")[2], names)
+    assert again.value.what in text, "what is printed can be pasted into a test"
 
 
 def test_an_exception_for_a_guessed_observation_is_no_broken_promise():
