@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coterie.core.errors import UserError
-from coterie.testing.support.failure import ConformanceError, guarded, require, require_kind
+from coterie.testing.support.failure import guarded, require, require_kind
 from coterie.testing.support.promises import promise
 from coterie.testing.support.values import fingerprint, pickled
 
@@ -33,14 +33,11 @@ def check_data_source(
     split_of_mark: dict[str, str] = {}
     for split in splits:
         try:
-            with guarded(where, "raise a UserError where the split or its file can't be had"):
-                records = source.records(split)
-        except ConformanceError as error:
-            if not isinstance(error.__cause__, UserError):
-                raise
+            records = _records(source, split, where)
+        except UserError:
             if split != splits[0]:
                 continue
-            raise error.__cause__ from None
+            raise
         with guarded(where):
             count = min(len(records), limit)
             rows = [records[index] for index in range(count)]
@@ -74,3 +71,18 @@ def check_data_source(
                 where=where,
                 fix="split by a hash of the content: a score on training data measures nothing",
             )
+
+
+def _records(source: Any, split: str, where: str) -> Any:
+    """The records of a split.
+
+    Raises:
+        UserError: the source says that it has no such split.
+        ConformanceError: `records` raised something else, or has not returned.
+    """
+    with guarded(where, "raise a UserError where the split or its file can't be had"):
+        try:
+            return source.records(split)
+        except UserError as error:
+            refused = error
+    raise refused

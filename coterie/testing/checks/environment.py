@@ -77,22 +77,19 @@ def check_environment(
 
     - It has the members of `protocols.Environment`; components are of a known kind, weights are numbers.
     - Tasks: ids are unique and in one split only (with `disjoint="content"`, so are payloads); reading a task
-      twice gives equal tasks; pickle can write them. Splits after the first may be refused with a UserError.
-      It warns of problems that are in two splits under different ids.
-    - Equal states have equal digests: after a second reset, and after a round trip through pickle. States
-      of a task that look different have different digests.
+      twice gives equal tasks; pickle can write them. Later splits may be refused with a UserError. It warns
+      of problems that two splits share under different ids.
+    - Equal states have equal digests, also through pickle; states that look different have different ones.
     - A state is a value: `acting_roles`, `observe`, `step` and `outcome` leave it unchanged, and overwriting
       what `observe` returned does no harm. Stepping a branch changes nothing in its siblings.
     - A step repeats: the same state, actions and `ctx.seed` give the same state, scores and info.
     - It remembers nothing: its methods give the same for a state in any order, and on another instance. It
-      warns of attributes that change whenever the same episodes are played, though nothing reads them.
-    - No increment that may be summed over turns can be earned again and again: random actions look for ways
-      back to a state that pay each time, and for pay that any answer earns, where the game ends episodes by
-      itself.
+      warns of attributes that change whenever the same episodes are played.
+    - No increment that may be summed over turns can be earned again and again, by a way back to a state or by
+      whatever is said: random actions look for both, where the game ends episodes by itself.
     - `acting_roles` names roles of the team, or returns () or None; some at first. Every turn ends.
     - Scores are {(role that acted or TEAM, declared component): finite number or None}; info is plain data.
-    - Actions that can't be read (a policy fault) are stepped like others.
-    - `outcome` has finite numbers (NaN: there is none), and `success` from 0 to 1.
+    - Unreadable actions are stepped too. `outcome` has finite numbers (NaN: none), `success` from 0 to 1.
     - Optional members: `digest`, `diagnose`, `vocabulary`, `demonstrate`, `open` and `close` (as in a run).
     - Tasks as data, where the environment has them: `record` gives JSON; `task_of` makes the same task of a
       record, ignores further fields, and raises only ValueError where the record is no task; `fingerprints`
@@ -106,10 +103,8 @@ def check_environment(
         turns, max_stages: `team.max_turns`, `team.max_stages`.
         episodes, seed: number of episodes to play; seed of the tasks and of all draws.
         splits: splits whose tasks are checked; episodes play the tasks of the first.
-        disjoint: what no two splits may share: task ids (then it doesn't warn of problems that they share),
-            or payloads as well.
-        repeatable: increments that an episode may earn again and again, on purpose.
-        keeps: attributes that may change while it plays, on purpose: a counter, a log.
+        disjoint: what no two splits may share: ids (other problems are not warned of), or payloads as well.
+        repeatable, keeps: increments to earn again and again, and attributes that change in play, on purpose.
         engine: the `EngineClient` of a chat model with `use_engine`.
 
     Raises:
@@ -121,8 +116,6 @@ def check_environment(
     check_data_methods(env, name, tasks_of_splits)
     checker = _EpisodeChecker(env, name, players(roles, act, order, role_plugins, max_stages), turns)
     asyncio.run(_play(checker, tasks_of_splits, episodes, seed, (disjoint, repeatable, keeps), engine))
-    promise("the vocabulary is words")
-    check_vocabulary(env, name)
 
 
 async def _play(
@@ -154,6 +147,8 @@ async def _play(
         promise("no problem is in two splits")
         if disjoint is None:
             warn_of_shared_problems(env, name, tasks_of_splits, team)
+    promise("the vocabulary is words")
+    check_vocabulary(env, name)
 
 
 def _check_declared(env: Any, name: str, roles: Sequence[str]) -> None:

@@ -37,13 +37,13 @@ def check_estimator(
     - Only existing branches have credit, and only those that have scores and whose call was not lost.
     - The order of the trees changes nothing.
     - The estimator leaves trees, scores and the given state unchanged. The state that it returns is plain
-      JSON, and gives the same credit after a round trip through JSON (a resumed run). It warns of attributes
-      that change each time the same step is credited.
+      JSON, and gives the same credit after a round trip through JSON (a resumed run).
+    - It warns of attributes that change each time the same step is credited.
 
     Args:
         plans: sampling plans to try.
         seeds: number of forests of each kind for each plan.
-        keeps: attributes that may change while it works, on purpose: a counter, a log.
+        keeps: attributes that may change while it works, on purpose.
 
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
@@ -78,8 +78,12 @@ def check_estimator(
         where=name,
         fix="return an advantage for each scored branch: a branch without one is not trained",
     )
+    _warn_of_kept(estimator, grow(accepted[0], 0), name, keeps)
+
+
+def _warn_of_kept(estimator: Any, forest: SyntheticStep, name: str, keeps: Sequence[str]) -> None:
     promise("it keeps nothing on itself, read or not")
-    forest, marks = grow(accepted[0], 0), []
+    marks = []
     for _ in range(2):
         _credit(estimator, forest, name, None)
         marks.append(kept(estimator))

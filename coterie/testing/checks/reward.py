@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, NamedTuple
 
 from coterie.compose.kinds import check_coroutines, check_source_attributes
 from coterie.core.protocols import ActionView, EpisodeView, JointView, SiblingsView
@@ -91,7 +91,7 @@ def check_reward(
         outage: a context manager, or a function that returns one, inside which the source's backend fails,
             such as `mock.patch.object(Judge, "ask", side_effect=ConnectionError)`; entered after the scoring.
         repeatable: increments that an episode may earn again and again, on purpose.
-        keeps: attributes that may change while it scores, on purpose: a counter, a log.
+        keeps: attributes that may change while it scores, on purpose.
         seed: seed of the tasks and of all draws.
 
     Raises:
@@ -100,29 +100,51 @@ def check_reward(
     name = require_kind(source, "reward")
     promise("scope, components and weights are declared")
     _check_declared(source, name)
-
     team = players(roles, act, order, role_plugins)
+    meant = _Meant(repeats, repeatable, keeps)
+    asyncio.run(
+        _check(source, name, environment, list(views), team, (turns, episodes, seed), meant, outage, engine)
+    )
 
-    async def check() -> None:
-        all_views = list(views)
-        async with AsyncExitStack() as stack:
+
+class _Meant(NamedTuple):
+    """What a source may do on purpose: see `check_reward`."""
+
+    repeats: bool
+    repeatable: Sequence[str]
+    keeps: Sequence[str]
+
+
+async def _check(
+    source: Any,
+    name: str,
+    environment: Any,
+    views: list[Any],
+    team: Players,
+    playing: tuple[int, int, int],
+    meant: _Meant,
+    outage: Outage | None,
+    engine: Any,
+) -> None:
+    """Make views, and check the scores of all.
+
+    Args:
+        playing: turns, episodes, seed.
+    """
+    async with AsyncExitStack() as stack:
+        if environment is not None:
+            await stack.enter_async_context(opened(environment, engine))
+            views += await _played_views(source.scope, environment, team, *playing)
+        require(views, "nothing to score", where=name, fix="give check_reward an environment, or views")
+        await stack.enter_async_context(opened(source, engine))
+        answers = await _check_views(source, views, name, meant.repeats)
+        if meant.repeats and not (isinstance(source, CountsCalls) and source.calls_per_view):
+            await _warn_of_kept(source, views[-1], name, meant.keeps)
             if environment is not None:
-                await stack.enter_async_context(opened(environment, engine))
-                all_views += await _played_views(source.scope, environment, team, turns, episodes, seed)
-            require(
-                all_views, "nothing to score", where=name, fix="give check_reward an environment, or views"
-            )
-            await stack.enter_async_context(opened(source, engine))
-            answers = await _check_views(source, all_views, name, repeats)
-            if repeats and not (isinstance(source, CountsCalls) and source.calls_per_view):
-                await _warn_of_kept(source, all_views[-1], name, keeps)
-                if environment is not None:
-                    await _warn_of_cycles(source, name, environment, team, seed, repeatable)
-            if outage is not None:
-                promise("while its backend fails, scores are missing")
-                await check_outage(source, answers, outage, f"{name}.score")
-
-    asyncio.run(check())
+                await _warn_of_cycles(source, name, environment, team, playing[2], meant.repeatable)
+        if outage is not None:
+            promise("while its backend fails, scores are missing")
+            await check_outage(source, answers, outage, f"{name}.score")
 
 
 async def _played_views(

@@ -45,8 +45,7 @@ def check_role(
     - `parse` returns a value, the same each time, or raises `PolicyFault` and nothing else, for any text:
       empty, huge, unbalanced, in another script. Pickle can write the value, the observation stays unchanged,
       and no text takes longer than 5 s.
-    - Optional members, where the role has them: `vocabulary`, `remembers`.
-    - It warns of attributes that change each time the same is rendered and read.
+    - Optional members are `vocabulary` and `remembers`. It warns of attributes that change each time.
 
     Args:
         observations: observations of this role.
@@ -54,7 +53,7 @@ def check_role(
         good: texts that `parse` must be able to read.
         feedback: sentences of a transition mode that the prompt must contain; by default none.
         texts: more texts for the parser.
-        keeps: attributes that may change while it works, on purpose: a counter, a log.
+        keeps: attributes that may change while it works, on purpose.
 
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
@@ -87,12 +86,18 @@ def check_role(
             )
     promise("its optional members have their types")
     _check_optional(role, kind)
+    _warn_of_kept(role, kind, name, observations, (*good, "?"), keeps)
+
+
+def _warn_of_kept(
+    role: Any, kind: str, name: str, observations: Sequence[Any], texts: Sequence[str], keeps: Sequence[str]
+) -> None:
     promise("it keeps nothing on itself, read or not")
     marks = []
     for _ in range(2):
         for observation in observations:
             _check_render(role, kind, RoleInput(role=name, turn=0, observation=observation), ())
-            for text in (*good, "?"):
+            for text in texts:
                 _check_parse(role, kind, text, observation)
         marks.append(kept(role))
     warn_of_kept(kind, marks[0], marks[1], keeps, "check_role")

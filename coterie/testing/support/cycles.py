@@ -81,14 +81,14 @@ async def check_cycles(
     async def emitted(stage: PlayedStage) -> Paid:
         return {at: float(value or 0) for at, value in stage.step.scores.items()}
 
-    found = await _paying_way_back(env, tasks, team, seed, weights, emitted, of_source=False)
-    if found is not None:
+    cycle = await _paying_way_back(env, tasks, team, seed, weights, emitted, of_source=False)
+    if cycle is not None:
         raise ConformanceError(
-            found.what,
+            cycle.what,
             where=f"{name}.components",
-            fix=f"declare '{found.component}' a potential (the value of the state; returns take "
-            f"differences), or list it: not_summable = ('{found.component}',); where it is meant so: "
-            f"check_environment(..., repeatable=['{found.component}'])",
+            fix=f"declare '{cycle.component}' a potential (the value of the state; returns take "
+            f"differences), or list it: not_summable = ('{cycle.component}',); where it is meant so: "
+            f"check_environment(..., repeatable=['{cycle.component}'])",
         )
 
 
@@ -114,13 +114,13 @@ async def warn_of_source_cycles(
     weights = summable(source, name, repeatable)
     if not any(weights.values()):
         return
-    found = await _paying_way_back(env, env.tasks("train", seed), team, seed, weights, score, of_source=True)
-    if found is not None:
+    cycle = await _paying_way_back(env, env.tasks("train", seed), team, seed, weights, score, of_source=True)
+    if cycle is not None:
         warn(
-            found.what,
+            cycle.what,
             where=f"{name}.score",
             fix="score what a step adds, declare the component a potential, or use an algorithm that doesn't "
-            f"sum over turns; where it is meant so: check_reward(..., repeatable=['{found.component}'])",
+            f"sum over turns; where it is meant so: check_reward(..., repeatable=['{cycle.component}'])",
         )
 
 

@@ -96,16 +96,16 @@ async def _listen(env: Any, task: Task, team: Players, seed: int, components: Se
             break
         ctx = StepContext(task=task, turn=pending.turn, seed=int(rng.integers(2**63)))
 
-        async def step(actions: Mapping[str, Action], at: PendingStage = pending, ctx: Any = ctx) -> Step:
+        async def taken(actions: Mapping[str, Action], at: PendingStage = pending, ctx: Any = ctx) -> Step:
             return await stepped(env, at, actions, ctx)
 
         answers = _different(env, pending, team, rng)
-        steps = [await step(actions) for actions in answers]
-        longer = [await step(_lengthened(env, pending, team, actions)) for actions in answers]
-        unread = await step({role: unreadable() for role in pending.roles})
+        steps = [await taken(actions) for actions in answers]
+        longer = [await taken(_lengthened(env, pending, team, actions)) for actions in answers]
+        unread = await taken({role: unreadable() for role in pending.roles})
         for component in components:
-            paid = [_paid(one, component) for one in steps]
-            more = [_paid(one, component) - before for one, before in zip(longer, paid, strict=True)]
+            paid = [_paid(step, component) for step in steps]
+            more = [_paid(step, component) - before for step, before in zip(longer, paid, strict=True)]
             every = paid if len(paid) >= _TIMES else [*paid, _paid(unread, component)]
             if len(every) >= _TIMES and paid[0] > 0 and len(set(every)) == 1:
                 heard.alike.setdefault(component, []).append(paid[0])
@@ -113,7 +113,7 @@ async def _listen(env: Any, task: Task, team: Players, seed: int, components: Se
                 heard.takes.add(component)
             if min(more) > 0:
                 heard.by_the_word.setdefault(component, []).append(min(more))
-        following = [following_stage(env, pending, one, _TURNS, team) for one in steps]
+        following = [following_stage(env, pending, step, _TURNS, team) for step in steps]
         going = [after for after in following if after is not None]
         heard.ends |= len(going) < len(following)
         pending = going[int(rng.integers(len(going)))] if going else None
@@ -125,12 +125,12 @@ def _different(
 ) -> list[dict[str, Action]]:
     """Readable answers of the stage's roles with different texts; if none can be read, one that can't."""
     observations = {role: env.observe(pending.state, role) for role in pending.roles}
-    found: dict[tuple[str, ...], dict[str, Action]] = {}
+    different: dict[tuple[str, ...], dict[str, Action]] = {}
     for _ in range(3 * _ANSWERS):
         actions = team.actions(observations, rng)
-        if len(found) < _ANSWERS and not any(action.fault for action in actions.values()):
-            found.setdefault(tuple(action.text for action in actions.values()), actions)
-    return list(found.values()) or [{role: unreadable() for role in pending.roles}]
+        if len(different) < _ANSWERS and not any(action.fault for action in actions.values()):
+            different.setdefault(tuple(action.text for action in actions.values()), actions)
+    return list(different.values()) or [{role: unreadable() for role in pending.roles}]
 
 
 def _lengthened(

@@ -81,9 +81,9 @@ def warn_of_shared_problems(
         ConformanceError: `reset` or `observe` raised.
     """
     (train, first), *others = tasks_of_splits.items()
-    found = [(task, *_problem(env, name, task, team)) for task in first]
-    problems = {problem: task for task, problem, _ in found}
-    if len({seen for _, _, seen in found if seen}) < len(first):
+    of_train = [(task, *_problem(env, name, task, team)) for task in first]
+    problems = {problem: task for task, problem, _ in of_train}
+    if len({seen for _, _, seen in of_train if seen}) < len(first):
         return
     for split, tasks in others:
         same = [(task, problems.get(_problem(env, name, task, team)[0])) for task in tasks]
