@@ -461,7 +461,7 @@ def test_a_record_without_a_way_back_is_caught(method):
 
 def test_a_misspelt_member_is_caught():
     caught("`vocabulry`, which nothing reads", check, variant(vocabulry=lambda self: ["one"]))
-    caught("did you mean `not_summable`", check, variant(immediate_onyl=("right",)))
+    caught("did you mean `not_summable`", check, variant(not_sumable=("right",)))
 
 
 def test_what_is_lacking_is_named():
