@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from tests.packaging.support import ROOT, FreshVenv, built
 
-pytestmark = [pytest.mark.wheels, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.wheels, pytest.mark.timeout(600)]
 
 PACKAGES = sorted(path for path in (ROOT / "examples" / "packages").iterdir() if path.is_dir())
 NAMES = [path.name for path in PACKAGES]
@@ -27,7 +28,9 @@ def fresh(tmp_path_factory):
     """One venv with Coterie's wheel (no extras) and all of theirs."""
     folder = tmp_path_factory.mktemp("examples")
     fresh = FreshVenv(folder)
-    fresh.install(*(built(project, folder / "dist") for project in (ROOT, *PACKAGES)), "pytest")
+    with ThreadPoolExecutor(2) as pool:
+        wheels = pool.map(lambda project: built(project, folder / "dist"), (ROOT, *PACKAGES))
+        fresh.install(*wheels, "pytest")
     return fresh
 
 
@@ -44,7 +47,8 @@ def test_every_package_is_listed_without_an_error(fresh):
 def test_its_tests_pass_on_the_wheel(fresh, project):
     """Its tests include the whole run of its recipe."""
     options = ("-q", "-p", "no:cacheprovider")
-    result = fresh.run("python", "-m", "pytest", *options, project / "tests", check=False)
+    tests = project / "tests"
+    result = fresh.run("python", "-m", "pytest", *options, tests, check=False, timeout=300)
     assert result.returncode == 0, result.stdout[-3000:]
 
 
