@@ -17,7 +17,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SIZES = {"desk": {"width": 1200, "height": 900}, "phone": {"width": 390, "height": 844}}
-EXTEND = ("writing_plugins", "first_environment", "first_algorithm", "first_reward", "your_data", "publish")
+EXTEND = (
+    *("writing_plugins", "scaffold", "check", "first_environment", "first_algorithm", "first_reward"),
+    *("your_data", "publish", "teams"),
+)
 PAGES = (
     "",
     *(f"{name}/" for name in EXTEND),
