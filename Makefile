@@ -76,14 +76,14 @@ test-ray: $(VENV)/.ray  ## runs on a Ray cluster of this machine (6 minutes and,
 	$(BIN)/python -m pytest -n0 -m "ray and not long" tests
 
 $(VENV)/.browser: $(STAMP)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[browser,report]"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[browser,report,docs]"
 	touch $@
 
 chromium:
 	@command -v chromium > /dev/null || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -qq -y chromium; } \
 		|| { echo "this needs Chromium; fix: apt-get install chromium" >&2; exit 1; }
 
-test-browser: $(VENV)/.browser chromium  ## the reports of five runs in Chromium (2 minutes and, once, the runs)
+test-browser: $(VENV)/.browser chromium  ## the reports of five runs and the site in Chromium (4 minutes and, once, the runs)
 	$(BIN)/python -m tests.browser.runs
 	$(BIN)/python -m pytest -n2 -m browser tests/browser
 
@@ -109,7 +109,7 @@ lint: setup  ## ruff, mypy and the import contracts
 
 # Not with --quiet: mkdocs counts no warning then.
 docs: setup screenshots  ## build the documentation into site/; a link that leads nowhere ends it
-	@test -x $(BIN)/mkdocs || $(BIN)/python -m pip install --quiet -c constraints.txt -e ".[docs]"
+	@$(BIN)/python -c "import mkdocstrings_handlers.python" 2>/dev/null || $(BIN)/python -m pip install --quiet -c constraints.txt -e ".[docs]"
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: setup  ## measure the loop's overhead and the time of a step
