@@ -302,7 +302,7 @@ class _Written:
 
     @property
     def equations(self) -> tuple[tuple[str, str], ...]:
-        """Each earlier side with the last one; not where their units differ, as in `0.42 = 42\%`."""
+        r"""Each earlier side with the last one; not where their units differ, as in `0.42 = 42\%`."""
         pairs = []
         for part in self.parts:
             for side, unit in map(_unit, part.sides):
