@@ -97,15 +97,15 @@ def _registers(call: ast.Call) -> bool:
     return isinstance(call.func, ast.Name) and call.func.id == "register"
 
 
-def module_text(docstring: str, imports: Iterable[Import], parts: Sequence[str], own: str = "") -> str:
+def module_text(docstring: str, imports: Iterable[Import], parts: Sequence[str], package: str = "") -> str:
     """A module of these parts, with the imports that it uses, in the order and form that ruff gives them.
 
     Args:
-        own: the package whose modules come last among imports; empty: none.
+        package: the one whose modules come last among imports; empty: none.
     """
     code = "\n\n\n".join(part for part in parts if part)
     used = {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)}
-    block = import_text({entry for entry in imports if entry.bound in used}, own)
+    block = import_text({entry for entry in imports if entry.bound in used}, package)
     # After imports stand two empty lines before a definition, and one before anything else.
     gap = "\n\n" if code.startswith(("class ", "def ", "@", "async def ")) else "\n"
     return (
@@ -119,12 +119,12 @@ def _short(docstring: str, block: str, gap: str, code: str) -> str:
     return f'"""{docstring}"""\n\n{block}{gap}{code}\n'
 
 
-def import_text(imports: Collection[Import], own: str = "") -> str:
+def import_text(imports: Collection[Import], package: str = "") -> str:
     """Import statements: of the standard library, of others, of the own package; sorted as ruff does."""
     sections: list[list[Import]] = [[], [], []]
     for entry in imports:
         top = entry.module.partition(".")[0]
-        sections[2 if top == own else 0 if top in sys.stdlib_module_names else 1].append(entry)
+        sections[2 if top == package else 0 if top in sys.stdlib_module_names else 1].append(entry)
     return "\n".join(_section(section) for section in sections if section)
 
 

@@ -137,14 +137,14 @@ def check_free(names: Names, kinds: Collection[Kind], taken: Mapping[str, Collec
         if name in taken.get(kind, ()):
             what = f"{KINDS[kind].phrase} '{name}' is installed already"
             raise ScaffoldError(what, fix=f"choose another NAME, such as my-{names.command}")
-    for one in kinds:
-        source = one.source
+    for chosen in kinds:
+        source = chosen.source
         for defined in source.defined:
             filled = names.filled(defined)
             if filled != defined and filled in source.imported:
                 what, why = (
                     f"the class {filled} would be called like the one that it imports",
-                    f"of the {one.words}",
+                    f"of the {chosen.words}",
                 )
                 raise ScaffoldError(what, why=why, fix=f"choose another NAME, such as my-{names.command}")
 

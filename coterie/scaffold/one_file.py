@@ -27,7 +27,8 @@ def one_file(names: Names, kinds: Sequence[Kind]) -> dict[str, str]:
         functions |= source.functions
         hooks.append(source.hooks)
         for name in kind.files:
-            files[names.filled(name)] = names.filled(template(f"kinds/{name}"))
+            text = template(f"kinds/{name}").replace("example_recipe", f"{names.recipe}.yaml")
+            files[names.filled(name)] = names.filled(text)
     if scripted(kinds):
         script = read_source(template("package/script.py"))
         imports |= set(script.imports)

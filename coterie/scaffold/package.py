@@ -38,7 +38,11 @@ def package(names: Names, kinds: Sequence[Kind], author: str = "") -> dict[str, 
     if examples := [kind for kind in kinds if (TEMPLATES / "examples" / f"{kind.name}.py").is_file()]:
         module["examples.py"] = _examples_text(examples)
     module["smoke.yaml"] = recipe(kinds, own_game=True)
-    module |= {name: template(f"kinds/{name}") for kind in kinds for name in kind.files}
+    module |= {
+        name: template(f"kinds/{name}").replace("example_recipe", "smoke.yaml")
+        for kind in kinds
+        for name in kind.files
+    }
     tests = {"test_package.py": template("tests/test_package.py")}
     for name in registered - {"recipe"}:
         tests[f"test_{name}.py"] = template(f"tests/test_{name}.py")
@@ -90,16 +94,16 @@ def hooks_text(names: Names, kinds: Sequence[Kind]) -> str:
             hooks.append(
                 f'@hookimpl\ndef {hook}(register: Register) -> None:\n    register("{name}", "{where}")'
             )
-    found = {Import("coterie", "Register"), Import("coterie", "hookimpl")}
+    used = {Import("coterie", "Register"), Import("coterie", "hookimpl")}
     if examples := [kind for kind in kinds if (TEMPLATES / "examples" / f"{kind.name}.py").is_file()]:
-        found.add(Import("collections.abc", "Callable"))
+        used.add(Import("collections.abc", "Callable"))
         lines = [
             f'    register("{kind.name}", "example_name", "example_module.examples:{kind.name.upper()}")'
             for kind in examples
         ]
         hook = "@hookimpl\ndef register_examples(register: Callable[[str, str, str], None]) -> None:"
         hooks.append("\n".join([hook, *lines]))
-    imports = import_text(found)
+    imports = import_text(used)
     text = f'"""{summary(kinds)}"""\n\n{imports}\n{API}'
     return "\n\n\n".join([text, *hooks]) + "\n"
 

@@ -28,13 +28,13 @@ class ExampleNameCodec:
 
     def lines(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """The ids of messages. The model's own end with its stop token, as they were sampled."""
-        found: tuple[int, ...] = ()
+        ids: tuple[int, ...] = ()
         for message in messages:
             if message["role"] == "assistant":
-                found += self.ids("assistant:") + self.encode_completion(message["content"])
+                ids += self.ids("assistant:") + self.encode_completion(message["content"])
             else:
-                found += self.ids(f"{message['role']}: {message['content']}\n")
-        return found
+                ids += self.ids(f"{message['role']}: {message['content']}\n")
+        return ids
 
     # Sampled ids are trained on as they are, and never encoded again: a prompt that goes on from `previous`
     # begins with its ids. Where that isn't certain, all is encoded, and `continues` stays False.

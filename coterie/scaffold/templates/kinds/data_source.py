@@ -32,7 +32,7 @@ class ExampleNameDataSource(Plugin):
     # Called once a split, and again whenever a run is composed: the same records in the same order.
     def records(self, split: Split) -> Sequence[Mapping[str, Any]]:
         path = Path(self.config.path or FILE)
-        found = []
+        records = []
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             try:
                 record = json.loads(line)
@@ -41,8 +41,8 @@ class ExampleNameDataSource(Plugin):
                 what, fix = "no JSON object with a split", 'write {"split": "train", "grid": [...]}'
                 raise DataError(path.name, number, "split", what, fix=fix) from None
             if belongs == split:
-                found.append(record)
-        return found
+                records.append(record)
+        return records
 
 
 @hookimpl

@@ -67,12 +67,12 @@ class ExampleNameTrainer(Plugin):
 
     # What an estimator or a loss needs beside the samples; the reference are the initial weights.
     async def annotate(self, samples: Sequence[Sample], name: str) -> dict[Key, np.ndarray]:
-        found = {}
+        by_key = {}
         for sample in samples:
             table = {} if name == "ref_logprobs" else self.tables[sample.policy]
             logprobs = [row[column] for _, column, row in self.drawn(sample, table)]
-            found[sample.key] = np.array(logprobs, dtype=np.float32)
-        return found
+            by_key[sample.key] = np.array(logprobs, dtype=np.float32)
+        return by_key
 
     # Samples of one step, by policy. A policy that isn't trained stays as it is, and so does its version.
     async def update(self, samples: Mapping[str, Sequence[Sample]], step: int) -> dict[str, Metrics]:
@@ -134,11 +134,11 @@ class ExampleNameTrainer(Plugin):
 
     def digest(self) -> dict[str, str]:
         """A text that differs where the weights do."""
-        found = {}
+        digests = {}
         for name, table in self.tables.items():
             rows = sorted((context, row.tolist()) for context, row in table.items())
-            found[name] = hashlib.sha256(repr(rows).encode()).hexdigest()
-        return found
+            digests[name] = hashlib.sha256(repr(rows).encode()).hexdigest()
+        return digests
 
     def export(self, policy: str, folder: Path, *, merge: bool = False) -> None:
         raise ConfigError("a table of logits is no model of a hub", path="trainer.type")

@@ -21,8 +21,10 @@ def test_a_context_with_one_likely_word_gives_this_word():
     async def drawn():
         engine.tokens, engine.loaded = tokens, {}
         await engine.load_weights(Weights(policy="p", version=1, module={(7,): row}))
-        one = Sampling(max_new_tokens=1)
-        return await engine.generate(Request(key=Key("t"), policy="p", prompt_ids=(7,), sampling=one, seed=3))
+        limit = Sampling(max_new_tokens=1)
+        return await engine.generate(
+            Request(key=Key("t"), policy="p", prompt_ids=(7,), sampling=limit, seed=3)
+        )
 
     call = asyncio.run(drawn())
     assert call.token_ids == (word_id("yes"),) and call.finish == "length"

@@ -14,5 +14,5 @@ def test_a_brief_answer_earns_one():
     answers = ["one", "two words", ""]  # of branches 0, 1 and 2
     run = coterie_run(answers, order=["solver"], rewards={"brevity": REWARD})
     (tree, *_), scores = play_episode(run)
-    found = [scores.at(tree.root.key.of_branch("solver", b))["solver", "brief"].value for b in range(3)]
-    assert found == [1.0, 0.0, 0.0]
+    values = [scores.at(tree.root.key.of_branch("solver", b))["solver", "brief"].value for b in range(3)]
+    assert values == [1.0, 0.0, 0.0]
