@@ -29,7 +29,7 @@ COMMANDS = {
     "config": "Show a configuration and where each value came from.",
     "schema": "Print the JSON Schema of configurations.",
     "sandbox": "Run a program in a sandbox, or check its protections.",
-    "new": "Write a plugin package, or one file, that works and passes its tests.",
+    "new": "Write a plugin package, or one file, that works.",
     "plugins": "List the plugins and what is wrong with the broken ones.",
     "check": "Check plugins: which promises they keep and break.",
     "reproduce": "Run a whole comparison, to its table with intervals.",

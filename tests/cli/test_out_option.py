@@ -11,13 +11,13 @@ from click.testing import CliRunner
 from coterie.cli.main import cli
 
 WRITES = {
-    "data make", "data prepare", "eval", "export", "plot", "quickstart", "report", "reproduce", "run",
+    "data make", "data prepare", "eval", "export", "new", "plot", "quickstart", "report", "reproduce", "run",
     "sandbox run",
 }  # fmt: skip
 """Commands that write a file or a folder of their own. One that writes and isn't here fails below."""
 READS = {
-    "coach", "config", "data leaks", "data mix", "data show", "episodes", "plan", "plugins", "recipes",
-    "runs", "sandbox check", "schema", "watch",
+    "check", "coach", "config", "data leaks", "data mix", "data show", "episodes", "plan",
+    "plugins show", "recipes", "runs", "sandbox check", "schema", "watch",
 }  # fmt: skip
 
 

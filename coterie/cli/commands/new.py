@@ -7,10 +7,11 @@ from pathlib import Path
 
 import click
 
+from coterie.cli.options import out_option
 from coterie.core.errors import UserError
 
 
-@click.command(short_help="Write a plugin package, or one file, that works and passes its tests.")
+@click.command(short_help="Write a plugin package, or one file, that works.")
 @click.argument("name", required=False)
 @click.option(
     "-k",
@@ -28,16 +29,11 @@ from coterie.core.errors import UserError
     type=click.Path(path_type=Path),
     help="Write one file for `-p`, and its recipe, instead of a package.",
 )
-@click.option(
-    "-o",
-    "--out",
-    metavar="FOLDER",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("."),
-    help="The folder that the package's folder, or the file, is written into [this one].",
-)
+@out_option("DIR", default="this one", more="the package's folder is made in it", file_okay=False)
 @click.option("--author", metavar="NAME", default="", help="Named in the package's metadata.")
-def command(name: str | None, kinds: tuple[str, ...], file: Path | None, out: Path, author: str) -> None:
+def command(
+    name: str | None, kinds: tuple[str, ...], file: Path | None, out: Path | None, author: str
+) -> None:
     """Write a package of plugins of one or more KINDs: code with a small example of each, tests, a recipe,
     and what a repository needs.
 
@@ -56,9 +52,9 @@ def command(name: str | None, kinds: tuple[str, ...], file: Path | None, out: Pa
         raise UserError(what, fix=fix)
     try:
         if file is not None:
-            _write_file(file, kinds, out, author)
+            _write_file(file, kinds, out or Path(), author)
         else:
-            _write_package(str(name), kinds, out, author)
+            _write_package(str(name), kinds, out or Path(), author)
     except scaffold.ScaffoldError as error:
         raise UserError(error.what, why=error.why, fix=error.fix) from error
 
