@@ -92,7 +92,7 @@ def _awaited(task: asyncio.Task[Any]) -> list[tuple[str, int, str]]:
 def watched_files() -> list[str]:
     """The files of modules that an author may edit: not Python's, Coterie's or other installed ones."""
     installed = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    ours = str(Path(__file__).resolve().parents[2])
+    ours = f"{Path(__file__).resolve().parents[2]}/"
     files = set()
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)

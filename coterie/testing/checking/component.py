@@ -8,17 +8,19 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 from coterie.core.errors import ConfigError, MissingExtra, PluginError, SystemFault, UserError
 from coterie.core.plugins import UNCONFIGURED
 from coterie.discovery import Entry, import_object, plugins
 from coterie.testing.checking.cases import Case, check_of
 from coterie.testing.checking.derived import cases
+from coterie.testing.checking.hangs import raised_in
 from coterie.testing.checking.results import Broken, Checked
 from coterie.testing.checking.shrinking import smallest
 from coterie.testing.example import Example
-from coterie.testing.support.failure import OF_KIND, ConformanceError
+from coterie.testing.support.beside import BesideError
+from coterie.testing.support.explaining import explained
+from coterie.testing.support.failure import OF_KIND, TAKES, ConformanceError
 from coterie.testing.support.promises import Promises, promise, recorded
 
 SHRINKING = 5.0
@@ -32,7 +34,9 @@ _REGISTERED = {
     "study": "its module is imported",
     "command": "its module is imported",
 }
-_PACKAGE = str(Path(__file__).resolve().parents[2])
+_UNANSWERED = ("answered none of the requests", "needs an engine")
+_UNSCORED = ("gave None for each", "gave no score for any", "raised PolicyFault for each")
+"""Parts of errors that may mean that nobody knows what the component scores."""
 
 OnBroken = Callable[[Checked], None]
 
@@ -139,12 +143,29 @@ def run_case(case: Case) -> BaseException | None:
     """Call the check; returns what it raised."""
     promise(_MADE)
     try:
-        positional, named = case.made(), case.named()
+        try:
+            positional, named = case.made(), case.named()
+        except UserError as error:
+            if part := _part(case, error):
+                raise BesideError(error.what, where=error.path, fix=error.fix, part=part) from error
+            raise
         promise(OF_KIND)
         check_of(case.kind)(*positional, **named)
     except (Exception, SystemExit, asyncio.CancelledError) as error:
         return error
     return None
+
+
+def _part(case: Case, error: UserError) -> str:
+    """What a component is only checked with, where an error of making says that it is at fault; else empty.
+
+    What an example names wrongly is the example's fault.
+    """
+    for kind, path in (("environment", "env"), ("role", "team.roles.")):
+        told = error.what.startswith(f"{kind} '") or not case.given
+        if kind != case.kind and told and error.path.startswith(path):
+            return "its environment" if kind == "environment" else "the role that reads the answers"
+    return ""
 
 
 def _examples(entry: Entry) -> list[Example]:
@@ -178,19 +199,28 @@ def _outside(case: Case, error: BaseException) -> str | None:
     cause = error.__cause__ if isinstance(error, ConformanceError) else error
     if isinstance(cause, MissingExtra):
         return " ".join(str(cause).split())
-    if case.given:
-        return None
+    reason = None if case.given else _lacking(case, error, cause)
+    if reason is None and isinstance(error, BesideError):
+        return f"{error.part} is broken: {_line(f'{error.where}: {error.what}')}; check that first"
+    return reason
+
+
+def _lacking(case: Case, error: BaseException, cause: BaseException | None) -> str | None:
+    """What a case that no example gives may lack, where an error says so."""
     if isinstance(cause, ConfigError) and not isinstance(error, ConformanceError):
         return f"{_line(cause)}; give settings: Example({{...}})"
     if isinstance(cause, (UserError, SystemFault, OSError)) and not isinstance(cause, PluginError):
         return f"what it needs is not here: {_line(cause)}; give an Example with a stand-in"
     if isinstance(error, ConformanceError) and cause is not None:
         method = error.where.rpartition(".")[2]
-        if method in case.guessed:
+        if method in case.guessed and not explained(cause):
             return f"{error.where} {error.what} with guessed arguments; give an Example"
-    unanswered = ("answered none of the requests", "needs an engine")
-    if isinstance(error, ConformanceError) and any(text in error.what for text in unanswered):
+    if not isinstance(error, ConformanceError):
+        return None
+    if any(text in error.what for text in _UNANSWERED):
         return f"{_line(error.what)}; give an Example with a stand-in"
+    if (case.guessed or case.unchecked) and any(text in error.what for text in _UNSCORED):
+        return f"{_line(error.what)}; give an Example with answers that it can score"
     return None
 
 
@@ -207,18 +237,24 @@ def _broken(error: BaseException, current: str, case: Case | None = None) -> Bro
         return Broken(current, error.what, where, error.fix, example)
     if isinstance(error, UserError):
         return Broken(current, error.what, error.path or place, error.fix or error.why, example)
-    return Broken(current, f"raised {type(error).__name__}: {error}", place, "", example)
+    what = f"raised {type(error).__name__}: {error}"
+    if place:
+        return Broken(current, what, place, explained(error) or TAKES, example)
+    frames = traceback.extract_tb(error.__traceback__)
+    line = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    fix = "look at the example's arguments; where they are sound, this is an error of Coterie's check"
+    return Broken(current, f"the check {what}{line}", "", fix, example)
 
 
 def _place(error: BaseException) -> str:
     """File, line and function of the plugin that raised; empty where Coterie raised by itself."""
     cause = error.__cause__ if isinstance(error, ConformanceError) else error
+    while isinstance(cause, PluginError) and cause.__cause__ is not None:
+        cause = cause.__cause__
     if cause is None:
         return ""
-    for frame in reversed(traceback.extract_tb(cause.__traceback__)):
-        if not frame.filename.startswith((_PACKAGE, "<")):
-            return f"{frame.filename}:{frame.lineno}, in {frame.name}"
-    return ""
+    frames = reversed(traceback.extract_tb(cause.__traceback__))
+    return raised_in([(frame.filename, frame.lineno or 0, frame.name) for frame in frames])
 
 
 def _smallest(case: Case, error: ConformanceError, broken: Broken) -> Broken:

@@ -1,4 +1,4 @@
-"""Where a component hangs: the innermost frame of its own code, of all threads and tasks."""
+"""Where a component hangs or raises: the innermost frame of its own code, of all threads and tasks."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from pathlib import Path
 Frame = Sequence[str | int]
 """File, line and function."""
 
-_OURS = str(Path(__file__).resolve().parents[2])
+_OURS = f"{Path(__file__).resolve().parents[2]}/"  # and no package whose name begins with ours
 _SITE = tuple(sysconfig.get_path(name) for name in ("purelib", "platlib"))
+_USED = ("pydantic", "numpy", "pluggy", "yaml", "click", "torch", "transformers")
+"""Libraries that Coterie calls itself."""
 _STANDARD = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib"))
 
 
@@ -34,6 +36,23 @@ def innermost(stacks: Sequence[Sequence[Frame]]) -> str:
         file, line, function = next(frame for frame in foreign if _root(str(frame[0])) == root)
         return f"{file}:{line}, in {function}"
     return ""
+
+
+def raised_in(stack: Sequence[Frame]) -> str:
+    """The innermost place of an author's own files in a stack, innermost frame first; empty: there is none.
+
+    Python's own files, Coterie's, and the libraries that an author's code calls are not the author's.
+    """
+    foreign = [
+        frame for frame in stack if not _standard(str(frame[0])) and not str(frame[0]).startswith(_OURS)
+    ]
+    authors = [frame for frame in foreign if not str(frame[0]).startswith(_SITE)]
+    if not authors and foreign and str(stack[-1][0]).startswith(_OURS):
+        root = _root(
+            str(foreign[-1][0])
+        )  # of an installed plugin: the outermost, unless Coterie calls it too
+        authors = [frame for frame in foreign if _root(str(frame[0])) == root and root not in _USED]
+    return f"{authors[0][0]}:{authors[0][1]}, in {authors[0][2]}" if authors else ""
 
 
 def _standard(file: str) -> bool:

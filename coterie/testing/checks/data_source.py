@@ -44,7 +44,7 @@ def check_data_source(
             looped = [row for row, _ in zip(records, range(count), strict=False)]
             again = source.records(split)
             repeated = [again[index] for index in range(min(len(again), limit))]
-        require(rows or split != splits[0], f"the split '{split}' has no record", where=where)
+        require(rows or split != splits[0], f"the split '{split}' has no record", where=where, fix="give one")
         for row in rows:
             is_record = isinstance(row, Mapping) and all(isinstance(key, str) for key in row)
             fix = "{field: value}, fields named by text"

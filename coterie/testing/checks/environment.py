@@ -14,7 +14,7 @@ import numpy as np
 from coterie.compose.members import Demonstrates
 from coterie.core.protocols import StepContext
 from coterie.core.protocols.environment import Diagnoses, DigestsStates
-from coterie.core.types import MAX_STAGES, Action, Step, Task
+from coterie.core.types import MAX_STAGES, Action, Score, Step, Task
 from coterie.core.types.digest import digest
 from coterie.core.types.seeding import generator
 from coterie.testing.support.cycles import check_cycles
@@ -53,6 +53,7 @@ from coterie.testing.support.values import copied, fingerprint, pickled, spoil
 
 _AGAIN = 3
 """Episodes that are played twice, to see what an environment keeps on itself."""
+_ACTING = "acting_roles names roles of the team, and leaves the state alone"
 _FIX_STATE = "states are values: make a new one (`dataclasses.replace`), and copy what is mutable"
 
 
@@ -88,7 +89,8 @@ def check_environment(
     - No increment that may be summed over turns can be earned again and again, by a way back to a state or by
       whatever is said: random actions look for both, where the game ends episodes by itself.
     - `acting_roles` names roles of the team, or returns () or None; some at first. Every turn ends.
-    - Scores are {(role that acted or TEAM, declared component): finite number or None}; info is plain data.
+    - Scores are {(role that acted or TEAM, declared component): number up to 1e100, or None}, and not all
+      None; info is plain data.
     - Unreadable actions are stepped too. `outcome` has finite numbers (NaN: none), `success` from 0 to 1.
     - Optional members: `digest`, `diagnose`, `vocabulary`, `demonstrate`, `open` and `close` (as in a run).
     - Tasks as data, where the environment has them: `record` gives JSON; `task_of` makes the same task of a
@@ -171,14 +173,24 @@ class _EpisodeChecker:
     def __init__(self, env: Any, name: str, team: Players, turns: int) -> None:
         self.env, self.name, self.team, self.turns = env, name, team, turns
         self._seen = SeenDigests(name)
+        self._scores: list[Any] = []
 
     async def episodes(self, tasks: Sequence[Task], count: int, seed: int) -> None:
         for number in range(count):
             rng = generator(seed, f"episode {number}", "check_environment")
             await self.episode(tasks[number % len(tasks)], rng)
+        promise("some score is a number")
+        given = [value.value if isinstance(value, Score) else value for value in self._scores]
+        require(
+            not given or any(value is not None for value in given),
+            f"gave None for each of {len(given)} scores: a run would call all of them missing",
+            where=f"{self.name}.step",
+            fix="a number for what was judged; None only where the judgement failed, and no entry for none",
+        )
 
     async def episode(self, task: Task, rng: np.random.Generator) -> None:
         state = self._reset(task, int(rng.integers(2**63)))
+        promise(_ACTING)
         pending = initial_stage(self.env, state, self.team)
         require(
             pending is not None,
@@ -187,7 +199,7 @@ class _EpisodeChecker:
             fix="return () only in final states",
         )
         while pending is not None:
-            promise("acting_roles names roles of the team, and leaves the state alone")
+            promise(_ACTING)
             with self._unchanged(pending.state, "acting_roles"):
                 check_named(self.env, pending.state, self.team)
             observations = {role: self._observe(pending.state, role) for role in pending.roles}
@@ -201,6 +213,7 @@ class _EpisodeChecker:
             for role in pending.roles:
                 await self._diagnose(step.state, role)
             check_work(self.env, self.name, task, pending.roles, step.info, self.team.order)
+            promise(_ACTING)
             after = following_stage(self.env, pending, step, self.turns, self.team)
             if after is None:
                 self._outcome(step.state)
@@ -318,6 +331,7 @@ class _EpisodeChecker:
         with self._unchanged(pending.state, "step"):
             step = await stepped(self.env, pending, actions, ctx)
             check_step(self.env, step, pending.roles, where)
+            self._scores += step.scores.values()
             self._check_pickling(step.state, where)
             mark = self._mark(step)
             sibling = await stepped(self.env, pending, alternatives, ctx)
@@ -355,7 +369,9 @@ class _EpisodeChecker:
         promise("an outcome is finite numbers, success from 0 to 1")
         where = f"{self.name}.outcome"
         with self._unchanged(state, "outcome"), guarded(where):
-            outcome, again = dict(self.env.outcome(state)), dict(self.env.outcome(state))
+            outcome, again = self.env.outcome(state), self.env.outcome(state)
+        table = isinstance(outcome, Mapping) and isinstance(again, Mapping)
+        require(table, f"returned {outcome!r}", where=where, fix='a table: return {"success": 1.0}')
         require("success" in outcome, "has no `success`", where=where, fix="0 or 1, or a share")
         for metric, value in outcome.items():
             none = isinstance(value, float) and math.isnan(value)

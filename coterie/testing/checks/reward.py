@@ -12,6 +12,7 @@ from coterie.core.protocols import ActionView, EpisodeView, JointView, SiblingsV
 from coterie.core.protocols.reward import CountsCalls, ShowsFeedback
 from coterie.core.types import Score
 from coterie.core.types.seeding import generator
+from coterie.testing.support.beside import beside, opened_beside, tasks_beside
 from coterie.testing.support.cycles import Paid, Pay, warn_of_source_cycles
 from coterie.testing.support.episodes import (
     Act,
@@ -133,7 +134,7 @@ async def _check(
     """
     async with AsyncExitStack() as stack:
         if environment is not None:
-            await stack.enter_async_context(opened(environment, engine))
+            await stack.enter_async_context(opened_beside(environment, engine))
             views += await _played_views(source.scope, environment, team, *playing)
         require(views, "nothing to score", where=name, fix="give check_reward an environment, or views")
         await stack.enter_async_context(opened(source, engine))
@@ -151,11 +152,12 @@ async def _played_views(
     scope: str, environment: Any, team: Players, turns: int, episodes: int, seed: int
 ) -> list[Any]:
     """The views of a scope along episodes."""
-    tasks, views = environment.tasks("train", seed), list[Any]()
+    tasks, views = tasks_beside(environment, seed), list[Any]()
     for number in range(episodes):
         rng = generator(seed, f"episode {number}", "check_reward")
-        played = await episode(environment, tasks[number % len(tasks)], team, turns, rng, unread=0.2)
-        views += _views(scope, played, environment)
+        with beside("its environment"):
+            played = await episode(environment, tasks[number % len(tasks)], team, turns, rng, unread=0.2)
+            views += _views(scope, played, environment)
     return views
 
 

@@ -12,6 +12,7 @@ from coterie.core.protocols.tool import CountsMetrics
 from coterie.core.rollout.contracts import check_metrics
 from coterie.core.types import HistoryEntry
 from coterie.core.types.seeding import generator
+from coterie.testing.support.beside import beside, opened_beside, tasks_beside
 from coterie.testing.support.episodes import Act, episode, players
 from coterie.testing.support.failure import (
     ConformanceError,
@@ -62,16 +63,17 @@ def check_transition(
     team = players(roles, act, order, role_plugins)
 
     async def check() -> None:
-        async with opened(transition, engine), opened(environment, engine):
+        async with opened(transition, engine), opened_beside(environment, engine):
             await play()
 
     async def play() -> None:
         promise("feedback is sentences, and repeats")
         given: list[bool] = []
-        tasks = environment.tasks("train", seed)
+        tasks = tasks_beside(environment, seed)
         for number in range(episodes):
             rng = generator(seed, f"episode {number}", "check_transition")
-            played = await episode(environment, tasks[number % len(tasks)], team, turns, rng, unread=0.2)
+            with beside("its environment"):
+                played = await episode(environment, tasks[number % len(tasks)], team, turns, rng, unread=0.2)
             histories: dict[str, tuple[HistoryEntry, ...]] = {}
             for stage in played:
                 for role in stage.pending.roles:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.core.errors import PluginError, PolicyFault, type_text
+from coterie.core.errors import PluginError, PolicyFault, did_you_mean, type_text
 from coterie.core.protocols import EpisodeView, JointView, StepContext
 from coterie.core.rollout.turns import Stage, first_stage, next_stage
 from coterie.core.storage.jsonl import to_json
@@ -26,6 +26,7 @@ from coterie.core.types import (
     Task,
     as_tuple,
 )
+from coterie.testing.support.beside import beside
 from coterie.testing.support.failure import ConformanceError, guarded, require, require_scores
 from coterie.testing.support.time_limit import in_time
 
@@ -56,11 +57,15 @@ class Players:
         if isinstance(answer, Action):
             return answer
         if isinstance(answer, str) and role in self.role_plugins:
-            try:
-                parsed = self.role_plugins[role].parse(answer, observation)
-                return Action(calls=(), text=answer, parsed=parsed)
-            except PolicyFault as fault:
-                return unreadable(answer, str(fault))
+            reader = self.role_plugins[role]
+            fix = "raise coterie.PolicyFault for a text that it can't read"
+            with beside(f"the role '{role}' that reads the answers"):
+                with guarded(f"{type(reader).__name__}.parse", fix):
+                    try:
+                        parsed = reader.parse(answer, observation)
+                    except PolicyFault as fault:
+                        return unreadable(answer, str(fault))
+            return Action(calls=(), text=answer, parsed=parsed)
         return Action(calls=(), text=str(answer), parsed=answer)
 
 
@@ -103,8 +108,10 @@ def check_named(env: Any, state: Any, team: Players) -> None:
     )
     known = {role for roles in team.order for role in roles}
     unknown = [role for role in named or () if role not in known]
-    require(not unknown, f"named '{', '.join(unknown)}', which is not in the team", where=where)
-    require(len(set(named or ())) == len(named or ()), f"named a role twice: {named!r}", where=where)
+    fix = f"name roles of the team: {did_you_mean(unknown[0], known)}" if unknown else ""
+    require(not unknown, f"named '{', '.join(unknown)}', which is not in the team", where=where, fix=fix)
+    twice = len(set(named or ())) < len(named or ())
+    require(not twice, f"named a role twice: {named!r}", where=where, fix="name each role once")
 
 
 def initial_stage(env: Any, state: Any, team: Players) -> PendingStage | None:
@@ -209,9 +216,13 @@ async def episode(
 ) -> list[PlayedStage]:
     """One episode, unchecked; with probability `unread` an action can't be read."""
     played: list[PlayedStage] = []
-    pending = initial_stage(env, env.reset(task, 0), team)
+    name = type(env).__name__
+    with guarded(f"{name}.reset"):
+        state = env.reset(task, 0)
+    pending = initial_stage(env, state, team)
     while pending is not None:
-        observations = {role: env.observe(pending.state, role) for role in pending.roles}
+        with guarded(f"{name}.observe"):
+            observations = {role: env.observe(pending.state, role) for role in pending.roles}
         actions, alternatives = team.actions(observations, rng), team.actions(observations, rng)
         for role in pending.roles:
             if rng.random() < unread:
@@ -241,12 +252,16 @@ def episode_view(stages: Sequence[PlayedStage], env: Any) -> EpisodeView:
             )
             for role, action in stage.actions.items()
         }
+        outcome = None
+        if stage.ends_episode:
+            with guarded(f"{type(env).__name__}.outcome"):
+                outcome = env.outcome(stage.step.state)
         joint = JointAction(
             branches=dict.fromkeys(stage.actions, 0),
             state_digest="",
             terminated=stage.ends_episode,
             info=stage.step.info,
-            outcome=env.outcome(stage.step.state) if stage.ends_episode else None,
+            outcome=outcome,
         )
         node = Node(
             key=key,

@@ -12,12 +12,16 @@ from typing import Any
 from coterie.compose.kinds import PROTOCOL, coroutines, ignored, is_async
 from coterie.compose.members import HasVocabulary
 from coterie.testing.support.arguments import wrong_arguments
+from coterie.testing.support.explaining import explained, unawaited
 from coterie.testing.support.promises import promise
 from coterie.testing.support.time_limit import Overdue, caller, in_time, watched
 
 OF_KIND = "it has the members of its kind, and no misspelt one"
 """The promise with which each check begins."""
 KINDS_OF_COMPONENTS = ("increment", "potential", "counterfactual")
+LARGEST_SCORE = 1e100
+"""Largest absolute value of a score: a run calls a larger one missing."""
+TAKES = "let it take what it was called with here: a run may call it so"
 _BOUND = "bound its loops, and give what it waits for a timeout: a run would wait for it too"
 
 
@@ -31,6 +35,7 @@ class ConformanceError(AssertionError):
     """
 
     def __init__(self, what: str, *, where: str, fix: str = "") -> None:
+        fix = unawaited(what, where) or fix
         self.what, self.where, self.fix = what, where, fix
         super().__init__(f"{where}: {what}" + (f"\n  fix: {fix}" if fix else ""))
 
@@ -73,7 +78,7 @@ def guarded(where: str, fix: str = "", factor: float = 1.0) -> Iterator[None]:
         raise ConformanceError(what, where=where, fix=_BOUND) from error
     except (Exception, SystemExit) as error:
         what = f"raised {type(error).__name__}: {error}"
-        raise ConformanceError(what, where=where, fix=fix) from error
+        raise ConformanceError(what, where=where, fix=explained(error) or fix or TAKES) from error
 
 
 def lacking(protocol: type, plugin: Any) -> list[str]:
@@ -200,7 +205,8 @@ def require_scores(table: Any, plugin: Any, roles: tuple[str, ...], where: str) 
     """Raise unless the table is {(role or TEAM, component): number or None} for these roles."""
     from coterie.core.types import TEAM, Score
 
-    require(hasattr(table, "items"), f"{table!r} is no table of scores", where=where)
+    fix = "return {(role, component): number}; coterie.TEAM is a role"
+    require(hasattr(table, "items"), f"{table!r} is no table of scores", where=where, fix=fix)
     for place, value in table.items():
         require(
             isinstance(place, tuple) and len(place) == 2,
@@ -227,6 +233,12 @@ def require_scores(table: Any, plugin: Any, roles: tuple[str, ...], where: str) 
             f"the score of {role}.{component} is {value!r}",
             where=where,
             fix="a finite number, or None where it is missing",
+        )
+        require(
+            number is None or abs(float(number)) <= LARGEST_SCORE,
+            f"the score of {role}.{component} is {value!r}, which a run calls missing",
+            where=where,
+            fix=f"a number from -{LARGEST_SCORE:g} to {LARGEST_SCORE:g}",
         )
         texts = (value.comment, value.reason) if isinstance(value, Score) else ()
         require(

@@ -8,6 +8,7 @@ from typing import Any
 
 from coterie.core.errors import UserError
 from coterie.core.types import Task
+from coterie.testing.support.beside import SOURCE_FIX
 from coterie.testing.support.episodes import Players, initial_stage
 from coterie.testing.support.failure import ConformanceError, guarded, require, warn
 from coterie.testing.support.promises import promise
@@ -37,7 +38,7 @@ def checked_tasks(
     split_of_content: dict[str, str] = {}
     for split in splits:
         try:
-            with guarded(where):
+            with guarded(where, SOURCE_FIX):
                 source = env.tasks(split, seed)
                 count = min(len(source), _TASKS_A_SPLIT)
                 first, again = ([source[index] for index in range(count)] for _ in range(2))
@@ -45,7 +46,8 @@ def checked_tasks(
             if isinstance(error.__cause__, UserError) and split != splits[0]:
                 continue  # the environment has no such split
             raise
-        require(first, f"the split '{split}' has no task", where=where)
+        fix = "give at least one, or raise coterie.UserError for a split that the game doesn't have"
+        require(first, f"the split '{split}' has no task", where=where, fix=fix)
         for task, same in zip(first, again, strict=True):
             check_task(task, same, where)
             first_split = split_of_id.setdefault(task.id, split)

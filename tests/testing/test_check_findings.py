@@ -1,0 +1,203 @@
+"""What authors of plugins were not told, or were told of the wrong component."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import math
+import statistics
+import sysconfig
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from coterie import RowEstimator
+from coterie.core.plugins import Plugin
+from coterie.core.rollout import rewards
+from coterie.core.types import Step
+from coterie.testing import Example, checking
+from coterie.testing.checking.component import check_component
+from coterie.testing.checking.hangs import raised_in
+from coterie.testing.checking.results import Checked
+from coterie.testing.checking.targets import find_target
+from coterie.testing.support.failure import LARGEST_SCORE
+from coterie.testing.support.toys import EchoRole, NumberGame
+
+PLAYED = {"roles": ["a"], "act": ["1", "2"], "episodes": 2}
+
+
+def checked(kind: str, cls: type, *, shrink: bool = False, **example: object) -> Checked:
+    """The result of a class of this module."""
+    (entry,) = find_target(f"{kind}:{__name__}:{cls.__name__}").entries
+    return check_component(entry, Example(**example) if example else None, shrink=shrink)
+
+
+def broken(kind: str, cls: type, **example: object) -> tuple[str, str, str]:
+    """The promise, the place with what is wrong, and the fix."""
+    (part,) = checked(kind, cls, **example).broken
+    return part.promise, f"{part.where}: {part.what}", part.fix
+
+
+# ---- scores ----------------------------------------------------------------------------------------------
+
+
+class Silent(NumberGame):
+    async def step(self, state, actions, ctx):
+        step = await super().step(state, actions, ctx)
+        return Step(state=step.state, scores=dict.fromkeys(step.scores))
+
+
+class Brief(Plugin):
+    """A score for each action."""
+
+    scope, components, weights, policy_fault = "action", {"brief": "potential"}, {}, 0.0
+    value = 1.0
+
+    async def score(self, view):
+        return {(view.role, "brief"): self.value}
+
+
+class Huge(Brief):
+    value = 1e200
+
+
+class Nothing(Brief):
+    value = None
+
+
+def test_an_environment_whose_scores_are_all_missing_is_broken():
+    promise, what, fix = broken("environment", Silent, **PLAYED)
+    assert promise == "some score is a number" and "Silent.step: gave None for each of" in what and fix
+
+
+def test_a_score_that_a_run_calls_missing_is_none():
+    _, what, fix = broken("reward", Huge)
+    assert "1e+200, which a run calls missing" in what and "1e+100" in fix
+
+
+@pytest.mark.parametrize(("factor", "missing"), [(1, False), (-1, False), (1.001, True), (math.inf, True)])
+def test_the_largest_score_is_that_of_a_run(factor, missing):
+    source = SimpleNamespace(name="brief", failed=True)
+    assert (rewards._score(source, LARGEST_SCORE * factor).value is None) is missing
+
+
+def test_no_score_for_answers_that_were_guessed_is_not_broken():
+    result = checked("reward", Nothing)
+    assert result.ok and result.state == "not checked" and "Example" in result.unchecked[-1]
+    assert not checked("reward", Nothing, **PLAYED, env={"type": f"{__name__}:Silent"}).ok
+
+
+# ---- whose fault it is -----------------------------------------------------------------------------------
+
+
+class Sync(NumberGame):
+    def step(self, state, actions, ctx):
+        return None
+
+
+class Empty(NumberGame):
+    def tasks(self, split, seed):
+        return []
+
+
+class Generator(NumberGame):
+    def tasks(self, split, seed):
+        yield from super().tasks(split, seed)
+
+
+class Blind(NumberGame):
+    def observe(self, state, role):
+        raise KeyError(role)
+
+
+class Ghost(NumberGame):
+    def acting_roles(self, state):
+        return ("ghost",)
+
+
+class Raises(EchoRole):
+    def parse(self, text, observation):
+        return {"1": 1}[text]
+
+
+@pytest.mark.parametrize("game", [Sync, Empty, Generator, Blind, Ghost])
+def test_a_reward_of_a_broken_environment_is_not_checked(game):
+    result = checked("reward", Brief, **PLAYED, env={"type": f"{__name__}:{game.__name__}"})
+    assert result.ok and result.state == "not checked"
+    assert f"its environment is broken: {game.__name__}." in result.unchecked[0]
+    (part,) = checked("environment", game, **PLAYED).broken
+    assert part.fix and part.where.startswith(game.__name__) or "environment" in part.where
+
+
+def test_an_environment_whose_role_is_broken_is_not_checked():
+    result = checked("environment", NumberGame, **PLAYED, role_plugins={"a": f"{__name__}:Raises"})
+    assert result.ok and "the role 'a' that reads the answers is broken: Raises.parse" in result.unchecked[0]
+
+
+def test_acting_roles_are_of_their_own_promise():
+    promise, what, fix = broken("environment", Ghost, **PLAYED)
+    assert promise.startswith("acting_roles names roles") and "'ghost'" in what and "known: a" in fix
+
+
+# ---- places and fixes ------------------------------------------------------------------------------------
+
+
+class Forgetful(Brief):
+    async def score(self, view):
+        return {(view.role, "brief"): self._judge()}
+
+    async def _judge(self):
+        return 1.0
+
+
+class Adds(Forgetful):
+    async def score(self, view):
+        return {(view.role, "brief"): 1 + self._judge()}
+
+
+class Joint(Brief):
+    scope = "joint"
+
+
+class Deviates(Brief):
+    async def score(self, view):
+        return {(view.role, "brief"): statistics.stdev([1])}
+
+
+class AsyncRows(RowEstimator):
+    async def advantages(self, rows):
+        return [1.0 for row in rows]
+
+
+@pytest.mark.filterwarnings("ignore:coroutine")
+@pytest.mark.parametrize(
+    ("kind", "cls", "expected"),
+    [
+        ("reward", Forgetful, "`await` is missing where `_judge` is called"),
+        ("reward", Adds, "`await` is missing"),
+        ("reward", Joint, "a JointView (scope 'joint') has task, turn, actions"),
+        ("estimator", AsyncRows, "write it as `def advantages`"),
+    ],
+)
+def test_the_fix_names_the_cause(kind, cls, expected):
+    _, what, fix = broken(kind, cls)
+    gc.collect()  # here, where the warning of a coroutine is expected
+    assert expected in fix and cls.__name__ in what
+
+
+def test_the_place_is_in_the_author_s_own_files():
+    _, what, fix = broken("reward", Deviates, **PLAYED)
+    assert "test_check_findings.py" in what and "in score" in what and fix
+
+
+def test_an_installed_plugin_is_its_author_s_files_and_coterie_s_libraries_are_not():
+    site, ours = sysconfig.get_path("purelib"), str(Path(checking.__file__).parents[1] / "check.py")
+    stack = [
+        (f"{site}/numpy/core.py", 3, "mean"),
+        (f"{site}/coterie_game/a.py", 2, "score"),
+        (ours, 1, "call"),
+    ]
+    assert raised_in(stack) == f"{site}/coterie_game/a.py:2, in score"
+    assert raised_in([stack[0], stack[-1]]) == ""
+    assert raised_in([(asyncio.base_events.__file__, 653, "run_until_complete"), stack[-1]]) == ""
