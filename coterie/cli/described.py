@@ -76,25 +76,32 @@ def documented(protocol: type) -> Iterator[tuple[str, str]]:
             yield ast.unparse(node), text
 
 
-def fields(model: type[BaseModel], outer: str = "") -> Iterator[Field]:
-    """The settings of a Config, those of its inner tables after the table that has them."""
+def fields(model: type[BaseModel], outer: str = "", given: BaseModel | None = None) -> Iterator[Field]:
+    """The settings of a Config, those of its inner tables after the table that has them.
+
+    Args:
+        outer: what stands before their names.
+        given: the table's default in the Config around it, whose values are then the defaults.
+    """
     composed = composed_fields(model)
     for name, info in model.model_fields.items():
         where = outer + (info.alias or name)
         inner = None if name in composed else model_of(info.annotation)
+        required = info.is_required() and given is None
         default = None if info.is_required() else info.get_default(call_default_factory=True)
+        default = default if given is None else getattr(given, name, default)
         yield Field(
             name=where,
             type=written(info.annotation, composed.get(name, ""), info),
             default=to_jsonable_python(default, fallback=lambda thing: f"<{type(thing).__qualname__}>"),
-            required=info.is_required(),
+            required=required,
             meaning=meaning(model, name),
             may_change=_may_change(info),
             composed=composed.get(name, ""),
         )
         if inner is not None and inner is not model:
             within = "" if _type(info.annotation).split(" | ")[0] == "table" else "*."  # a table of tables
-            yield from fields(inner, f"{where}.{within}")
+            yield from fields(inner, f"{where}.{within}", default if isinstance(default, inner) else None)
 
 
 def meaning(model: type[BaseModel], name: str) -> str:

@@ -158,6 +158,7 @@ class Config(PluginConfig):
     judge: Annotated[RewardSource, Composed("reward")] = Field(description="Who says so.")
     rate: Annotated[float | None, MayChange()] = Field(0.5, gt=0, le=1)
     inner: Inner = Inner()
+    deeper: Inner = Inner(depth=9)
     by_name: dict[str, Inner] = {}
     old: int | None = Field(None, deprecated="write `rate`")
 
@@ -167,7 +168,8 @@ def test_a_field_has_its_type_bounds_default_meaning_and_marks():
     assert rows["judge"].type == "a reward" and rows["judge"].composed == "reward" and rows["judge"].required
     assert rows["rate"].type == "float > 0 <= 1 | null" and rows["rate"].may_change == "yes"
     assert rows["inner.depth"].default == 2 and rows["inner.depth"].meaning == "How deep."
-    assert rows["by_name.*.depth"].type == "int"
+    assert rows["deeper.depth"].default == 9  # of the table around it: what a run without the table has
+    assert rows["by_name.*.depth"].type == "int" and rows["by_name.*.depth"].default == 2
     assert rows["old"].meaning == "(deprecated: write `rate`)"
 
 
