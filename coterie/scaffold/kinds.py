@@ -87,9 +87,10 @@ def with_needed(names: Sequence[str]) -> tuple[list[Kind], dict[str, str]]:
     for given in names:
         name = given.replace("-", "_")
         if name not in KINDS:
-            near = difflib.get_close_matches(name, KINDS, n=1, cutoff=0.5)
-            known = f"did you mean '{near[0]}'?" if near else f"the kinds are {', '.join(sorted(KINDS))}"
-            raise ScaffoldError(f"'{given}' is no kind of plugin", fix=known)
+            near = difflib.get_close_matches(name, KINDS, n=1, cutoff=0.6)
+            known = f"the kinds are {', '.join(sorted(KINDS))}"
+            fix = f"did you mean '{near[0]}'?" if near else "choose one of them"
+            raise ScaffoldError(f"'{given}' is no kind of plugin", why=known, fix=fix)
         if name in chosen:
             raise ScaffoldError(f"--kind {name} is given twice", fix="leave one of them out")
         chosen[name] = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import keyword
 import re
@@ -69,8 +70,9 @@ def package_names(given: str, kinds: Collection[Kind], taken: Mapping[str, Colle
     distribution = re.sub(r"[-_. ]+", "-", given).lower()
     module = distribution.replace("-", "_")
     names = derived(distribution, module)
-    _check_module(given, module)
-    check_free(names, kinds, taken)
+    fix = f"choose another NAME, such as my-{distribution.removeprefix('coterie-')}"
+    _check_module(module, fix)
+    check_free(names, kinds, taken, fix)
     return names
 
 
@@ -81,13 +83,16 @@ def file_names(file: str, kinds: Collection[Kind], taken: Mapping[str, Collectio
         ScaffoldError: it is no name of a Python module, or a component's name is taken.
     """
     module = file.removesuffix(".py")
-    near = re.sub(r"\W+", "_", module).strip("_").lower() or "word_games"
+    near = re.sub(r"\W+", "_", module, flags=re.ASCII).strip("_").lower() or "word_games"
+    if not near.isidentifier() or keyword.iskeyword(near) or near in sys.stdlib_module_names:
+        near = f"my_{near}"
     if module == file or not module.isascii() or not module.isidentifier() or module != module.lower():
         what, why = f"'{file}' is no name of a plugin file", "lower-case letters, digits and _, then .py"
-        raise ScaffoldError(what, why=why, fix=f"--file {near if near.isidentifier() else 'my_' + near}.py")
+        raise ScaffoldError(what, why=why, fix=f"--file {near}.py")
     names = derived(module.replace("_", "-"), module)
-    _check_module(module, module)
-    check_free(names, kinds, taken)
+    fix = f"choose another name, such as --file my_{module.strip('_') or 'plugin'}.py"
+    _check_module(module, fix)
+    check_free(names, kinds, taken, fix)
     return names
 
 
@@ -98,8 +103,7 @@ def derived(distribution: str, module: str) -> Names:
     return Names(distribution, module, component, prefix)
 
 
-def _check_module(given: str, module: str) -> None:
-    fix = "choose another NAME, such as my-" + given.lower()
+def _check_module(module: str, fix: str) -> None:
     if not module.isidentifier():
         raise ScaffoldError(
             f"'{module}' is no name of a Python module", why="it begins with a digit", fix=fix
@@ -111,6 +115,17 @@ def _check_module(given: str, module: str) -> None:
         raise ScaffoldError(f"'{module}' is the name of a module {why}", fix=fix)
     if _importable(module):
         raise ScaffoldError(f"a module '{module}' is installed already", fix=fix)
+    if module in _required():
+        raise ScaffoldError(f"'{module}' is a package that Coterie or one of its extras needs", fix=fix)
+
+
+def _required() -> set[str]:
+    """The packages that Coterie and its extras need, installed or not, as names of modules."""
+    try:
+        lines = importlib.metadata.requires("coterie") or []
+    except importlib.metadata.PackageNotFoundError:  # a source tree that isn't installed
+        return set()
+    return {re.split(r"[^\w.-]", line, maxsplit=1)[0].replace("-", "_").lower() for line in lines}
 
 
 def _importable(module: str) -> bool:
@@ -122,7 +137,7 @@ def _importable(module: str) -> bool:
     return spec is not None and spec.origin is not None
 
 
-def check_free(names: Names, kinds: Collection[Kind], taken: Mapping[str, Collection[str]]) -> None:
+def check_free(names: Names, kinds: Collection[Kind], taken: Mapping[str, Collection[str]], fix: str) -> None:
     """Check that no component has a name that another plugin, or an import of its own module, has.
 
     Raises:
@@ -130,13 +145,13 @@ def check_free(names: Names, kinds: Collection[Kind], taken: Mapping[str, Collec
     """
     if not names.prefix.isidentifier() or keyword.iskeyword(names.prefix):
         what, why = f"no class can be called '{names.prefix}'", f"the components are called {names.component}"
-        raise ScaffoldError(what, why=why, fix=f"choose another NAME, such as my-{names.command}")
+        raise ScaffoldError(what, why=why, fix=fix)
     registered = [(kind.name, _registered(kind, names)) for kind in kinds]
     registered.append(("recipe", names.recipe))
     for kind, name in registered:
         if name in taken.get(kind, ()):
             what = f"{KINDS[kind].phrase} '{name}' is installed already"
-            raise ScaffoldError(what, fix=f"choose another NAME, such as my-{names.command}")
+            raise ScaffoldError(what, fix=fix)
     for chosen in kinds:
         source = chosen.source
         for defined in source.defined:
@@ -146,7 +161,7 @@ def check_free(names: Names, kinds: Collection[Kind], taken: Mapping[str, Collec
                     f"the class {filled} would be called like the one that it imports",
                     f"of the {chosen.words}",
                 )
-                raise ScaffoldError(what, why=why, fix=f"choose another NAME, such as my-{names.command}")
+                raise ScaffoldError(what, why=why, fix=fix)
 
 
 def _registered(kind: Kind, names: Names) -> str:

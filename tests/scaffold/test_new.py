@@ -98,6 +98,12 @@ def test_names_are_derived_by_rule(given, distribution, module, component, prefi
         (("coterie-run", "--kind", "command"), "a command 'run' is installed already"),
         (("coterie-row", "--kind", "estimator"), "the class RowEstimator would be called like"),
         (("games", "--kind", "rol"), "did you mean 'role'?"),
+        (("games", "--kind", "nope"), "the kinds are chat_format, chat_model, column"),
+        (("games", "--author", "A\nB", "--kind", "role"), "is no name\n  why: a control character"),
+        (("games", "--author", "\udcff", "--kind", "role"), "is no name\n  why: a control character"),
+        (("games", "--author", " ", "--kind", "role"), "it is empty"),
+        (("--file", "json.py", "--kind", "role"), "such as --file my_json.py"),
+        (("--file", "Class.py", "--kind", "role"), "fix: --file my_class.py"),
         (("games", "--kind", "role", "--kind", "role"), "is given twice"),
         (("--kind", "role"), "there is no NAME"),
         (("games", "--file", "games.py", "--kind", "role"), "both a NAME and --file"),
@@ -109,6 +115,12 @@ def test_what_is_refused_says_why_and_writes_nothing(arguments, says, tmp_path):
     result = coterie("new", *arguments, "-o", tmp_path)
     assert result.exit_code == 2 and says in result.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_a_package_that_an_extra_needs_is_no_name_though_it_is_not_installed(monkeypatch):
+    monkeypatch.setattr("coterie.scaffold.names._importable", lambda module: False)
+    with pytest.raises(scaffold.ScaffoldError, match="that Coterie or one of its extras needs"):
+        scaffold.package_names("torch", [], {})
 
 
 def test_a_folder_with_something_in_it_is_left_alone(tmp_path):
@@ -143,11 +155,12 @@ def test_a_full_disk_leaves_nothing(arguments, tmp_path, monkeypatch):
 
 
 def test_the_command_prints_the_tree_and_what_comes_next(tmp_path):
-    result = coterie("new", "word-games", "--kind", "environment", "-o", tmp_path / "new")
+    result = coterie("new", "word-games", "--kind", "environment", "-o", tmp_path / "new one")
     assert result.exit_code == 0 and "also of kind role" in result.stderr
-    for line in ("    environment.py", "pip install -e . pytest", "coterie run word-games-smoke"):
+    folder = f"cd '{tmp_path}/new one/word-games'\n"
+    for line in (folder, "    environment.py", "pip install -e . pytest", "coterie run word-games-smoke"):
         assert line in result.stdout
-    assert (tmp_path / "new" / "word-games" / "word_games" / "py.typed").is_file()
+    assert (tmp_path / "new one" / "word-games" / "word_games" / "py.typed").is_file()
 
 
 def test_the_scaffold_needs_every_file_of_its_templates():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import click
 
 from coterie.cli.options import out_option
 from coterie.core.errors import UserError
+from coterie.core.plugins.kinds import KINDS
 
 
 @click.command(short_help="Write a plugin package, or one file, that works.")
@@ -20,7 +22,7 @@ from coterie.core.errors import UserError
     metavar="KIND",
     multiple=True,
     required=True,
-    help="What it holds: environment, role, reward, estimator, ... (repeatable).",
+    help=f"What it holds (repeatable): {', '.join(KINDS)}.",
 )
 @click.option(
     "--file",
@@ -62,9 +64,12 @@ def command(
 def _write_package(name: str, given: tuple[str, ...], out: Path, author: str) -> None:
     from coterie import scaffold
 
+    if author and not (author.strip() and author.isprintable()):
+        why = "a control character, or a byte that is no UTF-8, is in it" if author.strip() else "it is empty"
+        raise UserError(f"--author {author!r} is no name", why=why, fix="a name in one line, or leave it out")
     kinds, added = scaffold.with_needed(given)
     names = scaffold.package_names(name, kinds, _taken())
-    files = scaffold.package(names, kinds, author)
+    files = scaffold.package(names, kinds, author.strip())
     folder = out / names.distribution
     scaffold.write_folder(folder, files)
     _tell_added(added)
@@ -72,7 +77,7 @@ def _write_package(name: str, given: tuple[str, ...], out: Path, author: str) ->
     click.echo(_tree(files))
     click.echo("\nNext:\n")
     for line in (
-        f"cd {folder}",
+        f"cd {_quoted(folder)}",
         "pip install -e . pytest",
         "pytest",
         f"coterie check {names.distribution}",
@@ -97,7 +102,14 @@ def _write_file(file: Path, given: tuple[str, ...], out: Path, author: str) -> N
     for written in files:
         click.echo(str(folder / written))
     module = folder / f"{names.module}.py"
-    click.echo(f"\nNext:\n\n  coterie check {module}\n  coterie run {folder / names.recipe}.yaml -p {module}")
+    recipe = folder / f"{names.recipe}.yaml"
+    click.echo(f"\nNext:\n\n  coterie check {_quoted(module)}")
+    click.echo(f"  coterie run {_quoted(recipe)} -p {_quoted(module)}")
+
+
+def _quoted(path: Path) -> str:
+    """A path as a shell reads it."""
+    return shlex.quote(str(path))
 
 
 def _taken() -> Mapping[str, list[str]]:
