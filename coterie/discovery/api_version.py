@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 API_VERSION = "1.0"
@@ -60,13 +60,17 @@ def refusal(statement: Any, distribution: str) -> tuple[str, str]:
         return "", ""
     try:
         if not isinstance(statement, str):
-            raise InvalidSpecifier(f"it is a {type(statement).__name__}")
+            raise ValueError
         allowed = SpecifierSet(statement)
-    except InvalidSpecifier:
+        contained = allowed.contains(API_VERSION, prereleases=True)
+    except ValueError:  # InvalidSpecifier is one; so is what a number of thousands of digits raises
         major = API_VERSION.partition(".")[0]
-        what = f"`{STATEMENT} = {statement!r:.80}` is no range of versions"
+        shown = (
+            f"{statement!r:.80}" if isinstance(statement, (str, float)) else f"a {type(statement).__name__}"
+        )
+        what = f"`{STATEMENT} = {shown}` is no range of versions"
         return what, f'write `{STATEMENT} = ">={API_VERSION},<{int(major) + 1}"`, or leave it out'
-    if allowed.contains(API_VERSION, prereleases=True):
+    if contained:
         return "", ""
     have = importlib.metadata.version("coterie")
     what = (

@@ -8,9 +8,8 @@ from pathlib import Path
 from weakref import WeakKeyDictionary
 
 from coterie.core.errors import PluginError
-from coterie.core.plugins.origin import raised_at
 from coterie.discovery import api_version
-from coterie.discovery.imports import timed
+from coterie.discovery.imports import raised, timed
 from coterie.discovery.manager import Plugins, Report
 
 _LOADED: WeakKeyDictionary[Plugins, dict[Path, tuple[bytes, Report]]] = WeakKeyDictionary()
@@ -54,7 +53,7 @@ def load_plugin_file(manager: Plugins, path: Path) -> None:
         what, fix = api_version.refusal(api_version.stated_in_source(error, name), path.name)
         if what:
             raise PluginError(f"{path}: {what}", fix=fix) from error
-        why, fix = f"{type(error).__name__}: {error}{raised_at(error)}", f"correct {path.name}"
+        why, fix = raised(error), f"correct {path.name}"
         if isinstance(error, ImportError) and (error.name or "").partition(".")[0] == "coterie":
             fix = "docs/public_names.md lists the names of coterie"
         elif isinstance(error, ModuleNotFoundError):

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from coterie.core.plugins.origin import raised_at
 from coterie.discovery.report import Report
 from coterie.extras import EXTRA_OF
 
@@ -35,11 +36,12 @@ def timed(report: Report, leave_out: str) -> Iterator[None]:
     watchdog = threading.Timer(SLOW, log.warning, [text])
     watchdog.daemon = True
     watchdog.start()
-    begin = time.monotonic()
+    begin, before = time.monotonic(), set(threading.enumerate())
     try:
         yield
     finally:
         watchdog.cancel()
+        _note_threads(who, report, before, leave_out)
         report.seconds = time.monotonic() - begin
         if report.seconds >= SLOW:
             report.warnings.append(
@@ -47,6 +49,27 @@ def timed(report: Report, leave_out: str) -> Iterator[None]:
                 '"module:attribute" in place of objects, so that the module is imported when a run chooses '
                 f"it; without it: {leave_out}"
             )
+
+
+def _note_threads(who: str, report: Report, before: set[threading.Thread], leave_out: str) -> None:
+    """Tell the threads that an import started and for which Python waits before it ends a process."""
+    for thread in threading.enumerate():
+        if thread not in before and not thread.daemon:
+            text = (
+                f"its import started the thread '{thread.name}', and every command waits for the end of it\n"
+                f"  fix: start it in `open` and end it in `close`, or with daemon=True; {leave_out}"
+            )
+            report.warnings.append(text)
+            log.warning("%s: %s", who, text)
+
+
+def raised(error: BaseException) -> str:
+    """What was raised, and where in the plugin; the exception's own text may have a bug, too."""
+    try:
+        text = str(error)
+    except Exception as second:
+        text = f"(its text raised {type(second).__name__})"
+    return f"{type(error).__name__}: {text}{raised_at(error)}"
 
 
 def install_fix(module: str, distribution: str) -> str:

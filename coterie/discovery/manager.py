@@ -21,9 +21,8 @@ import pluggy
 from coterie import deprecations
 from coterie.core.errors import PluginError, UserError, did_you_mean
 from coterie.core.plugins.kinds import KINDS
-from coterie.core.plugins.origin import raised_at
 from coterie.discovery import api_version, hookspecs
-from coterie.discovery.imports import import_fix, timed
+from coterie.discovery.imports import import_fix, raised, timed
 from coterie.discovery.registry import ExampleEntry, Registry
 from coterie.discovery.report import Report as Report
 
@@ -87,9 +86,22 @@ class Plugins(pluggy.PluginManager):
             log.warning("COTERIE_PLUGINS names '%s', which no installed plugin has: %s", name, near)
 
     def add(self, module: Any, report: Report) -> None:
-        """Register a plugin's hook implementations and call its registration hooks, each by itself."""
+        """Register a plugin's hook implementations and call its registration hooks, each by itself.
+
+        Raises:
+            PluginError: with `COTERIE_STRICT_PLUGINS=1`, where something is wrong with it.
+        """
         self.reports.append(report)
         self._report = report
+        try:
+            self._add(module, report)
+        except (KeyboardInterrupt, PluginError):
+            raise
+        except BaseException as error:  # an object may raise at any look at it
+            fix = f"correct the module, or remove the plugin: pip uninstall {report.distribution}"
+            self.fail(report, f"its hooks can't be read: {raised(error)}", fix, error)
+
+    def _add(self, module: Any, report: Report) -> None:
         what, fix = api_version.refusal(api_version.stated(module), report.distribution)
         if what:
             self.fail(report, what, fix)
@@ -145,7 +157,7 @@ class Plugins(pluggy.PluginManager):
         except (KeyboardInterrupt, PluginError):
             raise  # PluginError: strict mode
         except BaseException as error:  # also SystemExit, which would end the command without a word
-            what = f"hook '{hook}' raised {type(error).__name__}: {error}{raised_at(error)}"
+            what = f"hook '{hook}' raised {raised(error)}"
             fix = f"correct the hook (it only calls `register`), or pip uninstall {report.distribution}"
             self.fail(report, what, fix, error)
 
@@ -158,8 +170,8 @@ class Plugins(pluggy.PluginManager):
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # told by a check: no run needs an example
-            raised = f"hook '{EXAMPLES}' raised {type(error).__name__}: {error}"
-            self.registry.examples.append(ExampleEntry("", "", None, report.distribution, raised))
+            text = f"hook '{EXAMPLES}' raised {raised(error)}"
+            self.registry.examples.append(ExampleEntry("", "", None, report.distribution, text))
 
     def fail_import(self, report: Report, error: BaseException) -> None:
         """Report a plugin whose import raised; one for another version of the API as such.
@@ -169,7 +181,7 @@ class Plugins(pluggy.PluginManager):
         """
         statement = api_version.stated_in_source(error, report.module.partition(":")[0])
         what, fix = api_version.refusal(statement, report.distribution)
-        text = f"import failed: {type(error).__name__}: {error}{raised_at(error)}"
+        text = f"import failed: {raised(error)}"
         if what:
             self.fail(report, f"{what} ({text})", fix, error)
         else:
@@ -207,7 +219,7 @@ class Plugins(pluggy.PluginManager):
                 distribution, kind = observer.plugin_name.partition(":")[0], type(error)
                 if (observer.function, kind) not in self._told:
                     self._told.add((observer.function, kind))
-                    log.warning("plugin %s: %s raised %s: %s", distribution, hook, kind.__name__, error)
+                    log.warning("plugin %s: %s raised %s", distribution, hook, raised(error))
 
 
 def _order(entry: importlib.metadata.EntryPoint) -> tuple[bool, str, str]:

@@ -16,7 +16,7 @@ from coterie.core.errors import MissingExtra, PluginError, did_you_mean
 from coterie.core.plugins.base import PluginConfig
 from coterie.core.plugins.kinds import DECLARING, FILES, KINDS, UNCONFIGURED
 from coterie.core.plugins.origin import raised_at
-from coterie.discovery.imports import import_fix, install_fix
+from coterie.discovery.imports import import_fix, install_fix, raised
 from coterie.extras import EXTRA_OF
 
 IN_A_FILE = "if a file of yours has it: -p FILE.py; in Python: coterie.api.plugin_files.load_file(FILE)"
@@ -225,7 +225,7 @@ def import_object(target: str, what: str, path: str = "", distribution: str = ""
         raise PluginError(
             f"{what} fails when '{module_name}' is imported",
             path=path,
-            why=f"{type(error).__name__}: {error}{raised_at(error)}",
+            why=raised(error),
             fix=import_fix(error, distribution or module_name),
         ) from error
     return target_object

@@ -30,6 +30,13 @@ def register_rewards(register):
 """
 
 
+class Unprintable:
+    def __repr__(self):
+        raise RuntimeError("no text")
+
+    __str__ = __repr__
+
+
 def test_the_version_is_public():
     assert coterie.API_VERSION == API_VERSION == "1.0"
 
@@ -55,6 +62,13 @@ def test_a_range_with_this_version_is_taken(statement):
 def test_another_range_is_refused_with_which_of_the_two_to_update(statement, what, fix):
     what_is_wrong, advice = api_version.refusal(statement, "acme")
     assert what in what_is_wrong and fix in advice
+
+
+def test_a_statement_that_no_text_can_be_made_of_is_refused_too():
+    for statement, shown in ((">=" + "1" * 5000, "'>=111"), (Unprintable(), "a Unprintable`")):
+        what, fix = api_version.refusal(statement, "acme")
+        assert f"`coterie_api = {shown}" in what and "is no range of versions" in what and ">=1.0,<2" in fix
+        assert len(what) < 200
 
 
 def test_a_file_out_of_range_is_refused_before_its_hooks_are_called(tmp_path):

@@ -6,6 +6,7 @@ import importlib.metadata
 import re
 import sys
 import textwrap
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -80,6 +81,22 @@ class Stop(BaseException):
 
 def stop_on_import():
     raise Stop("here")
+
+
+class Wordless(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+class Closed:
+    """Raises at any look at it."""
+
+    def __getattribute__(self, name):
+        raise Wordless
+
+
+def raise_wordless():
+    raise Wordless
 
 
 def exit_on_import():
@@ -432,3 +449,28 @@ def test_a_target_without_an_attribute_is_told():
     with pytest.raises(PluginError, match="can't be imported from 'json'") as error:
         import_object("json", "reward 'z'", "rewards.z")
     assert error.value.fix == "write 'module:attribute'" and error.value.path == "rewards.z"
+
+
+def test_an_exception_without_a_text_and_an_object_that_raises_are_reported(entries):
+    entries += [FakeEntry("wordless", "acme", raise_wordless), FakeEntry("closed", "beta", Closed)]
+    _, reports = loaded()
+    assert "import failed: Wordless: (its text raised RuntimeError)" in reports["wordless"].errors[0]
+    assert "its hooks can't be read: Wordless" in reports["closed"].errors[0]
+
+
+def test_a_thread_that_an_import_leaves_behind_is_named_since_every_command_waits_for_it(entries, caplog):
+    end = threading.Event()
+
+    def load():
+        threading.Thread(target=end.wait, name="poller").start()
+        threading.Thread(target=end.wait, name="harmless", daemon=True).start()
+        return module(register_rewards=register_rewards)
+
+    entries.append(FakeEntry("mine", "acme", load))
+    try:
+        _, reports = loaded()
+    finally:
+        end.set()
+    (warning,) = reports["mine"].warnings
+    assert "its import started the thread 'poller'" in warning and reports["mine"].ok
+    assert "plugin 'mine' of acme" in caplog.text and "COTERIE_PLUGINS='' leaves it out" in caplog.text
