@@ -54,6 +54,8 @@ schedule: {steps: 2, tasks_per_step: 2}
 """
 BESIDE = {"column": ("study", "recipe")}
 """Kinds that a kind's example needs beside it, in the same module."""
+COLUMN = "example_name_column.yaml"
+"""Names its recipe by a word that `coterie new` replaces."""
 NAMES = itertools.count()
 Edits = Sequence[tuple[str, str]]
 
@@ -68,6 +70,7 @@ def load(kind: str, folder: Path, edits: Edits = (), file: str = "", without: st
     for path in KINDS.iterdir():
         if path.is_file():
             shutil.copy(path, folder / path.name)
+    (folder / COLUMN).write_text(edited("column", (), COLUMN))
     (folder / "example-name-smoke.yaml").write_text(RECIPE)
     (folder / (file or f"{kind}.py")).write_text(edited(kind, edits, file))
     if without:
@@ -85,6 +88,7 @@ def edited(kind: str, edits: Edits, file: str = "") -> str:
     """The text of an example's file with texts replaced; each old one must be in it."""
     name = file or f"{kind}.py"
     text = RECIPE if name == "example-name-smoke.yaml" else (KINDS / name).read_text()
+    text = text.replace("example_recipe", "example-name-smoke.yaml") if name == COLUMN else text
     for old, new in edits:
         assert old in text, f"{name} has no {old!r}: write the mutant anew for the example as it is now"
         text = text.replace(old, new)
