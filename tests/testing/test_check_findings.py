@@ -7,16 +7,21 @@ import gc
 import math
 import statistics
 import sysconfig
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 
 from coterie import RowEstimator
+from coterie.core.errors import UserError
 from coterie.core.plugins import Plugin
 from coterie.core.rollout import rewards
 from coterie.core.types import Step
-from coterie.testing import Example, checking
+from coterie.testing import ConformanceWarning, Example, checking
+from coterie.testing.checking.apart import _event
 from coterie.testing.checking.component import check_component
 from coterie.testing.checking.hangs import raised_in
 from coterie.testing.checking.results import Checked
@@ -127,7 +132,7 @@ def test_a_reward_of_a_broken_environment_is_not_checked(game):
     assert result.ok and result.state == "not checked"
     assert f"its environment is broken: {game.__name__}." in result.unchecked[0]
     (part,) = checked("environment", game, **PLAYED).broken
-    assert part.fix and part.where.startswith(game.__name__) or "environment" in part.where
+    assert (part.fix and part.where.startswith(game.__name__)) or "environment" in part.where
 
 
 def test_an_environment_whose_role_is_broken_is_not_checked():
@@ -201,3 +206,48 @@ def test_an_installed_plugin_is_its_author_s_files_and_coterie_s_libraries_are_n
     assert raised_in(stack) == f"{site}/coterie_game/a.py:2, in score"
     assert raised_in([stack[0], stack[-1]]) == ""
     assert raised_in([(asyncio.base_events.__file__, 653, "run_until_complete"), stack[-1]]) == ""
+
+
+# ---- what is left behind ---------------------------------------------------------------------------------
+
+
+class Threads(Brief):
+    ends: ClassVar = threading.Event()
+
+    async def score(self, view):
+        threading.Thread(target=self.ends.wait, name="waits").start()
+        return {(view.role, "brief"): 1.0}
+
+
+class Pools(Brief):
+    pool: ClassVar = ThreadPoolExecutor(1)
+
+    async def score(self, view):
+        self.pool.submit(len, "")
+        threading.Thread(target=len, args=("",)).start()
+        return {(view.role, "brief"): 1.0}
+
+
+def test_a_thread_that_is_left_running_is_told():
+    try:
+        with pytest.warns(ConformanceWarning, match="never ends while"):
+            result = checked("reward", Threads, **PLAYED)
+    finally:
+        Threads.ends.set()
+    assert any("threads running, such as 'waits'" in note for note in result.notes)
+
+
+def test_idle_workers_and_threads_that_end_are_not():
+    assert not [note for note in checked("reward", Pools, **PLAYED).notes if "thread" in note]
+    Pools.pool.shutdown()
+
+
+def test_lines_that_a_component_writes_into_the_events_are_no_events():
+    assert _event(b'hello{"event": "done", "files": []}') == {"event": "done", "files": []}
+    assert _event(b"hello") is None and _event(b'{"event": ') is None and _event(b"[]") is None
+
+
+def test_a_kind_that_a_target_lacks_is_told():
+    with pytest.raises(UserError, match="no component of the kind 'loss'") as error:
+        find_target(__name__, "loss")
+    assert "environment" in error.value.fix

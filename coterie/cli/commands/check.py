@@ -95,7 +95,9 @@ def _watch(target: str, kind: str | None, timeout: float, verbose: bool) -> None
 
     files, broken = list[str](), True
     try:
+        times = _times(_watched(target, files, broken))
         while True:
+            began = time.time()
             try:
                 outcome = _once(target, kind, timeout, verbose)
                 files, broken = outcome.files or files, not outcome.ok
@@ -106,8 +108,10 @@ def _watch(target: str, kind: str | None, timeout: float, verbose: bool) -> None
             watched = _watched(target, files, broken)
             click.echo(f"watching {len(watched)} files; Ctrl-C ends\n")
             sys.stdout.flush()
-            before = _times(watched)
-            while _times(watched) == before:
+            before = _times(watched)  # a file that was saved during the check has another time
+            before |= {path: 0.0 for path, at in before.items() if began < at <= time.time()}
+            before |= {path: at for path, at in times.items() if path in before}
+            while (times := _times(watched)) == before:
                 time.sleep(_LOOK)
     except KeyboardInterrupt:
         click.echo("stopped", err=True)
@@ -131,5 +135,5 @@ def _watched(target: str, files: list[str], broken: bool) -> list[Path]:
     return sorted(paths)
 
 
-def _times(paths: list[Path]) -> list[float]:
-    return [path.stat().st_mtime if path.is_file() else 0.0 for path in paths]
+def _times(paths: list[Path]) -> dict[Path, float]:
+    return {path: path.stat().st_mtime if path.is_file() else 0.0 for path in paths}

@@ -29,6 +29,7 @@ _START = (
     "sys.path[:] = [path for path in json.loads(request)['path'] if path]\n"
     "from coterie.testing.checking.child import main; main(request)"
 )
+_BEGIN = b'{"event": '
 _LOADING = "it is imported, and its hooks are known"
 
 OnResult = Callable[[Checked, int], None]
@@ -124,7 +125,9 @@ class _Child:
                     raise UserError(event["what"], why=event["why"], fix=event["fix"], path=event["path"])
                 case "loaded":
                     self.components = event["components"]
-                    yield from (Checked.of(table) for table in event["plugins"] if first)
+                    own = [Checked.of(table) for table in event["plugins"] if first]
+                    of_import = "while plugins were imported, one"
+                    yield from (self._with_output(part, event["printed"], of_import) for part in own)
                 case "begin":
                     self.index, self._open, self._partly = event["index"], True, None
                     self._begin, self._promise, self._begun = time.monotonic(), "its check begins", []
@@ -155,14 +158,14 @@ class _Child:
                     part = file.read()
                 at += len(part)
                 *lines, rest = (rest + part).split(b"\n")
-                yield from map(json.loads, lines)
+                yield from filter(None, map(_event, lines))
             if ended:
                 return
             if time.monotonic() > self._begin + self._timeout + _SPARE:
                 self._process.kill()
             time.sleep(0.02)
 
-    def _with_output(self, result: Checked, printed: int) -> Checked:
+    def _with_output(self, result: Checked, printed: int, who: str = "it") -> Checked:
         """The result, with a note of what was printed on stdout meanwhile."""
         if printed > self._printed:
             with self._out.open("rb") as file:
@@ -170,7 +173,7 @@ class _Child:
                 text = file.read(printed - self._printed).decode(errors="replace")
             lines = text.splitlines()
             more = f" and {len(lines) - 1} more lines" if len(lines) > 1 else ""
-            result.notes.append(f"it printed {lines[0][:80]!r}{more} on stdout")
+            result.notes.append(f"{who} printed {lines[0][:80]!r}{more} on stdout")
         return result
 
     def _ended(self) -> Checked:
@@ -200,6 +203,16 @@ class _Child:
         fix = "raise an exception: os._exit and signals end a run without a word"
         result.broken.append(Broken(self._promise, what, "", fix))
         return result
+
+
+def _event(line: bytes) -> Mapping[str, Any] | None:
+    """The event of a line; None where a component wrote something else into the file."""
+    start = line.find(_BEGIN)
+    try:
+        event = json.loads(line[max(start, 0) :])
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) and "event" in event else None
 
 
 def _last_lines(text: str) -> str:

@@ -108,16 +108,26 @@ def check(events: Events, target: str, kind: str | None, skip: int) -> None:
     from coterie.testing.checking.results import Checked
     from coterie.testing.checking.targets import find_target
     from coterie.testing.support.promises import Promises
+    from coterie.testing.support.threads import left_behind, running
 
     events.arm()
+    threads = running()
     try:
         known = find_target(target, kind)
     except UserError as error:
         parts = {"what": error.what, "why": error.why, "fix": error.fix, "path": error.path}
         events.write("usage", **parts)
         return
+    if text := left_behind(threads):
+        for plugin in known.plugins:  # one of them, or another plugin that is installed
+            plugin.notes.append(f"warning: while plugins were imported, one {text}")
     components = [(entry.kind, entry.name, entry.distribution) for entry in known.entries]
-    events.write("loaded", plugins=[result.table() for result in known.plugins], components=components)
+    events.write(
+        "loaded",
+        plugins=[result.table() for result in known.plugins],
+        components=components,
+        printed=_printed(),
+    )
 
     def broken(result: Checked) -> None:
         events.write("broken", result=result.table())

@@ -20,8 +20,9 @@ from coterie.testing.checking.shrinking import smallest
 from coterie.testing.example import Example
 from coterie.testing.support.beside import BesideError
 from coterie.testing.support.explaining import explained
-from coterie.testing.support.failure import OF_KIND, TAKES, ConformanceError
+from coterie.testing.support.failure import OF_KIND, TAKES, ConformanceError, ConformanceWarning
 from coterie.testing.support.promises import Promises, promise, recorded
+from coterie.testing.support.threads import left_behind, running
 
 SHRINKING = 5.0
 """Seconds in which a smaller example is looked for."""
@@ -59,7 +60,7 @@ def check_component(
         on_broken: called with the result before a smaller example is looked for, which may hang.
         shrink: whether one is looked for.
     """
-    begin = time.monotonic()
+    begin, threads = time.monotonic(), running()
     result = Checked(entry.kind, entry.name, entry.distribution)
     promises = promises if promises is not None else Promises()
     with recorded(promises):
@@ -69,6 +70,9 @@ def check_component(
             result.broken.append(_broken(error, promises.current))
         except (Exception, SystemExit) as error:  # an example's module may fail in any way
             result.broken.append(_broken(error, promises.current))
+    if text := left_behind(threads):
+        result.notes.append(f"warning: {text}")
+        warnings.warn(f"{result.label}: {text}", ConformanceWarning, stacklevel=2)
     of_broken = {broken.promise for broken in result.broken}
     result.kept += [text for text in promises.begun if text not in of_broken]
     result.seconds = time.monotonic() - begin

@@ -67,7 +67,11 @@ def find_target(text: str, kind: str | None = None) -> Target:
 
 def _of_kind(target: Target, kind: str | None) -> Target:
     if kind is not None:
+        has = sorted({entry.kind for entry in target.entries})
         target.entries = [entry for entry in target.entries if entry.kind == kind]
+        if not target.entries and all(result.ok for result in target.plugins):
+            fix = f"it has components of: {', '.join(has)}" if has else "look at `coterie plugins`"
+            raise UserError(f"there is no component of the kind '{kind}' in it", fix=fix)
     return target
 
 
