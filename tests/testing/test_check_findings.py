@@ -16,7 +16,7 @@ from typing import ClassVar
 import pytest
 
 from coterie import RowEstimator
-from coterie.core.errors import UserError
+from coterie.core.errors import PolicyFault, UserError
 from coterie.core.plugins import Plugin
 from coterie.core.rollout import rewards
 from coterie.core.types import Step
@@ -251,3 +251,40 @@ def test_a_kind_that_a_target_lacks_is_told():
     with pytest.raises(UserError, match="no component of the kind 'loss'") as error:
         find_target(__name__, "loss")
     assert "environment" in error.value.fix
+
+
+# ---- what is read and kept -------------------------------------------------------------------------------
+
+
+class Noneread(EchoRole):
+    def parse(self, text, observation):
+        super().parse(text, observation)
+
+
+class ReturnsFault(EchoRole):
+    def parse(self, text, observation):
+        return PolicyFault("unreadable") if text != "good" else text
+
+
+class IntKeys(RowEstimator):
+    def advantages(self, rows):
+        return [row.value for row in rows]
+
+    def next_state(self, rows):
+        return {"seen": [{1: 2}]}
+
+
+def test_a_parser_that_forgets_to_return():
+    promise, what, _ = broken("role", Noneread, observations=[""], good=["1"])
+    assert promise == "what it reads is something" and "returned None for each" in what
+    with pytest.warns(ConformanceWarning, match="`return` is missing"):
+        assert checked("role", Noneread, observations=[""]).ok, "it may read other texts"
+
+
+def test_a_parser_that_returns_a_fault():
+    assert broken("role", ReturnsFault, observations=[""], good=["good"])[2] == "raise it"
+
+
+def test_keys_of_a_state_that_json_changes():
+    promise, what, fix = broken("estimator", IntKeys)
+    assert "plain JSON" in promise and 'the key 1, which JSON makes "1"' in what and "str(key)" in fix

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -124,6 +124,13 @@ def _check_on(estimator: Any, forest: SyntheticStep, name: str, seed: int) -> in
     promise("all that it keeps is the state that it returns, plain JSON")
     with guarded(f"{name}: its state", "plain JSON: numbers, texts, lists, tables with text keys"):
         restored = json.loads(json.dumps(state, allow_nan=False))
+    key = next(_other_keys(state), None)
+    require(
+        key is None,
+        f"has the key {key!r}, which JSON makes {json.dumps({key: 0})[1:-4]}",
+        where=f"{name}: its state",
+        fix="texts as keys, such as str(key): a resumed run gets the state back from JSON",
+    )
     again, again_state = _credit(estimator, forest, name, None)
     _same(credit, again, name, "two calls on one step, both without a state, give other credit")
     require(
@@ -148,6 +155,15 @@ def _check_on(estimator: Any, forest: SyntheticStep, name: str, seed: int) -> in
         "a state that was saved as JSON and read back gives other credit",
     )
     return len(credit.advantage)
+
+
+def _other_keys(value: Any) -> Iterator[Any]:
+    """Keys of a value that are no texts, which JSON writes as texts."""
+    if isinstance(value, dict):
+        yield from (key for key in value if not isinstance(key, str))
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+    for part in parts:
+        yield from _other_keys(part)
 
 
 def _credit(estimator: Any, forest: SyntheticStep, name: str, state: Any) -> tuple[Credit, Any]:

@@ -9,7 +9,14 @@ from typing import Any
 from coterie.core.errors import PolicyFault
 from coterie.core.protocols.role import Remembers
 from coterie.core.types import Action, HistoryEntry, RoleInput
-from coterie.testing.support.failure import ConformanceError, check_vocabulary, guarded, require, require_kind
+from coterie.testing.support.failure import (
+    ConformanceError,
+    check_vocabulary,
+    guarded,
+    require,
+    require_kind,
+    warn,
+)
 from coterie.testing.support.kept_state import kept, warn_of_kept
 from coterie.testing.support.promises import promise
 from coterie.testing.support.values import copied, fingerprint, pickled
@@ -25,6 +32,8 @@ NASTY: tuple[str, ...] = (
 """Malformed texts of the kind that models write, and worse."""
 _SECONDS = 5.0
 """Time limit of `parse`: a slower parser lets one answer stop the run."""
+_FAULT = object()
+"""Stands for a PolicyFault that `parse` raised."""
 
 
 def check_role(
@@ -43,7 +52,8 @@ def check_role(
       role inputs give equal messages; the role input stays unchanged. The inputs are a first turn, and a
       second one with a history.
     - `parse` returns a value, the same each time, or raises `PolicyFault` and nothing else, for any text:
-      empty, huge, unbalanced, in another script. Pickle can write the value, the observation stays unchanged,
+      empty, huge, unbalanced, in another script; no exception, and not None for all texts,
+      `good` ones among them. Pickle can write the value, the observation stays unchanged,
       and no text takes longer than 5 s.
     - Optional members are `vocabulary` and `remembers`. It warns of attributes that change each time.
 
@@ -59,6 +69,7 @@ def check_role(
         ConformanceError: what is wrong, where, and how to fix it.
     """
     kind = require_kind(role, "role")
+    reads: list[Any] = []
     for observation in observations:
         promise("a prompt is messages, and repeats")
         _check_render(role, kind, RoleInput(role=name, turn=0, observation=observation), ())
@@ -75,15 +86,23 @@ def check_role(
         _check_render(role, kind, second, feedback)
         promise("any text is read, or raises PolicyFault, in time")
         for text in (*NASTY, *texts):
-            _check_parse(role, kind, text, observation)
+            reads.append(_check_parse(role, kind, text, observation))
         for text in good:
             promise("a good text is read")
+            reads.append(_check_parse(role, kind, text, observation))
             require(
-                _check_parse(role, kind, text, observation),
+                reads[-1] is not _FAULT,
                 f"can't read {text!r}, which is among the `good` texts",
                 where=f"{kind}.parse",
                 fix="make the parser accept it, or remove it from `good`",
             )
+    promise("what it reads is something")
+    read = [result for result in reads if result is not _FAULT]
+    if read and all(result is None for result in read):
+        what, where = f"returned None for each of {len(read)} texts that it read", f"{kind}.parse"
+        fix = "return what was read (`return` is missing?): `action.parsed` None means that nothing could be"
+        require(not good, what, where=where, fix=fix)
+        warn(what, where=where, fix=f"{fix}; where it reads others: check_role(..., good=[...])")
     promise("its optional members have their types")
     _check_optional(role, kind)
     _warn_of_kept(role, kind, name, observations, (*good, "?"), keeps)
@@ -146,8 +165,8 @@ def _check_render(role: Any, kind: str, role_input: RoleInput, feedback: Sequenc
         )
 
 
-def _check_parse(role: Any, kind: str, text: str, observation: Any) -> bool:
-    """Check `parse` on one text; return whether it read the text."""
+def _check_parse(role: Any, kind: str, text: str, observation: Any) -> Any:
+    """Check `parse` on one text; return what it read, or _FAULT."""
     where = f"{kind}.parse"
     shown = text if len(text) < 60 else f"{text[:30]}... ({len(text)} characters)"
     mark, begin = fingerprint(observation), time.perf_counter()
@@ -156,8 +175,8 @@ def _check_parse(role: Any, kind: str, text: str, observation: Any) -> bool:
         with guarded(where):
             try:
                 results.append(role.parse(text, observation))
-            except PolicyFault as fault:
-                results.append(fault)
+            except PolicyFault:
+                results.append(_FAULT)
             except (Exception, SystemExit) as error:
                 raise ConformanceError(
                     f"{shown!r} raised {type(error).__name__}: {error}",
@@ -174,7 +193,12 @@ def _check_parse(role: Any, kind: str, text: str, observation: Any) -> bool:
     require(
         fingerprint(observation) == mark, "changed the observation", where=where, fix="copy what it changes"
     )
-    readable = [not isinstance(result, PolicyFault) for result in results]
+    for result in results:
+        fault = isinstance(result, BaseException) or (
+            isinstance(result, type) and issubclass(result, BaseException)
+        )
+        require(not fault, f"returned {result!r} for {shown!r}", where=where, fix="raise it")
+    readable = [result is not _FAULT for result in results]
     if all(readable):
         pickled(results[0], where)
     same = all(readable) and fingerprint(results[0]) == fingerprint(results[1]) if any(readable) else True
@@ -184,7 +208,7 @@ def _check_parse(role: Any, kind: str, text: str, observation: Any) -> bool:
         where=where,
         fix="no draws, no memory between calls",
     )
-    return readable[0]
+    return results[0]
 
 
 def _check_optional(role: Any, kind: str) -> None:
