@@ -108,6 +108,7 @@ def module_text(docstring: str, imports: Iterable[Import], parts: Sequence[str],
     block = import_text({entry for entry in imports if entry.bound in used}, package)
     # After imports stand two empty lines before a definition, and one before anything else.
     gap = "\n\n" if code.startswith(("class ", "def ", "@", "async def ")) else "\n"
+    gap = gap if block else gap[1:]
     return (
         f'"""{docstring}\n"""\n\n{block}{gap}{code}\n'
         if "\n" in docstring

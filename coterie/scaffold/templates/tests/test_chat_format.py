@@ -2,11 +2,11 @@
 
 from example_module.engine import ExampleNameTokenizer
 
-from coterie.testing import build, check_chat_format
+from coterie.testing import build
 
 
-def test_it_keeps_the_promises_of_a_chat_format():
-    check_chat_format(build("chat_format", "example_name"))
+def test_it_keeps_the_promises_of_a_chat_format(coterie_check):
+    coterie_check("example_name", kind="chat_format")
 
 
 def test_a_conversation_is_a_transcript():

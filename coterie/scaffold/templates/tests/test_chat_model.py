@@ -5,11 +5,11 @@ import asyncio
 import pytest
 
 from coterie import ChatRequest
-from coterie.testing import build, check_chat_model
+from coterie.testing import build
 
 
-def test_it_keeps_the_promises_of_a_chat_model():
-    check_chat_model(build("chat_model", "example_name"))
+def test_it_keeps_the_promises_of_a_chat_model(coterie_check):
+    coterie_check("example_name", kind="chat_model")
 
 
 @pytest.mark.parametrize(("wrote", "score"), [("", 0), ("one", 3), ("one two three four", 10)])

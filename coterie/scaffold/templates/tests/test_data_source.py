@@ -3,11 +3,11 @@
 import pytest
 
 from coterie import DataError
-from coterie.testing import build, check_data_source
+from coterie.testing import build
 
 
-def test_it_keeps_the_promises_of_a_data_source():
-    check_data_source(build("data_source", "example_name"))
+def test_it_keeps_the_promises_of_a_data_source(coterie_check):
+    coterie_check("example_name", kind="data_source")
 
 
 def test_a_line_without_a_split_is_named(tmp_path):

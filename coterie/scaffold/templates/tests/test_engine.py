@@ -6,11 +6,11 @@ import numpy as np
 from example_module.engine import word_id
 
 from coterie import Key, Request, Sampling, Weights
-from coterie.testing import build, check_engine
+from coterie.testing import build
 
 
-def test_it_keeps_the_promises_of_an_engine():
-    check_engine(build("engine", "example_name"))
+def test_it_keeps_the_promises_of_an_engine(coterie_check):
+    coterie_check("example_name", kind="engine")
 
 
 def test_a_context_with_one_likely_word_gives_this_word():

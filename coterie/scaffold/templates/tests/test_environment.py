@@ -1,16 +1,15 @@
 """The environment: what every environment promises, and the rules of this game."""
 
-from coterie.testing import build, check_environment, coterie_run, play_episode
+from coterie.testing import coterie_run, play_episode
 
 GAME = {"type": "example_name", "start": 5}
 ROLES = {"solver": {"type": "example_name"}}
 
 
-def test_it_keeps_the_promises_of_an_environment():
-    game = build("environment", GAME, order=["solver"])
-    role_plugins = {"solver": build("role", "example_name", name="solver", env=GAME)}
-    answers = ["4", "3", "2", "1", "0", "three"]
-    check_environment(game, roles=["solver"], act=answers, role_plugins=role_plugins, disjoint="content")
+def test_it_keeps_the_promises_of_an_environment(coterie_check):
+    coterie_check(
+        "example_name", kind="environment", act=["4", "3", "2", "1", "0", "three"], disjoint="content"
+    )
 
 
 def test_a_team_that_counts_right_succeeds():

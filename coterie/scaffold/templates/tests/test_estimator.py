@@ -3,11 +3,11 @@
 from math import tanh
 
 from coterie import Batch, RewardWeights
-from coterie.testing import J, build, check_estimator, tree_literals
+from coterie.testing import J, build, tree_literals
 
 
-def test_it_keeps_the_promises_of_an_estimator():
-    check_estimator(build("estimator", "example_name"))
+def test_it_keeps_the_promises_of_an_estimator(coterie_check):
+    coterie_check("example_name", kind="estimator")
 
 
 def test_an_advantage_is_the_squashed_difference_from_the_siblings():

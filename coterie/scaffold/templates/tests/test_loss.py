@@ -3,11 +3,11 @@
 import numpy as np
 
 from coterie import TokenBatch
-from coterie.testing import build, check_loss
+from coterie.testing import build
 
 
-def test_it_keeps_the_promises_of_a_loss():
-    check_loss(build("loss", "example_name"))
+def test_it_keeps_the_promises_of_a_loss(coterie_check):
+    coterie_check("example_name", kind="loss")
 
 
 def test_a_ratio_of_one_plus_clip_is_best_for_a_good_token():

@@ -1,13 +1,12 @@
 """The reward: what every source promises, and what it pays."""
 
-from coterie.testing import build, check_reward, coterie_run, play_episode
+from coterie.testing import coterie_run, play_episode
 
 REWARD = {"type": "example_name", "most": 1}
 
 
-def test_it_keeps_the_promises_of_a_reward():
-    game = build("environment", {"type": "plan_path", "size": 3}, order=["solver"])
-    check_reward(build("reward", REWARD), environment=game, roles=["solver"], act=["R", "R D", ""])
+def test_it_keeps_the_promises_of_a_reward(coterie_check):
+    coterie_check("example_name", kind="reward", act=["R", "R D", ""])
 
 
 def test_a_brief_answer_earns_one():

@@ -3,12 +3,11 @@
 import pytest
 
 from coterie import PolicyFault, RoleInput
-from coterie.testing import build, check_role
+from coterie.testing import build
 
 
-def test_it_keeps_the_promises_of_a_role():
-    role = build("role", "example_name", name="solver")
-    check_role(role, observations=["5", "1"], good=["4", "two words"], feedback=["You wrote: 7"])
+def test_it_keeps_the_promises_of_a_role(coterie_check):
+    coterie_check("example_name", kind="role", good=["4", "two words"], feedback=["You wrote: 7"])
 
 
 def test_the_prompt_shows_instruction_observation_and_feedback():

@@ -1,10 +1,10 @@
 """The sampler: what every one promises, and which branch goes on."""
 
-from coterie.testing import build, check_sampler, coterie_run, play_episode
+from coterie.testing import coterie_run, play_episode
 
 
-def test_it_keeps_the_promises_of_a_sampler():
-    check_sampler(build("sampler", {"type": "example_name", "branches": 2}))
+def test_it_keeps_the_promises_of_a_sampler(coterie_check):
+    coterie_check("example_name", kind="sampler", settings={"branches": 2})
 
 
 def test_the_worst_branch_goes_on():

@@ -5,13 +5,13 @@ import asyncio
 import pytest
 
 from coterie import Program, Ran, SystemFault
-from coterie.testing import build, check_sandbox
+from coterie.testing import build
 
 SANDBOX = {"type": "example_name", "inside": {"type": "local"}, "pause": 0.0}
 
 
-def test_it_keeps_the_promises_of_a_sandbox():
-    check_sandbox(build("sandbox", SANDBOX))
+def test_it_keeps_the_promises_of_a_sandbox(coterie_check):
+    coterie_check("example_name", kind="sandbox")
 
 
 @pytest.mark.parametrize("failures", [0, 2, 3])

@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from coterie.testing import build, check_tool
+from coterie.testing import build
 
 
-def test_it_keeps_the_promises_of_a_tool():
-    check_tool(build("tool", "example_name"), calls=["<add>2 3.5</add>", "Let me see: <add>1 x</add>"])
+def test_it_keeps_the_promises_of_a_tool(coterie_check):
+    coterie_check("example_name", kind="tool")
 
 
 @pytest.mark.parametrize(

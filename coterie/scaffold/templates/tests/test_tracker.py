@@ -2,8 +2,6 @@
 
 import sqlite3
 
-from coterie.testing import build, check_tracker
-
 
 def steps(folder):
     database = sqlite3.connect(folder / "metrics.sqlite")
@@ -12,5 +10,5 @@ def steps(folder):
     return [step for (step,) in rows]
 
 
-def test_it_keeps_the_promises_of_a_tracker():
-    check_tracker(build("tracker", "example_name"), read=steps)
+def test_it_keeps_the_promises_of_a_tracker(coterie_check):
+    coterie_check("example_name", kind="tracker", read=steps)

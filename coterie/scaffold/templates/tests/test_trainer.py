@@ -1,21 +1,10 @@
 """The trainer: what every one promises, and that a good word becomes likelier."""
 
-from example_module.trainer import word_id
-
 from coterie import train
-from coterie.testing import build, check_trainer
-
-WORDS = ("left", "right", "up", "down")
 
 
-def test_it_keeps_the_promises_of_a_trainer():
-    check_trainer(
-        lambda: build("trainer", "example_name"),
-        model={"init": "none"},
-        token_ids=[word_id(word) for word in WORDS],
-        vocabulary=WORDS,
-        annotates=("ref_logprobs", "old_logprobs"),
-    )
+def test_it_keeps_the_promises_of_a_trainer(coterie_check):
+    coterie_check("example_name", kind="trainer")
 
 
 def test_a_run_learns_the_game(tmp_path):

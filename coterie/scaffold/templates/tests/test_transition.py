@@ -1,11 +1,10 @@
 """The transition mode: what every one promises, and what the second prompt shows."""
 
-from coterie.testing import build, check_transition, coterie_run, play_episode
+from coterie.testing import coterie_run, play_episode
 
 
-def test_it_keeps_the_promises_of_a_transition():
-    game = build("environment", {"type": "plan_path", "size": 3}, order=["solver"])
-    check_transition(build("transition", "example_name"), game, roles=["solver"], act=["R", "D", None])
+def test_it_keeps_the_promises_of_a_transition(coterie_check):
+    coterie_check("example_name", kind="transition")
 
 
 def test_the_second_prompt_repeats_the_first_answer():
