@@ -88,12 +88,12 @@ def fields(model: type[BaseModel], outer: str = "", given: BaseModel | None = No
         where = outer + (info.alias or name)
         inner = None if name in composed else model_of(info.annotation)
         required = info.is_required() and given is None
-        default = None if info.is_required() else info.get_default(call_default_factory=True)
+        default = None if info.is_required() else default_of(info)
         default = default if given is None else getattr(given, name, default)
         yield Field(
             name=where,
             type=written(info.annotation, composed.get(name, ""), info),
-            default=to_jsonable_python(default, fallback=lambda thing: f"<{type(thing).__qualname__}>"),
+            default=to_jsonable_python(default, fallback=_named),
             required=required,
             meaning=meaning(model, name),
             may_change=_may_change(info),
@@ -102,6 +102,27 @@ def fields(model: type[BaseModel], outer: str = "", given: BaseModel | None = No
         if inner is not None and inner is not model:
             within = "" if _type(info.annotation).split(" | ")[0] == "table" else "*."  # a table of tables
             yield from fields(inner, f"{where}.{within}", default if isinstance(default, inner) else None)
+
+
+def _named(thing: Any) -> str:
+    if isinstance(thing, NoDefault):
+        return f"<{thing.why}>"
+    return f"<{type(thing).__qualname__}>"
+
+
+class NoDefault:
+    """What a default is whose `default_factory` raises."""
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+
+
+def default_of(info: FieldInfo) -> Any:
+    """The default of a field that isn't required; `NoDefault` where the plugin's factory of it raises."""
+    try:
+        return info.get_default(call_default_factory=True)
+    except Exception as error:  # a plugin's function may raise anything, or need the other settings
+        return NoDefault(f"its default_factory raised {type(error).__name__}")
 
 
 def meaning(model: type[BaseModel], name: str) -> str:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
+from coterie.cli.described import default_of
 from coterie.core.config import MAPS, TABLES, to_yaml, validate
 from coterie.core.errors import UserError
 from coterie.core.plugins import Table, composed_fields
@@ -50,7 +51,7 @@ def _tables(kind: str, model: type[BaseModel], taken: Table) -> tuple[Table, Tab
             refers = name in composed and isinstance(taken.get(key), str)  # to another table of that recipe
             required[key] = sample if refers else taken.get(key, sample)
         elif not info.deprecated:
-            default = info.get_default(call_default_factory=True)
+            default = default_of(info)
             plain = _without_null(to_jsonable_python(default, fallback=lambda thing: None))
             if plain is not None:
                 optional[key] = plain

@@ -9,12 +9,13 @@ import pytest
 from pydantic import Field
 from ruamel.yaml import YAML
 
+from coterie.cli.commands.schema import plugin_schema
 from coterie.cli.described import fields, hooks
 from coterie.cli.plugin_example import example
 from coterie.core.config import validate
-from coterie.core.plugins import KINDS, UNCONFIGURED, Composed, MayChange, PluginConfig
+from coterie.core.plugins import KINDS, UNCONFIGURED, Composed, MayChange, Plugin, PluginConfig
 from coterie.core.protocols import RewardSource
-from coterie.discovery import hookspecs, plugins
+from coterie.discovery import Entry, hookspecs, plugins
 from tests.cli.support import coterie, plugin_package, process
 
 PLUGIN = '''
@@ -160,6 +161,7 @@ class Config(PluginConfig):
     inner: Inner = Inner()
     deeper: Inner = Inner(depth=9)
     by_name: dict[str, Inner] = {}
+    home: str = Field(default_factory=lambda: {}["HOME_OF_MINE"])
     old: int | None = Field(None, deprecated="write `rate`")
 
 
@@ -169,8 +171,24 @@ def test_a_field_has_its_type_bounds_default_meaning_and_marks():
     assert rows["rate"].type == "float > 0 <= 1 | null" and rows["rate"].may_change == "yes"
     assert rows["inner.depth"].default == 2 and rows["inner.depth"].meaning == "How deep."
     assert rows["deeper.depth"].default == 9  # of the table around it: what a run without the table has
+    assert rows["home"].default == "<its default_factory raised KeyError>"
     assert rows["by_name.*.depth"].type == "int" and rows["by_name.*.depth"].default == 2
     assert rows["old"].meaning == "(deprecated: write `rate`)"
+
+
+def test_an_example_and_a_schema_leave_out_a_default_that_raises():
+    class Homeless(PluginConfig):
+        home: str = Field(default_factory=lambda: {}["HOME_OF_MINE"])
+        rate: float = 0.5
+
+    class Mine(Plugin):
+        Config = Homeless
+
+    entry = Entry("reward", "mine", Mine, "acme")
+    assert YAML(typ="safe").load(example(entry, Homeless)) == {
+        "rewards": {"mine": {"type": "mine", "rate": 0.5}}
+    }
+    assert "default" not in plugin_schema(entry)["properties"]["home"]
 
 
 UNKNOWABLE = {("engine", "scripted")}

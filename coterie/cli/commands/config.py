@@ -108,6 +108,7 @@ def components(table: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]
 def _defaults(kind: str, plugin: Any) -> dict[str, Any]:
     from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+    from coterie.cli.described import default_of
     from coterie.discovery import plugins
 
     try:
@@ -119,9 +120,9 @@ def _defaults(kind: str, plugin: Any) -> dict[str, Any]:
         if field.is_required():
             continue
         try:
-            defaults[name] = to_jsonable_python(field.get_default(call_default_factory=True))
+            defaults[name] = to_jsonable_python(default_of(field))
         except (PydanticSerializationError, TypeError, ValueError):
-            continue  # computed from other fields, or no plain value
+            continue  # no plain value
     return defaults
 
 

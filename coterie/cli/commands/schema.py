@@ -8,6 +8,7 @@ from typing import Any
 import click
 from pydantic_core import to_jsonable_python
 
+from coterie.cli.described import NoDefault, default_of
 from coterie.cli.options import overrides, plugin_option
 from coterie.cli.output import print_json
 from coterie.core.errors import MissingExtra, PluginError
@@ -65,7 +66,9 @@ def plugin_schema(entry: Entry) -> dict[str, Any]:
         if (
             field.default_factory is not None
         ):  # pydantic leaves it out; what `$ref` shows are others' defaults
-            made = field.get_default(call_default_factory=True)
+            made = default_of(field)
+            if isinstance(made, NoDefault):
+                continue
             schema["properties"][field.alias or name]["default"] = to_jsonable_python(made, fallback=str)
     if entry.kind in DECLARING and policy is not None:
         schema["policy"] = policy.model_json_schema()
