@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib.metadata
 import logging
 import re
+import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -26,6 +27,8 @@ log = logging.getLogger("coterie")
 def timed(report: Report, leave_out: str) -> Iterator[None]:
     """A context in which a plugin is imported. A slow import is told while it lasts, and in the report.
 
+    What it prints goes to stderr: stdout may be JSON that another program reads.
+
     Args:
         leave_out: how to go on without the plugin.
     """
@@ -38,7 +41,8 @@ def timed(report: Report, leave_out: str) -> Iterator[None]:
     watchdog.start()
     begin, before = time.monotonic(), set(threading.enumerate())
     try:
-        yield
+        with redirect_stdout(sys.stderr):
+            yield
     finally:
         watchdog.cancel()
         _note_threads(who, report, before, leave_out)

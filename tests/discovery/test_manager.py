@@ -474,3 +474,10 @@ def test_a_thread_that_an_import_leaves_behind_is_named_since_every_command_wait
     (warning,) = reports["mine"].warnings
     assert "its import started the thread 'poller'" in warning and reports["mine"].ok
     assert "plugin 'mine' of acme" in caplog.text and "COTERIE_PLUGINS='' leaves it out" in caplog.text
+
+
+def test_what_an_import_prints_goes_to_stderr_since_stdout_may_be_json(entries, capsys):
+    entries.append(FakeEntry("loud", "acme", lambda: print("loading")))
+    loaded()
+    printed = capsys.readouterr()
+    assert printed.out == "" and "loading" in printed.err
