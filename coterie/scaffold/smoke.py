@@ -16,7 +16,7 @@ _LINE = re.compile(r"( *)([\w.-]+):(?: +(.*))?$")
 
 
 def recipe(kinds: Sequence[Kind], *, own_game: bool) -> str:
-    """The smoke recipe, in which every kind is at work, with placeholders.
+    """The smoke recipe, in which every kind but those of `left_out` is at work, with placeholders.
 
     Args:
         own_game: whether the package has a game; else one of Coterie's is played where no kind is one.
@@ -26,12 +26,18 @@ def recipe(kinds: Sequence[Kind], *, own_game: bool) -> str:
     if not own_game and "environment" not in names:
         layers.append("builtin")
     for name in names:
-        if name == "data_source" and set(names) & set(_OTHER_GAME):
-            continue
-        if (TEMPLATES / "smoke" / f"{name}.yaml").is_file():
+        if name not in left_out(kinds) and (TEMPLATES / "smoke" / f"{name}.yaml").is_file():
             layers.append(name)
     layers += ["script"] * scripted(kinds)
     return merged(template(f"smoke/{name}.yaml") for name in layers)
+
+
+def left_out(kinds: Sequence[Kind]) -> dict[str, str]:
+    """The kinds that the smoke recipe doesn't use, with the reason."""
+    others = [kind for kind in kinds if kind.name in _OTHER_GAME]
+    if not others or all(kind.name != "data_source" for kind in kinds):
+        return {}
+    return {"data_source": f"its mazes are Plan-Path's, and {others[0].phrase} goes with another game"}
 
 
 def scripted(kinds: Sequence[Kind]) -> bool:

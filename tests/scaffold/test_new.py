@@ -163,6 +163,14 @@ def test_the_command_prints_the_tree_and_what_comes_next(tmp_path):
     assert (tmp_path / "new one" / "word-games" / "word_games" / "py.typed").is_file()
 
 
+@pytest.mark.parametrize("form", [("games",), ("--file", "games.py")], ids=["package", "one file"])
+def test_a_kind_that_the_recipe_leaves_out_is_named(form, tmp_path):
+    kinds = ("--kind", "data_source", "--kind", "tool")
+    printed = coterie("new", *form, *kinds, "-o", tmp_path).stderr
+    assert "the recipe doesn't use the data source: its mazes are Plan-Path's, and a tool" in printed
+    assert coterie("new", "mazes", "--kind", "data_source", "-o", tmp_path).stderr == ""
+
+
 def test_the_scaffold_needs_every_file_of_its_templates():
     names = {path.stem.removeprefix("test_") for path in (TEMPLATES / "tests").glob("*.py")}
     assert names == {*KINDS, "package"} - {"recipe"}

@@ -72,7 +72,7 @@ def _write_package(name: str, given: tuple[str, ...], out: Path, author: str) ->
     files = scaffold.package(names, kinds, author.strip())
     folder = out / names.distribution
     scaffold.write_folder(folder, files)
-    _tell_added(added)
+    _tell(added, scaffold.left_out(kinds))
     click.echo(f"{folder}/")
     click.echo(_tree(files))
     click.echo("\nNext:\n")
@@ -98,7 +98,7 @@ def _write_file(file: Path, given: tuple[str, ...], out: Path, author: str) -> N
     files = scaffold.one_file(names, kinds)
     folder = out / file.parent
     scaffold.write_files(folder, files)
-    _tell_added(added)
+    _tell(added, scaffold.left_out(kinds))
     for written in files:
         click.echo(str(folder / written))
     module = folder / f"{names.module}.py"
@@ -123,9 +123,11 @@ def _taken() -> Mapping[str, list[str]]:
     return taken
 
 
-def _tell_added(added: Mapping[str, str]) -> None:
+def _tell(added: Mapping[str, str], left_out: Mapping[str, str]) -> None:
     for kind, why in added.items():
         click.echo(f"also of kind {kind}: {why}", err=True)
+    for kind, why in left_out.items():
+        click.echo(f"the recipe doesn't use the {kind.replace('_', ' ')}: {why}", err=True)
 
 
 def _tree(files: Mapping[str, str]) -> str:
