@@ -20,12 +20,13 @@ from coterie.core.errors import PolicyFault, UserError
 from coterie.core.plugins import Plugin
 from coterie.core.rollout import rewards
 from coterie.core.types import Step
-from coterie.testing import ConformanceWarning, Example, checking
-from coterie.testing.checking.apart import _event
+from coterie.testing import ConformanceWarning, Example, check, checking
+from coterie.testing.checking.apart import _event, check_apart
 from coterie.testing.checking.component import check_component
 from coterie.testing.checking.hangs import raised_in
 from coterie.testing.checking.results import Checked
 from coterie.testing.checking.targets import find_target
+from coterie.testing.support.episodes import players
 from coterie.testing.support.failure import LARGEST_SCORE
 from coterie.testing.support.toys import EchoRole, NumberGame
 
@@ -288,3 +289,51 @@ def test_a_parser_that_returns_a_fault():
 def test_keys_of_a_state_that_json_changes():
     promise, what, fix = broken("estimator", IntKeys)
     assert "plain JSON" in promise and 'the key 1, which JSON makes "1"' in what and "str(key)" in fix
+
+
+# ---- arguments of examples -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"roles": "solver"}, "a list: roles=['solver']"),
+        ({"act": "3"}, "a list: act=['3']"),
+        ({"act": {"solver": ["3"]}}, "a list, or a function (role, observation, generator)"),
+        ({"episodes": 0}, "a whole number of 1 or more"),
+        ({"episodes": "many"}, "a whole number of 1 or more"),
+        ({"seed": 1.5}, "a whole number"),
+        ({"role_plugins": ["a"]}, "a table: role_plugins={...}"),
+        ({"keeps": 3}, "a list: keeps=[...]"),
+        ({"skip": True}, "say why"),
+        ({"order": "solver"}, "a list: ['solver']"),
+    ],
+)
+def test_an_argument_of_another_type_is_refused(arguments, expected):
+    promise, what, fix = broken("environment", NumberGame, **arguments)
+    assert promise == "its examples are known" and next(iter(arguments)) in what and expected in fix
+
+
+def test_arguments_of_their_types_are_taken():
+    arguments = {"roles": ("a",), "act": lambda role, seen, rng: "1", "seed": 0, "keeps": {"x"} - {"x"}}
+    assert checked("environment", NumberGame, **arguments, episodes=1).ok
+    with pytest.raises(UserError, match="`act` is '3'"):
+        players(["a"], "3")
+
+
+def test_an_object_has_to_be_named():
+    with pytest.raises(UserError, match="what is to be checked is") as error:
+        check(EchoRole)
+    assert "check('coterie.testing.support.toys:EchoRole')" in error.value.fix
+
+
+def test_the_plugin_that_ends_the_process_when_it_is_imported_is_named(tmp_path, monkeypatch):
+    info = tmp_path / "p_exit-0.1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: p-exit\nVersion: 0.1\n")
+    (info / "entry_points.txt").write_text("[coterie]\np_exit = p_exit\n")
+    (tmp_path / "p_exit.py").write_text("import os\nos._exit(0)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    (result,) = check_apart("loss:ppo_clip").results
+    assert (result.name, result.distribution) == ("p_exit", "p-exit")
+    assert "ended its process" in result.broken[0].what and "COTERIE_PLUGINS=" in result.broken[0].fix

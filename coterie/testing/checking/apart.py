@@ -90,6 +90,7 @@ class _Child:
         self._promise, self._begin, self._printed = _LOADING, time.monotonic(), 0
         self._begun: list[str] = []
         self._partly: Checked | None = None
+        self._importing: Sequence[str] | None = None
         self._stacks: list[Any] = []
         self._open = False
         request = {
@@ -123,6 +124,8 @@ class _Child:
             match event["event"]:
                 case "usage":
                     raise UserError(event["what"], why=event["why"], fix=event["fix"], path=event["path"])
+                case "importing":
+                    self._importing = event["plugin"]
                 case "loaded":
                     self.components = event["components"]
                     own = [Checked.of(table) for table in event["plugins"] if first]
@@ -183,7 +186,9 @@ class _Child:
         if self._open:
             kind, name, distribution = self.components[self.index]
         else:
-            kind, name, distribution = "plugin", self._target, self._target
+            kind, (name, distribution) = "plugin", self._importing or (self._target, self._target)
+        other = self._importing and self._target not in self._importing
+        without = "; COTERIE_PLUGINS=NAME,... imports only the plugins that it names" if other else ""
         result = Checked(kind, name, distribution, seconds=time.monotonic() - self._begin)
         result.kept = [text for text in dict.fromkeys(self._begun) if text != self._promise]
         trace = self._folder / "trace.txt"
@@ -194,14 +199,14 @@ class _Child:
             if not self._open:
                 what = f"a plugin is still being imported after {self._timeout:g} s"
             fix = "bound what it waits for; --timeout gives a check that works more time"
-            result.broken.append(Broken(self._promise, what, innermost(stacks), fix))
+            result.broken.append(Broken(self._promise, what, innermost(stacks), fix + without))
             return result
         code = self._process.returncode
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         last = _last_lines(self._err.read_text(encoding="utf-8", errors="replace"))
         what = f"ended its process: {how}{f'; the last lines of stderr: {last}' if last else ''}"
         fix = "raise an exception: os._exit and signals end a run without a word"
-        result.broken.append(Broken(self._promise, what, "", fix))
+        result.broken.append(Broken(self._promise, what, "", fix + without))
         return result
 
 

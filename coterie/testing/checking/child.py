@@ -3,6 +3,7 @@
 A component may print, call `sys.exit`, hang or end its process. The parent (`apart.py`) reads the lines,
 names the component whose check never came to its end, and starts another process for the rest.
 
+    {"event": "importing", "plugin": ["countdown", "my-package"]}  an installed plugin; null: all are there
     {"event": "loaded", "plugins": [...], "components": [...]}    what the target names
     {"event": "begin", "index": 3}, {"event": "promise", "text": ...}, {"event": "broken", "result": ...}
     {"event": "end", "result": ...}                               a component is done
@@ -16,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import faulthandler
 import gc
+import importlib.metadata
 import json
 import logging
 import os
@@ -112,6 +114,7 @@ def check(events: Events, target: str, kind: str | None, skip: int) -> None:
 
     events.arm()
     threads = running()
+    _load(events)
     try:
         known = find_target(target, kind)
     except UserError as error:
@@ -143,6 +146,30 @@ def check(events: Events, target: str, kind: str | None, skip: int) -> None:
         events.disarm()
         events.write("end", result=result.table(), printed=_printed())
     events.write("done", files=[*watched_files(), *_layers(known.entries)])
+
+
+def _load(events: Events) -> None:
+    """Import the installed plugins, and say before each which one it is: it may hang, or end the process."""
+    from coterie.discovery import GROUP, plugins
+
+    modules: dict[str, tuple[str, str]] = {}
+    for entry in importlib.metadata.entry_points(group=GROUP):
+        if entry.dist is not None and entry.dist.name != "coterie":
+            module = entry.value.partition(":")[0].strip()
+            modules |= dict.fromkeys((module.partition(".")[0], module), (entry.name, entry.dist.name))
+
+    class Finder:
+        @staticmethod
+        def find_spec(name: str, path: Any = None, target: Any = None) -> None:
+            if name in modules:
+                events.write("importing", plugin=modules[name])
+
+    sys.meta_path.insert(0, Finder)  # type: ignore[arg-type]
+    try:
+        plugins()
+    finally:
+        sys.meta_path.remove(Finder)  # type: ignore[arg-type]
+    events.write("importing", plugin=None)
 
 
 def _printed() -> int:

@@ -35,6 +35,7 @@ _REGISTERED = {
     "study": "its module is imported",
     "command": "its module is imported",
 }
+HOOK_FIX = "correct the hook: it only calls register(kind, name, target)"
 _UNANSWERED = ("answered none of the requests", "needs an engine")
 _UNSCORED = ("gave None for each", "gave no score for any", "raised PolicyFault for each")
 """Parts of errors that may mean that nobody knows what the component scores."""
@@ -185,7 +186,7 @@ def _examples(entry: Entry) -> list[Example]:
         if registered.error or (registered.kind, registered.name) == (entry.kind, entry.name):
             promise(_EXAMPLES)
         if registered.error:
-            raise PluginError(registered.error, fix="register(kind, name, target)")
+            raise PluginError(registered.error, fix=HOOK_FIX)
         if (registered.kind, registered.name) != (entry.kind, entry.name):
             continue
         target, what = registered.target, f"the example of {entry.label}"
@@ -240,7 +241,8 @@ def _broken(error: BaseException, current: str, case: Case | None = None) -> Bro
         where = f"{error.where} ({place})" if place else error.where
         return Broken(current, error.what, where, error.fix, example)
     if isinstance(error, UserError):
-        return Broken(current, error.what, error.path or place, error.fix or error.why, example)
+        what = f"{error.what}: {error.why}" if error.why and error.fix else error.what
+        return Broken(current, what, error.path or place, error.fix or error.why, example)
     what = f"raised {type(error).__name__}: {error}"
     if place:
         return Broken(current, what, place, explained(error) or TAKES, example)

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from coterie.core.errors import PluginError, did_you_mean
 from coterie.discovery import Entry, plugins
 from coterie.testing.checking.answers import answers, calls_of, observations
-from coterie.testing.checking.cases import Built, Case, arguments_of
+from coterie.testing.checking.cases import Built, Case
 from coterie.testing.checking.uses import Use, reference, uses
+from coterie.testing.checking.wrong_arguments import refuse_wrong
 from coterie.testing.example import Example
 from coterie.testing.support.toys import GAME
 
@@ -47,15 +47,11 @@ def cases(entry: Entry, examples: Sequence[Example]) -> Iterator[Case]:
     """The cases of a component, one for each example, or one that is derived.
 
     Raises:
-        PluginError: an example has an argument that the kind's check lacks.
+        PluginError: an example has an argument that the kind's check lacks, or of another type.
     """
     use = next(uses(entry), None)
-    known = arguments_of(entry.kind)
     for number, example in enumerate(examples):
-        for name in example.arguments:
-            if name not in known or name == "order":
-                what = f"an example of {entry.label} has the argument `{name}`, which no {entry.kind} takes"
-                raise PluginError(what, fix=did_you_mean(name, known))
+        refuse_wrong(example, entry.kind, entry.label)
         if example.skip:
             subject = Built(entry.kind, {"type": reference(entry)})
             yield Case(entry.kind, subject, given=True, unchecked=(example.skip,), runs=False)

@@ -43,6 +43,10 @@ def check(
         ConformanceError: a promise is broken; the message is the report.
         UserError: the name stands for nothing, or arguments are given for several components.
     """
+    if not isinstance(name, str):
+        module = getattr(name, "__module__", None)
+        text = f"{module}:{name.__qualname__}" if module else getattr(name, "__name__", "MODULE")
+        raise UserError(f"what is to be checked is {name!r:.200}", fix=f"name it: check({text!r})")
     target = find_target(name, kind)
     example = Example(settings, **arguments) if settings is not None or arguments else None
     if example is not None and len(target.entries) != 1:

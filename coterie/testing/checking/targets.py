@@ -151,7 +151,7 @@ def _check_examples(report: Report, result: Checked) -> None:
             continue
         known = [entry.name for entry in registry.qualified(example.kind)] if example.kind in KINDS else []
         what = example.error
-        fix = "register(kind, name, target)"
+        fix = "correct the hook: it only calls register(kind, name, target)"
         if not what and example.kind not in KINDS:
             what = f"an example of '{example.name}' is of the kind {example.kind!r}"
             fix = did_you_mean(str(example.kind), KINDS)
@@ -216,7 +216,8 @@ def _module(name: str) -> Target:
     except Exception as error:
         result = Checked("plugin", name, name)
         what = f"fails when it is imported: {type(error).__name__}: {error}"
-        result.broken.append(Broken("it is imported, and its hooks are known", what, name))
+        fix = "correct the module: a run imports it too"
+        result.broken.append(Broken("it is imported, and its hooks are known", what, name, fix))
         return Target(plugins=[result])
     if _has_hooks(module):
         manager, report = plugins(), Report(name, name, "")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.core.errors import PluginError, PolicyFault, did_you_mean, type_text
+from coterie.core.errors import PluginError, PolicyFault, UserError, did_you_mean, type_text
 from coterie.core.protocols import EpisodeView, JointView, StepContext
 from coterie.core.rollout.turns import Stage, first_stage, next_stage
 from coterie.core.storage.jsonl import to_json
@@ -76,7 +76,14 @@ def players(
     role_plugins: Mapping[str, Any] | None = None,
     max_stages: int = MAX_STAGES,
 ) -> Players:
-    """Players in this order; by default each role is a stage of its own."""
+    """Players in this order; by default each role is a stage of its own.
+
+    Raises:
+        UserError: a text, or a table, is given in place of a list.
+    """
+    for name, given in (("roles", roles), ("act", act), ("order", order)):
+        if isinstance(given, (str, Mapping)):
+            raise UserError(f"`{name}` is {given!r:.200}", fix=f"a list: {name}=[...]")
     return Players(as_tuple(order or list(roles)), act, role_plugins or {}, max_stages)
 
 
