@@ -100,6 +100,11 @@ def with_needed(names: Sequence[str]) -> tuple[list[Kind], dict[str, str]]:
     return [kind for name, kind in KINDS.items() if name in chosen or name in added], added
 
 
+def exemplified(kinds: Sequence[Kind]) -> list[Kind]:
+    """The kinds of which a check needs an example."""
+    return [kind for kind in kinds if (TEMPLATES / "examples" / f"{kind.name}.py").is_file()]
+
+
 def template(name: str) -> str:
     """The text of a template."""
     return (TEMPLATES / name).read_text(encoding="utf-8")

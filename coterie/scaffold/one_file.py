@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from coterie.scaffold.code import Import, module_text, read_source
-from coterie.scaffold.kinds import Kind, template
+from coterie.scaffold.kinds import Kind, exemplified, template
 from coterie.scaffold.names import Names
 from coterie.scaffold.smoke import CALLS, recipe, scripted
 
@@ -33,11 +33,23 @@ def one_file(names: Names, kinds: Sequence[Kind]) -> dict[str, str]:
         script = read_source(template("package/script.py"))
         imports |= set(script.imports)
         bodies.append(script_body(script.body, kinds, own_game=False))
+    if examples := exemplified(kinds):
+        sources = [read_source(template(f"examples/{kind.name}.py")) for kind in examples]
+        imports |= {entry for source in sources for entry in source.imports if "example_" not in entry.module}
+        imports.add(Import("collections.abc", "Callable"))
+        bodies += [source.body for source in sources]
+        hooks.append(_examples_hook(examples))
     docstring = kinds[0].source.docstring if len(kinds) == 1 else several(kinds)
     docstring += f"\n\n    coterie run {names.recipe}.yaml -p {names.module}.py"
     text = module_text(docstring, imports, [*bodies, *hooks])
     played = names.filled(recipe(kinds, own_game=False).replace("example_script:", f"{names.module}:"))
     return {f"{names.module}.py": names.filled(text), f"{names.recipe}.yaml": played, **files}
+
+
+def _examples_hook(kinds: Sequence[Kind]) -> str:
+    lines = [f'    register("{kind.name}", "example_name", {kind.name.upper()})' for kind in kinds]
+    head = "def register_examples(register: Callable[[str, str, Example], None]) -> None:"
+    return "\n".join(["@hookimpl", head, '    """What `coterie check` tries; a run reads none."""', *lines])
 
 
 def without(body: str, functions: Sequence[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from coterie.scaffold.code import Import, import_text, module_text, read_source
-from coterie.scaffold.kinds import KINDS, TEMPLATES, Kind, template
+from coterie.scaffold.kinds import KINDS, Kind, exemplified, template
 from coterie.scaffold.names import Names
 from coterie.scaffold.one_file import script_body, summary, without
 from coterie.scaffold.smoke import recipe, scripted
@@ -35,7 +35,7 @@ def package(names: Names, kinds: Sequence[Kind], author: str = "") -> dict[str, 
         script = read_source(template("package/script.py"))
         body = script_body(script.body, kinds, own_game=True)
         module["script.py"] = module_text(script.docstring, script.imports, [body])
-    if examples := [kind for kind in kinds if (TEMPLATES / "examples" / f"{kind.name}.py").is_file()]:
+    if examples := exemplified(kinds):
         module["examples.py"] = _examples_text(examples)
     module["smoke.yaml"] = recipe(kinds, own_game=True)
     module |= {
@@ -95,7 +95,7 @@ def hooks_text(names: Names, kinds: Sequence[Kind]) -> str:
                 f'@hookimpl\ndef {hook}(register: Register) -> None:\n    register("{name}", "{where}")'
             )
     used = {Import("coterie", "Register"), Import("coterie", "hookimpl")}
-    if examples := [kind for kind in kinds if (TEMPLATES / "examples" / f"{kind.name}.py").is_file()]:
+    if examples := exemplified(kinds):
         used.add(Import("collections.abc", "Callable"))
         lines = [
             f'    register("{kind.name}", "example_name", "example_module.examples:{kind.name.upper()}")'
