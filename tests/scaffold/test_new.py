@@ -53,6 +53,12 @@ def test_what_is_written_parses_and_has_no_placeholder(kinds, one_file):
             assert tomllib.loads(text)["project"]["authors"] == [{"name": "A. Writer"}]
 
 
+def test_mypy_reads_a_package_as_it_reads_the_templates():
+    ours = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    theirs = tomllib.loads(written(COMMON)["pyproject.toml"])
+    assert theirs["tool"]["mypy"]["plugins"] == ours["tool"]["mypy"]["plugins"]
+
+
 def _counts(names):
     return [(name, len(list(group))) for name, group in itertools.groupby(sorted(filter(None, names)))]
 

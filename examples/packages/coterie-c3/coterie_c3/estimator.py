@@ -14,7 +14,8 @@ class C3(GroupEstimator):
     """A message is worth what its alternatives in the same context are not.
 
     At each decision the whole transcript is kept fixed, n alternatives are sampled from the behaviour
-    policy, and each is continued by the same policies. With V_i the mean terminal reward below alternative i,
+    policy, and each is continued by the same policies. With V_i the mean terminal reward below alternative i
+    (at each later context the mean over its alternatives, so every context counts once),
 
         A_i = V_i - mean of the V_j of the other alternatives.
 
@@ -23,7 +24,8 @@ class C3(GroupEstimator):
     sibling's mean is independent of alternative i, so the baseline leaves the gradient unbiased.
 
     Cost: n^stages leaves a task. When it degenerates: with n = 1 there is no alternative (refused); a missing
-    terminal reward leaves its alternative out, and a context with one that remains is not trained.
+    terminal reward is left out of the means above it. An alternative with none below it is left out, and a
+    context with one that remains is not trained.
     """
 
     class Config(SumConfig):

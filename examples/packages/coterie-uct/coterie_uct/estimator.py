@@ -10,6 +10,7 @@ from coterie import GroupEstimator, Plan, SumConfig, Team
 class SearchGRPO(GroupEstimator):
     """An action's advantage is the mean return of the episodes through it, less that of the task's episodes.
 
+    An episode that the search played again counts once here, and again in the sampler's formula.
     A search plays on only some of a node's joint actions. Actions that no episode took have no return, and
     are not trained: what they paid at once is what the search distrusts. (The return `tree` would take such
     an action for one whose episode ended.)
