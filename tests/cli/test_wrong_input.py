@@ -413,3 +413,10 @@ def test_a_file_in_the_place_of_a_runs_folder_is_told_before_anything_is_read(tm
         refused(
             coterie("run", "no_such_recipe", "--out", out), f"{tmp_path / 'file'} is a file", "another folder"
         )
+
+
+@pytest.mark.parametrize("command", ["config", "plan"])
+def test_a_run_without_a_length_is_refused_before_it_runs(command):
+    refused(
+        coterie(command, TABULAR, "schedule.steps=null"), "schedule.steps: the schedule has no end", "fix: "
+    )

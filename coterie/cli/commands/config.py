@@ -63,7 +63,9 @@ def command(
 
 def _check(resolved: Resolved) -> None:
     from coterie.compose import prepare, trained_splits
+    from coterie.core.training.schedule import end_of
 
+    end_of(resolved.config.schedule, lambda: 1)  # a run needs a length
     try:
         splits = trained_splits(resolved.config.schedule) if reads_files(resolved.config) else ()
         prepare(resolved, splits)  # the engine and the trainer are not made: they may import large libraries
