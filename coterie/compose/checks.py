@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
 from coterie.compose.members import HasVocabulary
-from coterie.core.config.schema import RunConfig
+from coterie.core.config.schema import RunConfig, ScheduleConfig
 from coterie.core.errors import ConfigError, did_you_mean
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.rollout.side import LocalRolloutSide
@@ -36,8 +37,7 @@ def check(config: RunConfig, *, policies: bool = True) -> None:
     for tool in sorted(used_tools):
         _known("tool", tool, config.tools, "team.roles")
     _unused("tools", set(config.tools) - used_tools, "no role uses it: name it in team.roles.<role>.tools")
-    if config.schedule.steps is not None and config.schedule.epochs is not None:
-        raise ConfigError("set steps or epochs, not both", path="schedule.epochs")
+    check_ends(config.schedule)
     for name in config.trackers:
         if not FILE_NAME.fullmatch(name):  # what a tracker keeps for a resume is in RUN/trackers/NAME.json
             fix = "use letters, digits, '_', '-' and '.', beginning with a letter or a digit"
@@ -45,6 +45,23 @@ def check(config: RunConfig, *, policies: bool = True) -> None:
     if not config.rewards:
         fix = "leave the table out for the environment's own reward"
         raise ConfigError("a run needs a reward", path="rewards", fix=fix)
+
+
+def check_ends(schedule: ScheduleConfig, origins: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Refuse `steps` beside `epochs`, which one layer set, or layers of one rank.
+
+    Args:
+        origins: by dotted path, where a value was set, for the error.
+    """
+    if schedule.steps is None or schedule.epochs is None:
+        return
+    ends = {"schedule.steps": schedule.steps, "schedule.epochs": schedule.epochs}
+    why = " and ".join(
+        f"{path}={value}" + (f" is set by {origins[path]}" if path in origins else "")
+        for path, value in ends.items()
+    )
+    fix = "leave one of them out, or null it: schedule.steps=null"
+    raise ConfigError("set steps or epochs, not both", path="schedule.epochs", why=why, fix=fix)
 
 
 def _check_order(config: RunConfig) -> None:

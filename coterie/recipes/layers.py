@@ -26,6 +26,7 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+from coterie.compose.checks import check_ends
 from coterie.compose.layer_errors import layer_named
 from coterie.compose.policies import run_config
 from coterie.core.config import DEFAULT_TYPES, Resolved, RunConfig, flatten, json_like
@@ -112,6 +113,7 @@ def resolve(merged: Layers, *, overrides: Sequence[str] = (), scale: str | None 
         replaced, config = _without_replaced(merged)
     table = config.model_dump(mode="json")
     origins = {path: merged.origin(path) for path, _ in flatten(table)}
+    check_ends(config.schedule, origins)
     for each in replaced:
         if each.path in origins:  # its default stands there now
             origins[each.path] = f"{each.by_origin}, replaced by {each.by}"

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from pydantic import ValidationError
 
-from coterie.compose.checks import check
 from coterie.core.config import ScheduleConfig
 from coterie.core.errors import ConfigError, PluginError
 from coterie.core.plugins import PluginConfig
@@ -76,8 +75,18 @@ def test_what_is_replaced_is_told_with_both_layers_and_shown_as_the_origin(caplo
 
 @pytest.mark.parametrize("scale", [None, "small"])
 def test_two_of_one_layer_are_refused(scale):
-    with pytest.raises(ConfigError, match="set steps or epochs, not both"):
-        check(resolved("schedule.steps=20", "schedule.epochs=1", scale=scale).config)
+    with pytest.raises(ConfigError, match="set steps or epochs, not both") as raised:
+        resolved("schedule.steps=20", "schedule.epochs=1", scale=scale)
+    assert raised.value.why == "schedule.steps=20 is set by override and schedule.epochs=1 is set by override"
+    assert raised.value.fix == "leave one of them out, or null it: schedule.steps=null"
+
+
+def test_two_of_one_file_name_the_file(tmp_path):
+    recipe = tmp_path / "both.yaml"
+    recipe.write_text("extends: quickstart\nsummary: S.\nschedule: {steps: 3, epochs: 2}\n")
+    with pytest.raises(ConfigError, match="not both") as raised:
+        load(recipe)
+    assert raised.value.why.count("both.yaml") == 2
 
 
 def test_overlays_of_one_list_are_one_layer(tmp_path):
@@ -86,7 +95,7 @@ def test_overlays_of_one_list_are_one_layer(tmp_path):
     overlays = [str(tmp_path / f"{name}.yaml") for name in "ab"]
     assert load(RUN, overlays=overlays[:1]).config.schedule.epochs is None
     with pytest.raises(ConfigError, match="not both"):
-        check(load(RUN, overlays=overlays).config)
+        load(RUN, overlays=overlays)
     late = load(RUN, overlays=overlays, overrides=["schedule.steps=7"]).config.schedule
     assert (late.steps, late.epochs) == (7, None)
 
