@@ -18,6 +18,7 @@ from coterie.core.errors import MissingExtra
 if TYPE_CHECKING:
     from coterie.api.comlrl import Flags
     from coterie.core.config import Resolved, RunConfig
+    from coterie.core.types.splits import Split
 
 log = logging.getLogger("coterie")
 PLAIN = re.compile(r"[A-Za-z_][\w./+-]*")
@@ -62,15 +63,27 @@ def command(
 
 
 def _check(resolved: Resolved) -> None:
-    from coterie.compose import prepare, trained_splits
-    from coterie.core.training.schedule import end_of
+    from coterie.compose import prepare
 
-    end_of(resolved.config.schedule, lambda: 1)  # a run needs a length
     try:
-        splits = trained_splits(resolved.config.schedule) if reads_files(resolved.config) else ()
-        prepare(resolved, splits)  # the engine and the trainer are not made: they may import large libraries
+        prepare(
+            resolved, read_splits(resolved.config)
+        )  # the engine and the trainer are not made: they may import large libraries
     except MissingExtra as error:  # the configuration can still be shown
         log.warning("not checked in full: %s; %s", error.what, error.fix)
+
+
+def read_splits(config: RunConfig) -> tuple[Split, ...]:
+    """The splits that a run plays, where their files are here: their tasks are read too.
+
+    Raises:
+        ConfigError: nothing ends the run.
+    """
+    from coterie.compose import trained_splits
+    from coterie.core.training.schedule import end_of
+
+    end_of(config.schedule, lambda: 1)
+    return trained_splits(config.schedule) if reads_files(config) else ()
 
 
 def reads_files(config: RunConfig) -> bool:

@@ -107,10 +107,9 @@ def command(
     """
     from coterie.api.cost import check_size, count
     from coterie.api.val_interval import evaluating
-    from coterie.cli.commands.config import reads_files
+    from coterie.cli.commands.config import read_splits
     from coterie.cli.memory import footprint
-    from coterie.compose import compose, trained_splits
-    from coterie.core.training.schedule import end_of
+    from coterie.compose import compose
     from coterie.recipes import load
 
     chosen: Any = source if flags is None else translated(source, settings, flags).table
@@ -118,8 +117,7 @@ def command(
     given = click.get_current_context().get_parameter_source("gpu_memory") == ParameterSource.COMMANDLINE
     with interruptible(at_once=True):  # a plugin's methods are called
         resolved = load(chosen, overrides=overrides(settings), scale=scale, overlays=overlays)
-        end_of(resolved.config.schedule, lambda: 1)  # a run needs a length
-        splits = trained_splits(resolved.config.schedule) if reads_files(resolved.config) else ()
+        splits = read_splits(resolved.config)
         placement = None if nodes is None else placement_of(resolved.config, nodes, node_cpus, node_gpus)
         run = evaluating(compose(on_one_machine(resolved), splits))
         counts = count(run)
