@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from coterie.backends.models.shapes import advice
 from tests.cli.support import TABULAR, coterie, process
 from tests.cli.test_wrong_input import WITHOUT_TORCH, refused
 
@@ -184,9 +185,15 @@ def test_a_model_that_cant_be_read_is_said_and_everything_else_counted():
     assert shared["memory"] is None and plan["memory"]["peak"] is None and plan["fit"]["one"] is None
     text = coterie("plan", "plan_path", "policies.shared.model=nobody/nothing").stdout
     assert "policy shared: unknown: the model 'nobody/nothing' is not in the cache" in text and "fix:" in text
+    assert "did you mean" not in text and "knows the shapes of" in text and "Qwen/Qwen2.5, Qwen/Qwen3" in text
 
 
-@pytest.mark.torch
+def test_an_id_that_is_nearly_one_of_the_known_shapes_is_asked_after():
+    for wrong in ("Qwen/Qwen3-1.7b", "qwen/qwen3-1.7B", "Qwen/Qwen-3-1.7B"):
+        assert advice(wrong, "look").startswith("did you mean 'Qwen/Qwen3-1.7B'? look; ")
+    assert "did you mean" not in advice("Qwen/Qwen3-1.7B", "look"), "with a revision the table isn't asked"
+
+
 @pytest.mark.torch
 def test_a_well_known_model_is_planned_without_the_hub():
     plan = planned("plan_path", "policies.shared.model=Qwen/Qwen3-0.6B", "engine=hf", "trainer=torch")

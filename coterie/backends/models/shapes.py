@@ -6,10 +6,15 @@ checks each. Source: config.json and the safetensors index of each id on hugging
 
 from __future__ import annotations
 
+import difflib
 import json
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+FAMILY = re.compile(r".*?\d(?=-)")
+"""The start of an id, through its version: `Qwen/Qwen2.5` of `Qwen/Qwen2.5-7B-Instruct`."""
 
 
 @cache
@@ -29,6 +34,17 @@ def known_config(source: str, revision: str | None) -> Any | None:
     config = AutoConfig.for_model(**entry["config"])
     config.shape_of_coterie = True
     return config
+
+
+def advice(source: str, fix: str) -> str:
+    """The fix for an id that can't be read, behind the id of the table that is spelt nearly so, in any case
+    of letters, and before the families that the table has."""
+    by_lower = {name.lower(): name for name in shapes()}
+    near = difflib.get_close_matches(source.lower(), by_lower, n=1, cutoff=0.8)
+    question = f"did you mean '{by_lower[near[0]]}'? " if near and by_lower[near[0]] != source else ""
+    families = sorted({family.group() for name in shapes() if (family := FAMILY.match(name))})
+    known = f"`coterie plan` knows the shapes of {len(shapes())} ids by itself: {', '.join(families)}"
+    return f"{question}{fix}; {known}"
 
 
 def stands_for(config: Any) -> bool:

@@ -23,7 +23,7 @@ from coterie.backends.models.policy import (
     local_folder,
 )
 from coterie.backends.models.precision import with_dtype
-from coterie.backends.models.shapes import known_config, stands_for
+from coterie.backends.models.shapes import advice, known_config, stands_for
 from coterie.backends.models.sources import bounded_context
 from coterie.core.errors import ConfigError, MissingExtra, UserError
 
@@ -262,7 +262,9 @@ def _read_config(source: str, revision: str | None, policy: str) -> Any:
                 return AutoConfig.from_pretrained(source, revision=revision)
     except (OSError, ValueError, KeyError, ImportError) as error:
         if unreachable:
-            raise unfetched("model", source, unreachable, path, error) from error
+            unread = unfetched("model", source, unreachable, path, error)
+            unread.fix = advice(source, unread.fix)
+            raise unread from error
         lines = str(error).strip().splitlines()
         raise ConfigError(
             f"{source} can't be read here",
