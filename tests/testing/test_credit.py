@@ -143,7 +143,7 @@ def test_sound_ones_pass():
     (lambda: with_fields(lambda advantage: {"target": {Key("train-9"): np.ones(2)}}), "no such branch"),
     (lambda: after(lambda credit, batch: credit.advantage), "returned a tuple"),
     (lambda: Unwritten(), "its state: raised TypeError"),
-    (lambda: IntKeys(), "saved as JSON"),
+    (lambda: IntKeys(), "which JSON makes"),
     (lambda: Hoards(), "changed the state"),
     (lambda: Remembers(), "order of the trees"),
     (lambda: Fussy(), "refuses every sampling plan"),
