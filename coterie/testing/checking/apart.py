@@ -128,9 +128,9 @@ class _Child:
                     self._importing = event["plugin"]
                 case "loaded":
                     self.components = event["components"]
-                    own = [Checked.of(table) for table in event["plugins"] if first]
+                    plugins = [Checked.of(table) for table in event["plugins"] if first]
                     of_import = "while plugins were imported, one"
-                    yield from (self._with_output(part, event["printed"], of_import) for part in own)
+                    yield from (self._with_output(part, event["printed"], of_import) for part in plugins)
                 case "begin":
                     self.index, self._open, self._partly = event["index"], True, None
                     self._begin, self._promise, self._begun = time.monotonic(), "its check begins", []

@@ -167,8 +167,8 @@ def _part(case: Case, error: UserError) -> str:
     What an example names wrongly is the example's fault.
     """
     for kind, path in (("environment", "env"), ("role", "team.roles.")):
-        told = error.what.startswith(f"{kind} '") or not case.given
-        if kind != case.kind and told and error.path.startswith(path):
+        blames = error.what.startswith(f"{kind} '") or not case.given
+        if kind != case.kind and blames and error.path.startswith(path):
             return "its environment" if kind == "environment" else "the role that reads the answers"
     return ""
 

@@ -89,8 +89,7 @@ def check_environment(
     - No increment that may be summed over turns can be earned again and again, by a way back to a state or by
       whatever is said: random actions look for both, where the game ends episodes by itself.
     - `acting_roles` names roles of the team, or returns () or None; some at first. Every turn ends.
-    - Scores are {(role that acted or TEAM, declared component): number up to 1e100, or None}, and not all
-      None; info is plain data.
+    - Scores are {(role that acted or TEAM, declared component): number to 1e100, or None}; info is plain.
     - Unreadable actions are stepped too. `outcome` has finite numbers (NaN: none), `success` from 0 to 1.
     - Optional members: `digest`, `diagnose`, `vocabulary`, `demonstrate`, `open` and `close` (as in a run).
     - Tasks as data, where the environment has them: `record` gives JSON; `task_of` makes the same task of a

@@ -88,24 +88,34 @@ def check_role(
         for text in (*NASTY, *texts):
             reads.append(_check_parse(role, kind, text, observation))
         for text in good:
-            promise("a good text is read")
-            reads.append(_check_parse(role, kind, text, observation))
-            require(
-                reads[-1] is not _FAULT,
-                f"can't read {text!r}, which is among the `good` texts",
-                where=f"{kind}.parse",
-                fix="make the parser accept it, or remove it from `good`",
-            )
-    promise("what it reads is something")
-    read = [result for result in reads if result is not _FAULT]
-    if read and all(result is None for result in read):
-        what, where = f"returned None for each of {len(read)} texts that it read", f"{kind}.parse"
-        fix = "return what was read (`return` is missing?): `action.parsed` None means that nothing could be"
-        require(not good, what, where=where, fix=fix)
-        warn(what, where=where, fix=f"{fix}; where it reads others: check_role(..., good=[...])")
+            reads.append(_check_good(role, kind, text, observation))
+    _check_reads(reads, good, f"{kind}.parse")
     promise("its optional members have their types")
     _check_optional(role, kind)
     _warn_of_kept(role, kind, name, observations, (*good, "?"), keeps)
+
+
+def _check_good(role: Any, kind: str, text: str, observation: Any) -> Any:
+    """What a text is read as that the parser must be able to read."""
+    promise("a good text is read")
+    result = _check_parse(role, kind, text, observation)
+    what, fix = (
+        f"can't read {text!r}, which is among the `good` texts",
+        "make the parser accept it, or remove it from `good`",
+    )
+    require(result is not _FAULT, what, where=f"{kind}.parse", fix=fix)
+    return result
+
+
+def _check_reads(results: Sequence[Any], good: Sequence[str], where: str) -> None:
+    """Require that not all that was read is None; without good texts, which it may read, warn."""
+    promise("what it reads is something")
+    read = [result for result in results if result is not _FAULT]
+    if read and all(result is None for result in read):
+        what = f"returned None for each of {len(read)} texts that it read"
+        fix = "return what was read (`return` is missing?): `action.parsed` None means that nothing could be"
+        require(not good, what, where=where, fix=fix)
+        warn(what, where=where, fix=f"{fix}; where it reads others: check_role(..., good=[...])")
 
 
 def _warn_of_kept(

@@ -68,8 +68,7 @@ def check_transition(
 
     async def play() -> None:
         promise("feedback is sentences, and repeats")
-        given: list[bool] = []
-        tasks = tasks_beside(environment, seed)
+        given, tasks = list[bool](), tasks_beside(environment, seed)
         for number in range(episodes):
             rng = generator(seed, f"episode {number}", "check_transition")
             with beside("its environment"):
