@@ -270,9 +270,9 @@ def environment(program: Program) -> str:
 def test_a_broken_sandbox_is_caught(members, message, url, monkeypatch):
     members = dict(members)
     if part := members.pop("_PARTS", None):  # the check of one part, since every run takes long
-        monkeypatch.setattr(check, "_PARTS", (getattr(check, part),))
+        monkeypatch.setattr(check, "_PARTS", {part: getattr(check, part)})
     elif "judge" in members:
-        monkeypatch.setattr(check, "_PARTS", (check._verdicts,))
+        monkeypatch.setattr(check, "_PARTS", {"verdicts": check._verdicts})
     monkeypatch.setattr(sandbox_results, "_LEAVE", 1.0)
     broken = type("Broken", (Sound,), members)(Sound.Config(url=url, shared_user="warn"))
     caught(message, check_sandbox, broken, limits=LIMITS)
@@ -296,7 +296,7 @@ IMPORTS = [
 
 @pytest.mark.parametrize(("members", "module", "message"), IMPORTS)
 def test_a_sandbox_whose_packages_do_not_work_is_caught(members, module, message, url, monkeypatch):
-    monkeypatch.setattr(check, "_PARTS", ())
+    monkeypatch.setattr(check, "_PARTS", {})
     broken = type("Broken", (Sound,), members)(Sound.Config(url=url, shared_user="warn"))
     limits = Limits(cpu_seconds=5, wall_seconds=20, memory_mb=1024)
     caught(message, check_sandbox, broken, limits=limits, modules=[module])
@@ -306,7 +306,7 @@ def test_a_sandbox_whose_packages_do_not_work_is_caught(members, module, message
 def test_a_method_that_hangs_is_caught(method, url, monkeypatch):
     monkeypatch.setattr(check, "_OPEN", 0.2 if method in ("open", "close") else 60.0)
     monkeypatch.setattr(check, "_SLACK", -1.9 if method in ("run", "judge") else 25.0)
-    monkeypatch.setattr(check, "_PARTS", (check._verdicts,) if method == "judge" else ())
+    monkeypatch.setattr(check, "_PARTS", {"verdicts": check._verdicts} if method == "judge" else {})
     if method != "run":
         monkeypatch.setattr(check, "_isolated", lambda *_: asyncio.sleep(0))
     members = {method: forever}
@@ -317,7 +317,7 @@ def test_a_method_that_hangs_is_caught(method, url, monkeypatch):
 
 
 def test_the_loss_of_a_sandbox_as_a_result_is_caught(monkeypatch):
-    monkeypatch.setattr(check, "_PARTS", ())
+    monkeypatch.setattr(check, "_PARTS", {})
 
     async def run(self, program):
         try:
