@@ -106,15 +106,29 @@ def show_verdict(counts: Counts, memory: Footprint, capacity: Capacity, *, given
             f"{memory.layout.reason}"
         )
     elif memory.peak and memory.policies:
-        _show_fit(memory.peak, memory, capacity, given)
+        _show_fit(memory.peak, memory, capacity, given, assumed(counts, memory))
     first = loads(counts, memory, capacity)[0]
     limit = f"the bound of {int(first.limit):,}" if first.part == "generations" else size(int(first.limit))
     click.echo(f"saturates first: {first.part} at {percent(first.share)} of {limit}")
 
 
-def _show_fit(peak: int, memory: Footprint, capacity: Capacity, given: bool) -> None:
+def assumed(counts: Counts, memory: Footprint) -> str:
+    """What the verdict assumes where the length of prompts isn't known, and how to lower it; else empty."""
+    filled = [
+        name
+        for name in memory.policies
+        if name in memory.contexts and not memory.prompts.keys() >= set(counts.policies[name].roles)
+    ]
+    if not filled:
+        return ""
+    context = " and ".join(f"{number:,}" for number in sorted({memory.contexts[name] for name in filled}))
+    keys = " ".join(f"policies.{name}.context=N" for name in filled)
+    return f", with prompts that fill the context of {context} tokens (length unknown); {keys} bounds it"
+
+
+def _show_fit(peak: int, memory: Footprint, capacity: Capacity, given: bool, note: str) -> None:
     fits = "fits" if peak <= capacity.each else "does not fit"
-    click.echo(f"{fits} a GPU of {size(int(capacity.each))}: {percent(peak / capacity.each)} of it")
+    click.echo(f"{fits} a GPU of {size(int(capacity.each))}: {percent(peak / capacity.each)} of it{note}")
     layout = memory.layout
     if layout.fixed:
         click.echo(layout.sentence)
