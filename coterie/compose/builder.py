@@ -152,7 +152,12 @@ class ComponentBuilder:
         def nested(kind: str, table: Table, where: str) -> Any:
             return checked(kind, self.make(kind, table, where))
 
-        return validate(model, settings, path, context={"build": nested, "path": path}, also=also)
+        try:
+            return validate(model, settings, path, context={"build": nested, "path": path}, also=also)
+        except ConfigError as error:
+            if error.fix.startswith("known: ") and error.path.rpartition(".")[0] == path:
+                error.why = error.why or f"{kind.replace('_', ' ')} '{plugin}' has no such setting"
+            raise
 
     def _referred(self, kind: str, name: str, path: str) -> Any:
         """The component that a field names, made once; or the name, where it is that of a plugin."""
