@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from coterie import Plugin, PluginConfig
-from coterie.core.errors import PluginError
+from coterie.core.errors import ConfigError, PluginError
 from coterie.testing import build, coterie_run
 from coterie.testing.support.toys import GAME, EchoRole, NumberGame
 from tests.compose.test_kinds import Misspelt
@@ -149,6 +149,13 @@ def test_a_constructor_that_fails_is_named():
     (note,) = caught.value.__notes__
     assert note.startswith(f"in environment '{HERE}:Fails' of tests: constructor (")
     assert note.endswith(f"test_builder.py, line {line})")
+
+
+def test_an_unknown_setting_with_no_near_one_names_the_component_that_lacks_it():
+    with pytest.raises(ConfigError) as caught:
+        build("environment", {"type": "plan_path", "zzz": 3})
+    assert caught.value.path == "env.zzz"
+    assert caught.value.why == "environment 'plan_path' has no such setting"
 
 
 def test_settings_are_the_users_and_get_no_note():

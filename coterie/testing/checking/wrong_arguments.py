@@ -49,8 +49,8 @@ def _wanted(name: str, value: Any, annotation: Any, default: Any) -> str:
         if isinstance(value, str):
             return f"a list: {name}=[{value!r}]"
         if isinstance(value, Mapping):
-            one = ", or a function (role, observation, generator) -> a text" * (name == "act")
-            return f"a list{one}; a table by role is none"
+            function = ", or a function (role, observation, generator) -> a text" * (name == "act")
+            return f"a list{function}; a table by role is none"
         if collections.abc.Callable in kinds and callable(value):
             return ""
         given = value is None or hasattr(value, "__iter__") or hasattr(value, "__getitem__")
