@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from packaging.specifiers import SpecifierSet
+from packaging.specifiers import Specifier, SpecifierSet
 from packaging.version import Version
 
 API_VERSION = "1.0"
@@ -77,7 +77,7 @@ def refusal(statement: Any, distribution: str) -> tuple[str, str]:
         f"it is written for version {statement} of Coterie's plugin API, and this Coterie "
         f"({have}) has {API_VERSION}: its hooks are not called"
     )
-    if any(_is_later(part.version) for part in allowed if part.operator in _LOWER):
+    if any(_is_later(part) for part in allowed if part.operator in _LOWER):
         return what, "update Coterie: pip install -U coterie"
     if distribution.endswith(".py"):
         return (
@@ -87,5 +87,7 @@ def refusal(statement: Any, distribution: str) -> tuple[str, str]:
     return what, f"update the plugin: pip install -U {distribution}"
 
 
-def _is_later(version: str) -> bool:
-    return Version(version.removesuffix(".*")) > Version(API_VERSION)
+def _is_later(part: Specifier) -> bool:
+    """Whether a lower bound asks for a later version than this one."""
+    asked, present = Version(part.version.removesuffix(".*")), Version(API_VERSION)
+    return asked > present or (part.operator == ">" and asked == present)

@@ -52,6 +52,7 @@ def test_a_range_with_this_version_is_taken(statement):
         (">=2.0,<3", "version >=2.0,<3 of Coterie's plugin API, and this Coterie", "pip install -U coterie"),
         ("~=1.3", "has 1.0: its hooks are not called", "pip install -U coterie"),
         ("==2.*", "has 1.0", "pip install -U coterie"),
+        (">1.0", "version >1.0", "pip install -U coterie"),
         ("<1.0", "version <1.0", "pip install -U acme"),
         (">=0.3,<1", "has 1.0", "pip install -U acme"),
         ("!=1.0", "has 1.0", "pip install -U acme"),

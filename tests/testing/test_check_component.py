@@ -122,6 +122,11 @@ def test_examples_that_are_broken_harm_no_registration():
     assert (lost.kind, lost.name) == ("lost", 3) and "ValueError: late" in late.error
 
 
+def test_no_smaller_case_is_tried_when_the_time_is_over():
+    case = Case("environment", Built("environment", {"type": "x"}), arguments={"act": ["a", "b", "c"]})
+    assert smallest(case, lambda smaller: True, seconds=-1.0) is case
+
+
 def test_the_smallest_case_still_breaks():
     case = Case("environment", Built("environment", {"type": "x"}), arguments={"act": ["a", "b", "c"]})
     calls = []
