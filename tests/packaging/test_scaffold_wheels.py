@@ -78,4 +78,5 @@ def test_the_templates_are_in_the_wheel(fresh):
 
 
 def _templates(folder: Path) -> list[Path]:
-    return [path for path in (folder / "templates").rglob("*.*") if "__pycache__" not in path.parts]
+    caches = {"__pycache__", ".ruff_cache"}  # ruff makes one beside each pyproject.toml
+    return [path for path in (folder / "templates").rglob("*.*") if not caches & set(path.parts)]
