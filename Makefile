@@ -34,7 +34,7 @@ test: setup lint  ## lint, then every test that takes seconds
 	$(BIN)/python -m pytest
 
 test-learning: setup  ## the quickstart's team and every algorithm really learn, and credit is as an oracle says (5 minutes)
-	$(BIN)/python -m pytest -n2 -m learning tests/learning
+	$(BIN)/python -m pytest -n2 -m learning tests/learning tests/test_tutorials.py
 
 test-check: setup  ## coterie check on Coterie's own plugins: none breaks a promise (2 minutes)
 	$(BIN)/python -m pytest -n0 -m long --timeout 900 tests/testing/test_check_component.py
