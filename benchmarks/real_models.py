@@ -19,12 +19,13 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 TEXTS = ("README.md", "CHANGELOG.md", "docs/**/*.md", "coterie/**/*.py", "coterie/**/*.yaml", "tests/**/*.py")
 MOST_LEARNT = 40_000
-"""Most tokens that the texts are asked for: they give about as many before merges become those of one file."""
+"""Most tokens that the texts are asked for."""
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
 CHATML = (
-    "{% if messages[0]['role'] != 'system' %}{{ '<|im_start|>system\\nYou are a helpful assistant.<|im_end|>\\n' }}"
-    "{% endif %}{% for message in messages %}"
+    "{% if messages[0]['role'] != 'system' %}"
+    "{{ '<|im_start|>system\\nYou are a helpful assistant.<|im_end|>\\n' }}{% endif %}"
+    "{% for message in messages %}"
     "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
