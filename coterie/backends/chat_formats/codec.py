@@ -215,9 +215,10 @@ def _conversation(render: Render) -> str:
     messages: list[Message] = [
         {"role": role, "content": "?"} for role in ("system", "user", "assistant", "user")
     ]
+    quietly: Render = getattr(render, "quietly", render)
     for shown in (messages, messages[1:], messages[1:2]):
         try:
-            return render(shown)
+            return quietly(shown)
         except UserError:
             continue
     return ""

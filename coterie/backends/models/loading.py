@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.backends.models.byte_tokenizer import bytes_tokenizer
+from coterie.backends.models.end_tokens import with_end_ids
 from coterie.backends.models.hub import hub, unfetched
 from coterie.backends.models.policy import ModelInit, TensorFields, check_init, local_folder
 from coterie.backends.models.sources import bounded_context
@@ -247,7 +248,7 @@ def _tokenizer(source: str, revision: str | None, path: str) -> Any:
         )
 
     def load(name: str, revision: str | None) -> Any:
-        return AutoTokenizer.from_pretrained(name, revision=revision)
+        return with_end_ids(AutoTokenizer.from_pretrained(name, revision=revision), name, revision)
 
     return _loaded("tokenizer", source, revision, folder, path, load)
 

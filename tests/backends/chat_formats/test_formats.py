@@ -94,9 +94,10 @@ def test_turns_end_with_eos_and_with_what_the_template_ends_them_with(template, 
 
 
 def test_a_refusal_of_the_template_names_the_conversation():
-    codec = AutoChat().codec(bpe(TRIMS, bos_token="<bos>"), 9)
+    strict = TRIMS.replace("{%- if m.role == 'system' %}", "{%- if m.content == 'odd' %}")
+    codec = AutoChat().codec(bpe(strict, bos_token="<bos>"), 9)
     with pytest.raises(UserError, match=r"rejects a conversation of \[system, user\]") as caught:
-        codec.encode([message("system", "s"), message("user", "u")])
+        codec.encode([message("system", "s"), message("user", "odd")])
     assert "System role not supported" in str(caught.value)
 
 

@@ -1,0 +1,45 @@
+"""The tokens that end an answer of a model in plain transformers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+END_IDS = "coterie_end_ids"
+"""The attribute of a tokenizer that holds them."""
+
+
+def with_end_ids(tokenizer: Any, source: str, revision: str | None) -> Any:
+    """The tokenizer of a folder or hub id, with the ids that end answers of its model as `END_IDS`.
+
+    Models of a family end turns, messages with calls of tools, and texts with different tokens: Llama 3.1
+    has three, and the tokenizer's `eos_token` is one of them. They are `eos_token_id` of
+    generation_config.json or, where it has none, of config.json; without both files there are none.
+    """
+    setattr(tokenizer, END_IDS, _end_ids(source, revision))
+    return tokenizer
+
+
+def _end_ids(source: str, revision: str | None) -> tuple[int, ...]:
+    for name in ("generation_config.json", "config.json"):
+        path = _file(source, name, revision)
+        ids = None if path is None else json.loads(Path(path).read_text()).get("eos_token_id")
+        if ids is not None:
+            return tuple(ids) if isinstance(ids, list) else (int(ids),)
+    return ()
+
+
+def _file(source: str, name: str, revision: str | None) -> str | None:
+    """The path of a file of a folder or of the hub, fetched if the cache lacks it; None: there is none."""
+    from transformers.utils import cached_file
+
+    path: str | None = cached_file(
+        source,
+        name,
+        revision=revision,
+        _raise_exceptions_for_gated_repo=False,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )
+    return path

@@ -1,0 +1,208 @@
+"""Templates and tokenizers with habits that a run has to survive: dates, numbers, marks that are missing."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import logging
+import pickle
+
+import pytest
+
+pytest.importorskip("transformers")
+
+from coterie.backends.chat_formats.conversations import say_once
+from coterie.backends.chat_formats.formats import AutoChat, TemplateChat
+from coterie.backends.engines.requests import StopTokens
+from coterie.backends.models.loading import folder_tokenizer
+from coterie.core.errors import ConfigError, UserError
+from coterie.core.types import Call, Key, Request, Sampling
+from tests.backends.chat_formats.families import FAMILIES
+from tests.backends.chat_formats.tokenizers import KEEPS, bpe
+
+pytestmark = pytest.mark.torch
+
+QUESTION = {"role": "user", "content": "what is 2 + 2?"}
+TURN = "{{- '<|im_start|>' ~ m.role ~ '\n' ~ m.content ~ '<|im_end|>\n' -}}"
+LOOP = "{%- for m in messages -%}" + TURN + "{%- endfor -%}"
+ASK = "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\n' -}}{%- endif -%}"
+
+
+@pytest.fixture
+def said(caplog):
+    """Warnings of templates, which are told again for each test."""
+    say_once.cache_clear()
+    caplog.set_level(logging.WARNING, "coterie")
+    return lambda: [record.message for record in caplog.records if record.name == "coterie"]
+
+
+def following(codec, answer="hello", finish="stop", end=None):
+    """(call, the prompt after its answer)."""
+    prompt = codec.encode([QUESTION])
+    ids = codec.encode_completion(answer)[:-1]
+    ids += (codec.encode_completion("") if end is None else (end,)) if finish == "stop" else ()
+    call = Call(
+        prompt_ids=prompt.ids, token_ids=ids, logprobs=(0.0,) * len(ids), version=0, finish=finish
+    )  # fmt: skip
+    messages = [QUESTION, {"role": "assistant", "content": codec.decode(call)}, QUESTION]
+    return call, codec.encode(messages, call, [QUESTION]), codec.encode(messages)
+
+
+def test_a_date_is_fixed_so_that_a_run_repeats(said):
+    tokenizer = bpe("{{- strftime_now('%d %b %Y') -}}" + LOOP + ASK)
+    codec = AutoChat().codec(tokenizer, None)
+    assert codec.render([QUESTION]).startswith("01 Jan 2025<|im_start|>user")
+    (warning,) = said()
+    assert "writes the date: every prompt has 2025-01-01" in warning and "date: YYYY-MM-DD" in warning
+    other = TemplateChat(TemplateChat.Config(date="2026-02-03")).codec(tokenizer, None)
+    assert other.render([QUESTION]).startswith("03 Feb 2026<")
+    assert pickle.loads(pickle.dumps(other)).render([QUESTION]) == other.render([QUESTION])
+    today = tokenizer.apply_chat_template([QUESTION], tokenize=False)
+    assert today.startswith(datetime.date.today().strftime("%d %b"))  # what transformers alone would send
+    assert following(codec)[1].continues
+
+
+def test_a_date_that_the_configuration_names_in_the_templates_way_is_its(said):
+    family = FAMILIES["headers"]
+    chat = TemplateChat(TemplateChat.Config(template_kwargs={"date_string": "3 Feb 2026"}))
+    assert "Today: 3 Feb 2026\n" in chat.codec(family.tokenizer(), None).render([QUESTION])
+    clock = TemplateChat(TemplateChat.Config(template_kwargs={"use_clock": True}, date="2026-02-03"))
+    assert "Today: 03 Feb 2026\n" in clock.codec(family.tokenizer(), None).render([QUESTION])
+
+
+def test_a_template_that_ignores_the_generation_prompt_is_warned_of(said):
+    AutoChat().codec(bpe(LOOP), None)
+    (warning,) = said()
+    assert "ignores add_generation_prompt" in warning
+    say_once.cache_clear()
+    for family in FAMILIES.values():  # `inst` needs no mark before an answer
+        family.codec()
+    assert len(said()) == 1
+
+
+def test_a_tokenizer_that_adds_bos_adds_no_second_one():
+    from tokenizers.processors import TemplateProcessing
+
+    tokenizer = bpe("{{- bos_token -}}" + LOOP + ASK, bos_token="<bos>")
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<bos> $A", special_tokens=[("<bos>", tokenizer.bos_token_id)]
+    )
+    assert tokenizer.encode("a")[0] == tokenizer.bos_token_id
+    call, prompt, fresh = following(AutoChat().codec(tokenizer, None))
+    assert prompt.continues and prompt == fresh.__class__(ids=fresh.ids, continues=True)
+    assert prompt.ids.count(tokenizer.bos_token_id) == 1 == call.prompt_ids.count(tokenizer.bos_token_id)
+    with_bos = tokenizer.apply_chat_template([QUESTION], add_generation_prompt=True, return_dict=False)
+    assert tuple(with_bos) == call.prompt_ids
+
+
+def test_a_template_that_trims_answers_continues_where_there_is_nothing_to_trim():
+    codec = AutoChat().codec(bpe(LOOP.replace("m.content", "m.content | trim") + ASK), None)
+    assert following(codec)[1].continues
+    assert not following(codec, "hello\n")[1].continues
+    assert following(codec, "hello\n")[1].ids == following(codec, "hello\n")[2].ids
+
+
+def test_a_template_that_adds_an_empty_thought_to_answers_without_one_never_continues_them():
+    odd = LOOP.replace(
+        "~ m.content", "~ ('<think>\n\n</think>\n\n' if m.role == 'assistant' else '') ~ m.content"
+    )
+    _, prompt, fresh = following(AutoChat().codec(bpe(odd + ASK), None))
+    assert prompt == fresh and not prompt.continues
+
+
+@pytest.mark.parametrize(("number", "last"), [("loop.index", "messages|length + 1"), ("loop.revindex", "0")])
+def test_a_template_that_numbers_turns_continues_if_numbers_stay(number, last):
+    template = LOOP.replace("m.role ~", f"m.role ~ {number} ~") + ASK.replace("\n", f"' ~ ({last}) ~ '\n")
+    _, prompt, fresh = following(AutoChat().codec(bpe(template), None))
+    assert prompt.ids == fresh.ids and prompt.continues == (number == "loop.index")
+
+
+def test_eos_and_the_end_of_a_turn_both_stop_and_only_the_templates_is_continued():
+    tokenizer = bpe(KEEPS, eos="<|endoftext|>")
+    codec = AutoChat().codec(tokenizer, None)
+    assert codec.stop_ids == {tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids("<|im_end|>")}
+    assert following(codec)[1].continues
+    call, prompt, fresh = following(codec, end=tokenizer.eos_token_id)
+    assert codec.decode(call) == "hello" and prompt == fresh and not prompt.continues
+
+
+def test_a_template_of_models_that_see_images_gets_its_texts_as_parts():
+    parts = "{%- for p in m.content -%}{%- if p.type == 'text' -%}{{- p.text -}}{%- endif -%}{%- endfor -%}"
+    template = "{%- for m in messages -%}{{- '<|im_start|>' ~ m.role ~ '\n' -}}" + parts
+    template += "{{- '<|im_end|>\n' -}}{%- endfor -%}" + ASK
+    codec = AutoChat().codec(bpe(template), None)
+    assert not codec.render.limits.texts
+    assert codec.render([QUESTION]) == AutoChat().codec(bpe(LOOP + ASK), None).render([QUESTION])
+    assert following(codec)[1].continues and codec.stop_ids == {codec.tokenizer.eos_token_id}
+
+
+def test_a_template_that_leaves_out_the_question_is_refused():
+    with pytest.raises(ConfigError, match="leaves out the text of messages") as caught:
+        AutoChat().codec(bpe("{%- for m in messages -%}{{- m.role -}}{%- endfor -%}"), None)
+    assert caught.value.path == "chat"
+
+
+def test_a_template_that_leaves_out_system_messages_gets_them_as_text_of_the_user(said):
+    silent = "{%- for m in messages if m.role != 'system' -%}" + TURN + "{%- endfor -%}" + ASK
+    codec = AutoChat().codec(bpe(silent), None)
+    text = codec.render([{"role": "system", "content": "be brief"}, QUESTION])
+    assert text.startswith("<|im_start|>user\nbe brief\n\nwhat is 2 + 2?<|im_end|>")
+    assert "the system message begins" in said()[0]
+
+
+@pytest.mark.parametrize("fails", ["{{ raise_exception('no') }}", "{{ 1 + none }}", "{{ messages[7].x }}"])
+def test_a_template_that_fails_is_an_error_of_the_conversation(fails):
+    codec = AutoChat().codec(bpe(fails), None)
+    with pytest.raises(UserError, match=r"rejects a conversation of \[user\]"):
+        codec.encode([QUESTION])
+
+
+# -------------------------------------------------------------------------------------------- ends of answers
+
+
+def saved(folder, name, **files):
+    FAMILIES[name].tokenizer().save_pretrained(folder)
+    for file, content in files.items():
+        (folder / f"{file}.json").write_text(json.dumps(content))
+    return folder_tokenizer(folder, "policies.p")
+
+
+@pytest.mark.parametrize("file", ["generation_config", "config"])
+def test_tokens_that_end_answers_in_plain_transformers_stop_them_here(tmp_path, file):
+    """As Llama 3.1's three: of a text, of a message and of a turn."""
+    marks = ["<|end_of_text|>", "<|eom_id|>", "<|eot_id|>"]
+    ids = FAMILIES["headers"].tokenizer().convert_tokens_to_ids(marks)
+    tokenizer = saved(tmp_path, "headers", **{file: {"eos_token_id": ids, "model_type": "llama"}})
+    codec = AutoChat().codec(tokenizer, None)
+    assert codec.stop_ids == set(ids)
+    # Both engines ask `StopTokens`: `hf` and `lean` for their rows, `vllm` for its `stop_token_ids`.
+    stops = StopTokens(lambda policy: codec, {"p": tokenizer})
+    asked = Request(key=Key("t"), policy="p", prompt_ids=(1,), sampling=Sampling(stop=("?",)), seed=0)
+    assert stops.of(asked) == tuple(sorted({*ids, *tokenizer.encode("?")}))
+    plain = AutoChat().codec(tokenizer, None)
+    assert pickle.loads(pickle.dumps(plain)).stop_ids == set(ids)
+
+
+def test_one_id_and_none_and_ids_of_words(tmp_path):
+    tokenizer = FAMILIES["user_and_model"].tokenizer()
+    end, word = tokenizer.convert_tokens_to_ids("<start>"), tokenizer.encode("hello")[0]
+    usual = FAMILIES["user_and_model"].codec().stop_ids
+    files = ({}, {"generation_config": {"temperature": 0.6}}, {"generation_config": {"eos_token_id": word}})
+    for number, more in enumerate(files):  # no file; a file without ids; an id of a text, which answers have
+        (tmp_path / str(number)).mkdir()
+        read = saved(tmp_path / str(number), "user_and_model", **more)
+        assert AutoChat().codec(read, None).stop_ids == usual
+    read = saved(tmp_path, "user_and_model", generation_config={"eos_token_id": end})
+    assert AutoChat().codec(read, None).stop_ids == usual | {end}
+
+
+def test_a_template_without_any_end_is_warned_of(said):
+    from transformers import PreTrainedTokenizerFast
+
+    backend = bpe().backend_tokenizer
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="<|endoftext|>")
+    tokenizer.chat_template = (
+        "{%- for m in messages -%}{{- m.role ~ ': ' ~ m.content ~ '\n' -}}{%- endfor -%}"
+    )
+    assert not AutoChat().codec(tokenizer, None).stop_ids
+    assert any("every answer goes on to max_new_tokens" in warning for warning in said())
