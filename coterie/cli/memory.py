@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from coterie.api.cost import SAMPLED_TASKS, PromptsOnly, first_prompts, longest_answer
+from coterie.api.cost import longest_answer
 from coterie.api.counts import Counts
-from coterie.api.prompt_checks import notes_of, prompt_doubts
 from coterie.backends.models.policy import of_tensors
-from coterie.backends.models.precision import auto_dtype, with_dtype
 from coterie.cli.disk import Disk, disk
 from coterie.cli.memory_ahead import add_versions
 from coterie.cli.memory_layout import Layout, inside, layout_of
+from coterie.cli.memory_notes import note_device, read_prompts
 from coterie.cli.memory_served import served
 from coterie.cli.memory_trainer import Division, activations, device_of, division_of, leave, settings_of
 from coterie.cli.memory_vllm import Server, adapter_bytes, server
 from coterie.core.errors import UserError
-from coterie.core.protocols import EngineClient
 
 if TYPE_CHECKING:  # the backends of models import torch, and a plan of tables works without it
     from coterie.backends.models.policy import TorchPolicy
     from coterie.backends.models.sizes import Blueprint
     from coterie.core.training.run import Run
-
-log = logging.getLogger("coterie")
 
 
 @dataclass(slots=True)
@@ -94,8 +89,7 @@ def footprint(
     estimate.device = device_of(run, device)
     estimate.division = division_of(run)
     estimate.layout = layout_of(run, estimate.device, gpus)
-    _note_device(estimate, configs, gpu, hint=device is None)
-    configs = with_dtype(configs, estimate.device)
+    configs = note_device(run, estimate, configs, gpu, hint=device is None)
     from coterie.backends.models.sizes import blueprint
     from coterie.backends.trainers.policies import initial_weights_of
 
@@ -118,53 +112,9 @@ def footprint(
             estimate.notes.append(
                 f"the context of {policies} is unknown: prompts that can't be made count nothing"
             )
-    _read_prompts(run, models, estimate)
+    read_prompts(run, models, estimate)
     _Estimator(run, counts, models, estimate, configs, gpu if estimate.device == "cuda" else None).fill()
     return estimate
-
-
-def _note_device(estimate: Footprint, configs: Mapping[str, TorchPolicy], gpu: float, *, hint: bool) -> None:
-    """Say what the plan is for, and with `hint` how to plan for something else."""
-    place = f"a GPU of {gpu / 1e9:g} GB" if estimate.device == "cuda" else "a CPU"
-    left_open = [name for name, config in configs.items() if config.dtype == "auto"]
-    chosen = f"; dtype auto of {', '.join(left_open)} is {auto_dtype(estimate.device)}" if left_open else ""
-    options = "; --gpus and --gpu-memory plan for GPUs" if hint else ""
-    estimate.notes.append(f"planned for {place}{chosen}{options}")
-
-
-def _read_prompts(run: Run, models: Sequence[Blueprint], estimate: Footprint) -> None:
-    """Measure first prompts. Where that fails, a note says why, and prompts are assumed to fill it."""
-    try:
-        codecs = {
-            name: run.chat.codec(model.tokenizer, model.contexts[name])
-            for model in models
-            if model.tokenizer is not None
-            for name in model.modules
-        }
-        estimate.prompts = first_prompts(run, codecs)
-        estimate.notes += notes_of(
-            asyncio.run(prompt_doubts(run, cast(EngineClient, PromptsOnly(codecs)), "train"))
-        )
-    except Exception as error:  # an environment's mistake, or its data isn't here
-        log.debug("no first prompts", exc_info=True)
-        lines = str(error).strip().splitlines()
-        estimate.notes.append(
-            "the first prompts can't be made here, so prompts are assumed to fill the context: "
-            + (lines[0] if lines else type(error).__name__)
-        )
-        return
-    for model in models:
-        if model.tokenizer is None:
-            estimate.notes.append(
-                f"the tokenizer of {', '.join(model.modules)} can't be read here, so prompts are assumed to "
-                "fill the context"
-            )
-    if estimate.prompts:
-        estimate.notes.append(
-            f"prompts are assumed to be as long as the longest first prompt of {SAMPLED_TASKS} tasks: "
-            + ", ".join(f"{role} {length:,}" for role, length in estimate.prompts.items())
-            + "; later turns, and prompts that hold other roles' messages, may be longer"
-        )
 
 
 class _Estimator:

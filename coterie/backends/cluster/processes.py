@@ -241,6 +241,9 @@ def _sharing(replicas: Sequence[Process], owners: Sequence[Sequence[Process]], w
 
 def _with_dtype(policies: Mapping[str, PolicyConfig], gpus: bool) -> dict[str, PolicyConfig]:
     """The policies with `dtype: auto` resolved, which decides whether two have the same weights."""
+    dtypes = {name: getattr(policy, "dtype", "auto") for name, policy in policies.items()}
+    if set(dtypes.values()) == {"auto"}:
+        return dict(policies)  # equal weights are equal whatever `auto` is
     left_open = {name: policy for name, policy in policies.items() if getattr(policy, "dtype", "") == "auto"}
     open_: Any = with_dtype(cast(dict[str, TensorFields], left_open), "cuda" if gpus else "cpu")
     return {**policies, **open_}

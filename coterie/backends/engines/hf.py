@@ -24,7 +24,7 @@ from coterie.backends.models.compute_threads import compute
 from coterie.backends.models.devices import device_of, fix_cublas, is_deterministic
 from coterie.backends.models.loading import context_of, load_folder, load_model, load_tokenizer, require_torch
 from coterie.backends.models.policy import TensorPolicy, declared
-from coterie.backends.models.precision import dtype_of
+from coterie.backends.models.precision import dtype_of, with_choice
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import MayChange, Plugin, PluginConfig
 from coterie.core.types import Call, Request, Weights
@@ -285,9 +285,8 @@ class HFEngine(Plugin):
             module, tokenizer = load_folder(weights.folder, policy=weights.policy)
             module.to(device)
             return module, tokenizer if weights.tokenizer is None else weights.tokenizer
-        loaded = load_model(
-            self._configs[weights.policy], policy=weights.policy, seed=0, vocabulary=ctx.vocabulary
-        )
+        config = with_choice(self._configs[weights.policy], weights.policy, device.type)
+        loaded = load_model(config, policy=weights.policy, seed=0, vocabulary=ctx.vocabulary)
         return loaded.module.to(device), loaded.tokenizer
 
     def _decoder_for(

@@ -69,7 +69,7 @@ def load_model(config: TensorFields, *, policy: str, seed: int, vocabulary: tupl
         module = _initialised(config.model, tokenizer, seed)
     else:
         module = pretrained(config.model, config.revision, f"policies.{policy}.model")
-    # Trainers resolve `auto` by their device before they load; an engine without a trainer is on the CPU.
+    # Trainers, and engines that load by themselves, resolve `auto` by their device before.
     module.to(getattr(_torch(), "float32" if config.dtype == "auto" else config.dtype)).eval()
     context = context_of(module.config, tokenizer, policy=policy, limit=config.context)
     return Loaded(module, tokenizer, context)

@@ -1,10 +1,17 @@
-"""The dtype of weights where a policy leaves it open."""
+"""The dtype of weights where a policy leaves it open.
+
+On a CPU the rule is a measurement: bfloat16 halves what is read, and CPUs with instructions for its products
+(AVX-512 BF16, AMX, Arm's BF16) compute them about twice as fast, the others no faster. What a run chose is
+kept in its checkpoints (`trainers/dtypes.py`), so that a resumed run never changes it.
+"""
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from functools import cache
+from typing import Any, NamedTuple, TypeVar
 
 from coterie.backends.models.policy import TensorFields
 
@@ -12,20 +19,85 @@ log = logging.getLogger("coterie")
 Config = TypeVar("Config", bound=TensorFields)
 
 SMALL = 10**8
-"""Parameters of a model below which nobody minds float32 on a GPU."""
+"""Parameters of a model below which nobody minds float32, on a GPU or a CPU."""
+CLEARLY = 1.3
+"""How many times as fast as float32's the products in bfloat16 are where a CPU takes it. CPUs with the
+instructions reach 2 and more, others at most 1, so that the choice doesn't flip from run to run."""
+INSTRUCTIONS = ("avx512_bf16", "amx_bf16", "amx_tile", "bf16", "sve_bf16")
+"""Names of instructions for products in bfloat16, in `torch.cpu.get_capabilities()`."""
+
+ROWS, OPERATIONS, TRIES = 64, 2**28, 4
+"""Rows of a measured product, its most multiplications, and how often each is measured."""
 
 
-def auto_dtype(device: str) -> str:
-    """The dtype that `auto` stands for on a type of device: bfloat16 on GPUs, float32 elsewhere."""
-    return "bfloat16" if device == "cuda" else "float32"
+class Choice(NamedTuple):
+    """The dtype that `auto` stands for."""
+
+    dtype: str
+    why: str = ""
+    """Empty where it follows from the type of device, or from a small model."""
+
+
+class Rates(NamedTuple):
+    """Speeds of a model's matrix products, in GFLOP per second of a core."""
+
+    float32: float
+    bfloat16: float
+
+
+def auto_choice(config: TensorFields, device: str) -> Choice:
+    """What `auto` stands for: bfloat16 on GPUs, the faster on CPUs, float32 elsewhere and for small models.
+
+    Args:
+        device: its type: `cpu`, `cuda`.
+    """
+    if device != "cpu":
+        return Choice("bfloat16" if device == "cuda" else "float32")
+    from coterie.backends.models.sizes import least_size
+
+    size = least_size(config, ())
+    if size is None or size.parameters < SMALL:
+        return Choice("float32")
+    if not has_instructions():
+        return Choice("float32", "this CPU has no instructions for products in bfloat16")
+    rates = measured(size.hidden, size.mlp)
+    faster = rates.bfloat16 >= CLEARLY * rates.float32
+    return Choice(
+        "bfloat16" if faster else "float32",
+        f"{'its' if faster else 'bfloat16'} products take {rates.float32 / rates.bfloat16:.2f} of "
+        f"float32's time here ({rates.bfloat16:.0f} and {rates.float32:.0f} GFLOP/s a core)",
+    )
+
+
+def auto_dtype(config: TensorFields, device: str) -> str:
+    """The dtype of `auto_choice`."""
+    return auto_choice(config, device).dtype
 
 
 def with_dtype(configs: Mapping[str, Config], device: str) -> dict[str, Config]:
     """The policies with `dtype: auto` resolved for a type of device: `cpu`, `cuda`."""
     return {
-        name: config.model_copy(update={"dtype": auto_dtype(device)}) if config.dtype == "auto" else config
+        name: config.model_copy(update={"dtype": auto_dtype(config, device)})
+        if config.dtype == "auto"
+        else config
         for name, config in configs.items()
     }
+
+
+def choices(configs: Mapping[str, TensorFields], device: str) -> list[str]:
+    """A sentence for each choice that depends on this machine, with the policies that it is for."""
+    why: dict[Choice, list[str]] = {}
+    for name, config in configs.items():
+        if config.dtype == "auto" and (choice := auto_choice(config, device)).why:
+            why.setdefault(choice, []).append(f"policies.{name}.dtype")
+    return [f"{', '.join(keys)}: auto is {choice.dtype}: {choice.why}" for choice, keys in why.items()]
+
+
+def with_choice(config: Config, policy: str, device: str) -> Config:
+    """A policy with its dtype resolved, for an engine that reads the weights itself; logs a measurement."""
+    for sentence in choices({policy: config}, device):
+        log.info("%s", sentence)
+    return with_dtype({policy: config}, device)[policy]
 
 
 def dtype_of(config: TensorFields, model: Any = None) -> str:
@@ -41,7 +113,7 @@ def dtype_of(config: TensorFields, model: Any = None) -> str:
         return str(model.get_input_embeddings().weight.dtype).removeprefix("torch.")
     import torch
 
-    return auto_dtype("cuda" if torch.cuda.is_available() else "cpu")
+    return auto_dtype(config, "cuda" if torch.cuda.is_available() else "cpu")
 
 
 def warn_of_float32(policy: str, dtype: str, device: str, parameters: int) -> None:
@@ -53,3 +125,46 @@ def warn_of_float32(policy: str, dtype: str, device: str, parameters: int) -> No
             "fp32 masters of trained weights",
             policy,
         )
+
+
+# -------------------------------------------------------------------------------------------- the measurement
+
+
+def has_instructions() -> bool:
+    """Whether this CPU has instructions for products in bfloat16."""
+    import torch
+
+    known = getattr(torch.cpu, "get_capabilities", dict)()
+    return any(known.get(name, False) for name in INSTRUCTIONS)
+
+
+@cache
+def measured(hidden: int, mlp: int) -> Rates:
+    """The speeds of the products of a model's MLP in both dtypes, measured once per process (about 0.1 s).
+
+    Wide layers are measured in part. Time is the process's CPU time, and the best of some tries in turns
+    counts, so that other work on the machine doesn't decide. No random state changes.
+
+    Args:
+        hidden, mlp: the sizes of the layers.
+    """
+    import torch
+    from torch.nn.functional import linear
+
+    part = max(min(mlp, OPERATIONS // (ROWS * hidden)), 1)
+    best = {torch.float32: float("inf"), torch.bfloat16: float("inf")}
+    with torch.no_grad():
+        made = {}
+        for dtype in best:
+            state, inner = (torch.full((ROWS, width), 0.5, dtype=dtype) for width in (hidden, part))
+            up, down = (torch.full(shape, 0.5, dtype=dtype) for shape in ((part, hidden), (hidden, part)))
+            made[dtype] = ((state, up), (inner, down))
+        for attempt in range(TRIES + 1):
+            for dtype, products in made.items():
+                began = time.process_time()
+                for inputs, weight in products:
+                    linear(inputs, weight)
+                if attempt:  # the first one prepares kernels
+                    best[dtype] = min(best[dtype], time.process_time() - began)
+    operations = 2 * 2 * ROWS * hidden * part / 1e9
+    return Rates(*(operations / max(best[dtype], 1e-9) for dtype in (torch.float32, torch.bfloat16)))

@@ -92,7 +92,7 @@ def blueprint(configs: Mapping[str, TorchPolicy], *, vocabulary: tuple[str, ...]
     """The model of policies with the same initial weights; fetches a configuration and a tokenizer at most.
 
     Args:
-        configs: the policies, which agree in `model`, `revision` and `dtype`; `auto` is that of a CPU.
+        configs: the policies, which agree in `model`, `revision` and `dtype`; `auto` is this CPU's.
         vocabulary: words of the environment and the roles, for `tokenizer: words`.
 
     Raises:

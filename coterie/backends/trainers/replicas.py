@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coterie.backends.models.policy import TorchPolicy
 from coterie.backends.trainers.policies import InitialWeights, Policy
 from coterie.backends.trainers.ranks.place import Place
 from coterie.core.errors import UserError
@@ -35,7 +36,18 @@ class Layout:
     groups: list[tuple[str, ...]]
     """The policies with the same initial weights."""
     warmed: list[bool]
+    dtypes: dict[str, str]
+    """By policy, of its initial weights."""
     policies: dict[str, PolicyLayout]
+
+    def configs(self, policies: Mapping[str, Policy]) -> dict[str, TorchPolicy] | None:
+        """The configurations with these dtypes; None: the policies have them."""
+        if self.dtypes == {name: policy.config.dtype for name, policy in policies.items()}:
+            return None
+        return {
+            name: policy.config.model_copy(update={"dtype": self.dtypes[name]})
+            for name, policy in policies.items()
+        }
 
 
 def layout_of(initial_weights: Sequence[InitialWeights], policies: Mapping[str, Policy]) -> Layout:
@@ -43,6 +55,7 @@ def layout_of(initial_weights: Sequence[InitialWeights], policies: Mapping[str, 
     return Layout(
         groups=[initial.policies for initial in initial_weights],
         warmed=[initial.warmed for initial in initial_weights],
+        dtypes={name: policy.config.dtype for name, policy in policies.items()},
         policies={
             name: PolicyLayout(
                 policy.version,

@@ -74,6 +74,7 @@ def save(
         "starts": {
             initial.name: {
                 "policies": list(initial.policies),
+                "dtype": initial.config.dtype,
                 "warmed": initial.warmed,
                 "vocabulary": _vocabulary(initial),
                 "head_sha256": heads.get(initial.name),
@@ -94,6 +95,16 @@ def groups(folder: Path) -> list[tuple[str, ...]]:
         RunFolderError: the state can't be read.
     """
     return [tuple(initial["policies"]) for initial in _read_state(folder)["starts"].values()]
+
+
+def dtypes(folder: Path) -> dict[str, str | None]:
+    """By policy: the dtype of its initial weights, in a state that `save` wrote; None: it doesn't say.
+
+    Raises:
+        RunFolderError: the state can't be read.
+    """
+    starts = _read_state(folder)["starts"].values()
+    return {name: initial.get("dtype") for initial in starts for name in initial["policies"]}
 
 
 def part_of(folder: Path, policies: Collection[str]) -> dict[str, Path | bytes]:

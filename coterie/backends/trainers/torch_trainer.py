@@ -20,6 +20,7 @@ from coterie.backends.trainers import torch_state
 from coterie.backends.trainers.annotations import annotated, check_annotation
 from coterie.backends.trainers.apart import Apart
 from coterie.backends.trainers.devices import device_of
+from coterie.backends.trainers.dtypes import OpenDtypes
 from coterie.backends.trainers.export import export
 from coterie.backends.trainers.forward import Scorer
 from coterie.backends.trainers.kept_versions import KeptVersions
@@ -48,7 +49,7 @@ from coterie.core.types.seeding import seed64
 log = logging.getLogger("coterie")
 
 
-class TorchTrainer(WithRanks, Offloading, KeptVersions, Apart, Plugin):
+class TorchTrainer(WithRanks, Offloading, KeptVersions, OpenDtypes, Apart, Plugin):
     """Updates policies with plain PyTorch: `full`, `lora` on a shared base, or `none`.
 
     An update runs `epochs` passes over a policy's samples, in minibatches that keep siblings together. The
@@ -89,6 +90,7 @@ class TorchTrainer(WithRanks, Offloading, KeptVersions, Apart, Plugin):
         await compute(self._open, ctx, sources)
 
     def _open(self, ctx: TrainerContext, sources: dict[str, SourceWeights] | None) -> None:
+        ctx = self._with_dtypes(ctx)
         if self.config.ranks > 1:
             self._commands = self._start_ranks()
         occupy(self, self._commands.run("rank_open", ctx, sources, others=(ctx, hollow(sources))))
@@ -137,8 +139,9 @@ class TorchTrainer(WithRanks, Offloading, KeptVersions, Apart, Plugin):
     @present
     def rank_receive(self, layout: Layout) -> None:
         """Take the state that rank 0 has."""
-        if layout.groups != [initial.policies for initial in self._initial_weights]:
-            configs = {name: policy.config for name, policy in self._policies.items()}
+        configs = layout.configs(self._policies)
+        if configs is not None or layout.groups != [initial.policies for initial in self._initial_weights]:
+            configs = configs or {name: policy.config for name, policy in self._policies.items()}
             self._initial_weights, self._policies = set_up(configs, self._plan, groups=layout.groups)
         receive(self.place, layout, self._initial_weights, self._policies)
 
@@ -376,12 +379,9 @@ class TorchTrainer(WithRanks, Offloading, KeptVersions, Apart, Plugin):
 
     @present
     def load(self, folder: Path) -> None:
-        configs = {name: policy.config for name, policy in self._policies.items()}
-        if any(config.from_ is not None for config in configs.values()):
-            groups = torch_state.groups(Path(folder))
-            known = sorted(name for group in groups for name in group) == sorted(configs)
-            if known and sorted(groups) != sorted(initial.policies for initial in self._initial_weights):
-                self._initial_weights, self._policies = set_up(configs, self._plan, groups=groups)
+        if other := self._saved_setup(Path(folder), self._initial_weights, self._policies):
+            self._initial_weights, self._policies = [], {}  # freed before the others are made
+            self._initial_weights, self._policies = set_up(other.configs, self._plan, groups=other.groups)
         torch_state.load(Path(folder), self._initial_weights, self._policies)
         self._equalise()
 

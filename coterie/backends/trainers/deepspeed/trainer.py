@@ -63,6 +63,14 @@ class DeepSpeedTrainer(TorchTrainer):
             runtime.refuse_other_group()
         await super().open(ctx)
 
+    def required_dtypes(self, open_: Mapping[str, TorchPolicy]) -> dict[str, TorchPolicy]:
+        """Fully trained policies at stage 0 in float32: see `check_precision`."""
+        return {
+            name: policy.model_copy(update={"dtype": "float32"})
+            for name, policy in open_.items()
+            if policy.train == "full" and self.config.stage == 0
+        }
+
     def join(self, address: Address) -> None:
         """Take this rank's place among the others; every rank does."""
         from coterie.backends.trainers.ranks.collectives import DistributedPlace
