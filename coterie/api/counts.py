@@ -6,12 +6,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from numbers import Integral
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coterie.compose.members import CountsOptimizerSteps, CountsTokens
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import NamedRewardSource, Team
 from coterie.core.rollout.contracts import refuse
+
+if TYPE_CHECKING:
+    from coterie.api.prompt_growth import Growth
 
 Wave = Mapping[str, int]
 """By policy: decisions whose tokens are generated at the same time."""
@@ -45,6 +48,27 @@ class RoleCalls:
     """Calls of one action: each round of tool results leads to another one."""
     answer: int
     """Tokens that one call samples."""
+    anew: tuple[bool, ...] | None = None
+    """Of each later call of an action: whether it begins a new sample; None: it isn't known, so each does."""
+
+    def begins_sample(self, call: int) -> bool:
+        """Whether a call of an action, counted from 0, begins a sample."""
+        if not call or not self.anew:
+            return not call or self.anew is None
+        return self.anew[min(call, len(self.anew)) - 1]
+
+    @property
+    def samples(self) -> int:
+        return self.decisions * self.branches * sum(self.begins_sample(call) for call in range(self.calls))
+
+    def sample_tokens(self, length: int, most: int | None) -> int:
+        """Tokens of the samples, prompts included; the arguments are those of `prompt_tokens`."""
+        tokens = 0
+        for call in range(self.calls):
+            if call + 1 == self.calls or self.begins_sample(call + 1):
+                sample = length + (call + 1) * self.answer
+                tokens += sample if most is None else min(sample, most + 1)
+        return self.decisions * self.branches * tokens
 
     @property
     def generations(self) -> int:
@@ -86,7 +110,11 @@ class PolicyCounts:
     """Distinct prompts: the branches of a decision share one."""
     prompt_tokens: int | None = None
     """Tokens of the distinct prompts; None: neither their length nor a context is known."""
+    prefill_tokens: int | None = None
+    """Those of them that the engine computes: with a prefix cache, what is new in each; None: unknown."""
     samples: int = 0
+    sample_tokens: int | None = None
+    """Tokens of the samples, prompts included; None: unknown."""
     optimizer_steps: int = 0
 
     @property
@@ -94,7 +122,12 @@ class PolicyCounts:
         return tuple(self.calls)
 
     def bounded(
-        self, context: int | None, longest: int, first_prompts: Mapping[str, int] = MappingProxyType({})
+        self,
+        context: int | None,
+        longest: int,
+        first_prompts: Mapping[str, int] = MappingProxyType({}),
+        growths: Mapping[str, Growth] = MappingProxyType({}),
+        cached: bool = False,
     ) -> PolicyCounts:
         """The counts for a model with a context of `context` tokens.
 
@@ -103,15 +136,35 @@ class PolicyCounts:
             longest: most tokens of one answer.
             first_prompts: by role, tokens of its first prompts (`first_prompts`). The prompts of a role that
                 isn't there fill the context.
+            growths: by role, how its prompts grow. Each call of a role that isn't there begins a sample.
+            cached: whether the engine has a prefix cache.
         """
         most = None if context is None else context - 1
         tokens: int | None = 0
+        prefilled, updated, samples = 0, 0, 0
         for role, calls in self.calls.items():
+            grown = growths.get(role)
+            if grown is not None:
+                calls = replace(calls, anew=grown.of_call)
+            samples += calls.samples
             length = first_prompts.get(role, most)
-            tokens = None if tokens is None or length is None else tokens + calls.prompt_tokens(length, most)
+            if tokens is None or length is None:
+                tokens = None
+                continue
+            prompts = calls.prompt_tokens(length, most)
+            tokens += prompts
+            prefilled += prompts * grown.new // grown.whole if grown is not None and cached else prompts
+            updated += calls.sample_tokens(length, most)
         answer = longest if most is None else min(longest, most)
         generated = min(self.generated_tokens, self.generations * answer)
-        return replace(self, prompt_tokens=tokens, generated_tokens=generated)
+        return replace(
+            self,
+            prompt_tokens=tokens,
+            generated_tokens=generated,
+            prefill_tokens=None if tokens is None else prefilled,
+            samples=samples if self.trained else 0,
+            sample_tokens=None if tokens is None else updated * self.trained,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

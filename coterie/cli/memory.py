@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from coterie.api.cost import longest_answer
 from coterie.api.counts import Counts
+from coterie.api.prompt_growth import Growth
 from coterie.backends.models.policy import of_tensors
 from coterie.cli.disk import Disk, disk
 from coterie.cli.memory_ahead import add_versions
@@ -42,6 +43,8 @@ class Footprint:
     """By policy: longest prompt and answer, in tokens."""
     prompts: dict[str, int] = field(default_factory=dict)
     """By role: tokens of its longest first prompt in the sampled tasks."""
+    growths: dict[str, Growth] = field(default_factory=dict)
+    """By role that is asked again with its earlier answers: how its prompts grow."""
     cache: int = 0
     """Bytes of the largest batch's KV cache."""
     phases: dict[str, int] = field(default_factory=dict)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from coterie.api.cost import SAMPLED_TASKS, PromptsOnly, first_prompts
 from coterie.api.prompt_checks import notes_of, prompt_doubts
+from coterie.api.prompt_growth import growths
 from coterie.backends.models.precision import choices, with_dtype
 from coterie.core.protocols import EngineClient
 
@@ -64,11 +65,17 @@ def read_prompts(run: Run, models: Sequence[Blueprint], estimate: Footprint) -> 
             + (lines[0] if lines else type(error).__name__)
         )
         return
+    try:
+        estimate.growths = growths(run, codecs)
+    except Exception as error:  # a template's refusal, an environment's mistake
+        log.debug("no later prompts", exc_info=True)
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        estimate.notes.append(f"whether later prompts extend what was sampled is unknown: {lines[0]}")
     for model in models:
         if model.tokenizer is None:
             estimate.notes.append(
                 f"the tokenizer of {', '.join(model.modules)} can't be read here, so prompts are assumed to "
-                "fill the context"
+                "fill the context, and whether later ones extend what was sampled is unknown"
             )
     if estimate.prompts:
         estimate.notes.append(

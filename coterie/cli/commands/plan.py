@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from coterie.api.comlrl import Flags
     from coterie.api.counts import Counts, PolicyCounts
+    from coterie.api.prompt_growth import Growth
     from coterie.cli.memory import Footprint
     from coterie.core.config import ScheduleConfig
     from coterie.core.training.run import Run
@@ -187,8 +189,13 @@ def _policy(name: str, run: Run, counts: Counts, memory: Footprint) -> dict[str,
         "generated_tokens": json_number(policy.generated_tokens),
         "prompts": json_number(policy.prompts),
         "prompt_tokens": None if policy.prompt_tokens is None else json_number(policy.prompt_tokens),
+        "prefill_tokens": None if policy.prefill_tokens is None else json_number(policy.prefill_tokens),
         "first_prompts": {role: memory.prompts[role] for role in policy.roles if role in memory.prompts},
+        "prompt_growth": {
+            role: _growth(memory.growths[role]) for role in policy.roles if role in memory.growths
+        },
         "samples": json_number(policy.samples),
+        "sample_tokens": None if policy.sample_tokens is None else json_number(policy.sample_tokens),
         "optimizer_steps": json_number(policy.optimizer_steps),
         "context": memory.contexts.get(name),
         "parameters": memory.parameters.get(name),
@@ -197,6 +204,17 @@ def _policy(name: str, run: Run, counts: Counts, memory: Footprint) -> dict[str,
         "trained_share": trained_share(name, memory),
         "memory": memory.policies.get(name),
         "unknown": None if unknown is None else {"what": unknown.what, "fix": unknown.fix},
+    }
+
+
+def _growth(growth: Growth) -> dict[str, Any]:
+    """How a role's prompts grow, as plain data."""
+    return {
+        "prompts": len(growth.begins_anew) + 1,
+        "begin_anew": growth.anew,
+        "why": growth.why,
+        "prefill_factor": growth.factor,
+        "samples_of_action": 1 + sum(growth.of_call),
     }
 
 
@@ -210,9 +228,25 @@ def trained_share(name: str, memory: Footprint) -> float | None:
 def bounded(name: str, run: Run, counts: Counts, memory: Footprint) -> PolicyCounts:
     """A policy's counts, bounded by its model's context."""
     from coterie.api.cost import longest_answer
+    from coterie.api.counts import steps_of_update
 
     policy = counts.policies[name]
-    return policy.bounded(memory.contexts.get(name), longest_answer(run, policy.roles), memory.prompts)
+    measured = policy.bounded(
+        memory.contexts.get(name),
+        longest_answer(run, policy.roles),
+        memory.prompts,
+        memory.growths,
+        prefix_cache(run),
+    )
+    if measured.samples == policy.samples:
+        return measured
+    steps = steps_of_update(run.trainer, measured.samples, run.sampler.plan.branches)
+    return replace(measured, optimizer_steps=steps)
+
+
+def prefix_cache(run: Run) -> bool:
+    """Whether the run's engine keeps the keys and values of prompts for later ones."""
+    return bool(getattr(getattr(run.engine, "config", None), "prefix_cache", False))
 
 
 def notes(run: Run, counts: Counts, memory: Footprint) -> list[str]:
@@ -258,6 +292,8 @@ def show(run: Run, counts: Counts, memory: Footprint, capacity: Capacity, *, giv
         click.echo(rendered(_memory_table(memory)))
     show_verdict(counts, memory, capacity, given=given)
     show_disk(memory.disk)
+    for role, growth in memory.growths.items():
+        click.echo(growth.sentence(role, cached=prefix_cache(run)))
     for note in notes(run, counts, memory):
         click.echo(f"note: {note}")
 
@@ -304,7 +340,10 @@ def _counts_table(run: Run, counts: Counts, memory: Footprint) -> Table:
         "prompt tokens (about)" if memory.prompts else "prompt tokens",
         [policy.prompt_tokens for policy in policies],
     )
+    if memory.growths and prefix_cache(run):
+        add_row("of these to prefill", [policy.prefill_tokens for policy in policies])
     add_row("samples", [policy.samples for policy in policies])
+    add_row("their tokens (about)", [policy.sample_tokens for policy in policies])
     add_row("optimiser steps", [policy.optimizer_steps for policy in policies])
     return table
 

@@ -1,0 +1,238 @@
+"""Whether the later prompts of a role extend what was sampled, measured with made-up answers.
+
+A role that remembers, or that uses tools, is asked again with its earlier answers in the prompt. Where its
+chat format writes these as they were, the next prompt begins with the ids before it: an engine with a prefix
+cache computes only what is new, and the calls of an action are one sample. Where it rewrites them (drops
+thoughts, moves the tools to the last question), the next prompt begins anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+from coterie.api.cost import PromptsOnly, calls_of
+from coterie.core.plugins.origin import plugin_call
+from coterie.core.protocols import Codec, EngineClient, RolloutJob
+from coterie.core.protocols.role import Remembers
+from coterie.core.training.run import Run
+from coterie.core.types import Call, Key, Message, Prompt
+from coterie.core.types.seeding import seed64
+
+MOST_TURNS = 8
+MOST_CALLS = 8
+"""Most turns of an episode, and calls of an action, that are rendered; further ones go on like the last."""
+LONGEST_ANSWER = 512
+"""Most tokens of a made-up answer; a shorter limit of the role holds."""
+_WORDS = " the answer"
+_RESULT = "the result"
+_OPEN, _CLOSE = "<think>\n", "\n</think>\n\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Growth:
+    """The prompts of one role in an episode, or of one action where it doesn't remember."""
+
+    begins_anew: tuple[bool, ...]
+    """Of each later prompt: whether it doesn't extend what was sampled."""
+    calls: int
+    """Prompts of one action."""
+    whole: int
+    """Tokens of all prompts."""
+    new: int
+    """Tokens of all prompts, but for what the one before and its answer have in common with each."""
+    least: int
+    """What `new` would be if every prompt extended the one before."""
+    why: str = ""
+    """What the chat format rewrites; empty: nothing."""
+
+    @property
+    def anew(self) -> int:
+        """Later prompts that don't extend what was sampled."""
+        return sum(self.begins_anew)
+
+    @property
+    def of_call(self) -> tuple[bool, ...]:
+        """Of each later call of an action: whether it begins a new sample in any turn."""
+        turns = range(0, len(self.begins_anew) + 1, self.calls)
+        return tuple(
+            any(self.begins_anew[turn + call - 1] for turn in turns) for call in range(1, self.calls)
+        )
+
+    @property
+    def factor(self) -> float:
+        """Tokens to prefill with a prefix cache, as a multiple of those if every prompt extended."""
+        return self.new / max(self.least, 1)
+
+    def sentence(self, role: str, *, cached: bool) -> str:
+        """The measurement for people.
+
+        Args:
+            cached: whether the run's engine keeps a prefix cache.
+        """
+        prompts = len(self.begins_anew) + 1
+        if not self.anew:
+            later = "the later prompt" if prompts == 2 else f"each of {prompts - 1} later prompts"
+            return f"prefill: {later} of role '{role}' extends what was sampled"
+        begin = "begins" if self.anew == 1 else "begin"
+        samples = 1 + sum(self.of_call)
+        parts = f"; the calls of an action are {samples} samples" if samples > 1 else ""
+        where = "" if cached else ", if the engine had a prefix cache"
+        return (
+            f"prefill: of {prompts} prompts of role '{role}', {self.anew} {begin} anew ({self.why}): "
+            f"{self.factor:.1f} times the tokens to prefill{where}{parts}"
+        )
+
+
+def growths(run: Run, codecs: Mapping[str, Codec]) -> dict[str, Growth]:
+    """By role that is asked again with its earlier answers: how its prompts grow.
+
+    It renders the first prompt of the first train task, made-up answers, and the same prompt again as the
+    message of each later turn.
+
+    Args:
+        codecs: by policy; roles of other policies are left out.
+    """
+    return asyncio.run(_growths(run, codecs))
+
+
+async def _growths(run: Run, codecs: Mapping[str, Codec]) -> dict[str, Growth]:
+    grown: dict[str, Growth] = {}
+    client = cast(EngineClient, PromptsOnly(codecs))
+    for role, policy in run.team.policies.items():
+        plugin = run.team.members[role].role
+        remembers = isinstance(plugin, Remembers) and plugin.remembers
+        turns = min(run.team.max_turns, MOST_TURNS) if remembers else 1
+        calls = min(calls_of(run.team, role), MOST_CALLS)
+        if policy not in codecs or turns * calls == 1:
+            continue
+        with plugin_call(run.environment, "reset"):
+            task = run.environment.tasks("train", run.config.seed)[0]
+            state = run.environment.reset(task, seed64(run.config.seed, Key(task.id), "reset"))
+        context = run.rollout_side.context(RolloutJob(task=task), client)
+        request = await context.ask(role, state, 0, (), run.sampler.sampling(role))
+        limit = min(request.sampling.max_new_tokens, LONGEST_ANSWER)
+        grown[role] = growth(context.codec(policy, role), request.messages, turns, calls, limit)
+    return grown
+
+
+def growth(codec: Codec, messages: Sequence[Message], turns: int, calls: int, answer: int) -> Growth:
+    """How a role's prompts grow; of answers with and without thoughts those that cost more.
+
+    Args:
+        messages: of the first prompt, and of each later turn.
+        calls: of each action; each but the last one is followed by a tool's result.
+        answer: tokens of an answer, about.
+    """
+    first = codec.encode(messages)
+    closed = _text(codec, first.ids).rstrip().endswith(_CLOSE.strip())
+    plain = _Walk(codec, messages, _filled(codec, "", answer)).walk(turns, calls)
+    if closed or plain.prompts < 2:  # the template has written a thought, so that answers have none
+        return plain.result(calls)
+    opening = "" if first.thinking else _OPEN
+    thought = _filled(codec, opening, answer // 2) + _CLOSE + _filled(codec, "", answer // 2)
+    thinking = _Walk(codec, messages, thought).walk(turns, calls)
+    if sum(thinking.anew) <= sum(plain.anew):
+        return plain.result(calls)
+    result = thinking.result(calls)
+    return result if first.thinking else _with_thoughts(result, sum(plain.anew))
+
+
+def _with_thoughts(result: Growth, without: int) -> Growth:
+    """The growth of answers with thoughts, which `without` prompts of answers without any share."""
+    others = f", {without} where they have none" if without else ""
+    return replace(result, why=f"the template drops earlier thoughts, where answers have some{others}")
+
+
+@dataclass(slots=True)
+class _Walk:
+    """One conversation, prompt by prompt."""
+
+    codec: Codec
+    messages: Sequence[Message]
+    """Of the first prompt, and of each later turn."""
+    answer: str
+    anew: list[bool] = field(default_factory=list)
+    prompts: int = 0
+    whole: int = 0
+    new: int = 0
+    least: int = 0
+    why: str = ""
+
+    def walk(self, turns: int, calls: int) -> _Walk:
+        codec, context = self.codec, self.codec.context
+        messages, before, previous = [*self.messages], [*self.messages], None
+        for index in range(turns * calls):
+            added = [*self.messages] if index % calls == 0 else [_message("tool", _RESULT)]
+            if previous is not None:
+                before = messages
+                messages = [*messages, _message("assistant", codec.decode(previous)), *added]
+            prompt = codec.encode(messages, previous, before if previous else ())
+            ids = codec.encode_completion(self.answer)
+            if context is not None and len(prompt.ids) + len(ids) > context:
+                break  # `team.overflow` says what becomes of it
+            self._add(prompt, previous, added)
+            previous = Call(
+                prompt_ids=prompt.ids,
+                token_ids=ids,
+                logprobs=(0.0,) * len(ids),
+                version=0,
+                finish="stop",
+                continues=prompt.continues,
+            )
+        return self
+
+    def _add(self, prompt: Prompt, previous: Call | None, added: Sequence[Message]) -> None:
+        length = len(prompt.ids)
+        self.prompts += 1
+        self.whole += length
+        if previous is None:
+            self.new, self.least = length, length
+            return
+        known = previous.prompt_ids + previous.token_ids
+        common = next(
+            (at for at, pair in enumerate(zip(known, prompt.ids, strict=False)) if pair[0] != pair[1]),
+            min(len(known), length),
+        )
+        self.anew.append(not prompt.continues)
+        self.new += length - common
+        self.least += length - common if prompt.continues else min(length - common, self._added(added))
+        if not prompt.continues and not self.why:
+            earlier = common < len(previous.prompt_ids)
+            self.why = f"the template writes earlier {'prompts' if earlier else 'answers'} differently"
+
+    def _added(self, added: Sequence[Message]) -> int:
+        """Tokens that these messages add behind an answer, the marks of their turns included, about."""
+        question, answer = _message("user", "?"), _message("assistant", "?")
+        content = len(self.codec.encode_completion("?")) - 1
+        two = len(self.codec.encode([question, answer, question]).ids)
+        marks = two - len(self.codec.encode([question]).ids) - 2 * content
+        return marks + sum(len(self.codec.encode_completion(message["content"])) for message in added)
+
+    def result(self, calls: int) -> Growth:
+        return Growth(
+            begins_anew=tuple(self.anew),
+            calls=min(calls, self.prompts),
+            whole=self.whole,
+            new=self.new,
+            least=self.least,
+            why=self.why,
+        )
+
+
+def _message(role: str, content: str) -> Message:
+    return {"role": role, "content": content}
+
+
+def _text(codec: Codec, ids: tuple[int, ...]) -> str:
+    return codec.decode(
+        Call(prompt_ids=(), token_ids=ids, logprobs=(0.0,) * len(ids), version=0, finish="length")
+    )
+
+
+def _filled(codec: Codec, opening: str, tokens: int) -> str:
+    """A text of about this many tokens."""
+    ten = max(1, len(codec.encode_completion(_WORDS * 10)) - 1)
+    return opening + (_WORDS * max(1, tokens * 10 // ten)).strip()
