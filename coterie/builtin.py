@@ -206,6 +206,7 @@ def register_data_sources(register: Register) -> None:
     register("live_code_bench", f"{sets}:LiveCodeBench")
     register("mbpp", f"{sets}:MBPP")
     register("posts", "coterie.backends.data.shipped:Posts")
+    register("sums", "coterie.backends.data.shipped:Sums")
     register("tldr", f"{sets}:TLDR")
     register("jsonl", "coterie.backends.data.jsonl:JsonlData")
     register("parquet", "coterie.backends.data.parquet:ParquetData")

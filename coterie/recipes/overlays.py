@@ -5,7 +5,8 @@
 
 `*` stands for the entries that the layers below have, `plan*` for those whose names begin so; `{role}` is the
 role's name. A role that an overlay sends to a policy that isn't there takes a copy of its old policy along,
-in each of the recipe's scales as well; a policy that no role is left to play is removed. Overlays that are
+in each of the recipe's scales as well (but for one that has the new policy already); a policy that no role is
+left to play is removed. Overlays that are
 given together must agree: where two set one key differently, they are refused.
 """
 
@@ -93,7 +94,8 @@ def carry_policies(
             why = f"'{source[new]}' and '{old}' differ"
             raise ConfigError(f"roles can't share the policy '{new}'", path=f"policies.{new}", why=why)
     for policies in tables:
-        policies.update({new: copy.deepcopy(policies[old]) for new, old in source.items() if old in policies})
+        copied = [(new, old) for new, old in source.items() if old in policies and new not in policies]
+        policies.update({new: copy.deepcopy(policies[old]) for new, old in copied})
         for old in (sent - set(after.values())) & set(policies):
             del policies[old]
     for new, old in source.items():

@@ -1,4 +1,7 @@
-"""Data sets that come with Coterie: `cooperative`, problems of code in two parts; `posts`, short stories."""
+"""Data sets that come with Coterie.
+
+`cooperative`: problems of code in two parts; `posts`: short stories; `sums`: questions with a number as answer.
+"""
 
 from __future__ import annotations
 
@@ -49,3 +52,9 @@ class Posts(Shipped):
     """Short stories to be summarised, with a title: `prompt`, `title`, `id` (docs/writing.md)."""
 
     file = "posts.jsonl"
+
+
+class Sums(Shipped):
+    """Sums and differences of two or three numbers, some as stories: `id`, `kind`, `question`, `answer`."""
+
+    file = "sums.jsonl"
