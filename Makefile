@@ -9,13 +9,19 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 SEED   ?= 0
+MODEL  ?=
+DATA   ?=
+STEPS  ?=
+OUT    ?= runs/laptop
+# The cores that this process may use, as `make laptop` alone has a whole machine: THREADS=1 is repeatable on any.
+THREADS ?= $(shell $(PYTHON) -c "import os; print(len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count())")
 
 # vLLM and DeepSpeed have a venv of their own, outside the checkout: it is made once for all clones with the same requirements.
 CACHE      ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/coterie
 SCALE_VENV ?= $(CACHE)/scale-$(shell cat requirements/*.txt | sha256sum | cut -c 1-16)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test test-learning test-check test-resume test-sandbox test-coach test-scale scale-venv test-ray test-wheels test-browser chromium screenshots test-long lint docs bench clean
+.PHONY: help setup quickstart laptop test test-learning test-check test-resume test-sandbox test-coach test-scale scale-venv test-ray test-wheels test-browser chromium screenshots test-long lint docs bench clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -29,6 +35,11 @@ $(STAMP): pyproject.toml constraints.txt
 
 quickstart: setup  ## train a small team from scratch on this machine (SEED=0)
 	$(BIN)/coterie quickstart --seed $(SEED)
+
+# Quoted: names of folders have spaces.
+laptop: setup  ## train two writers on a pretrained model, an hour on two cores (MODEL=FOLDER DATA=FILE STEPS=n OUT=FOLDER)
+	OMP_NUM_THREADS=$(THREADS) MKL_NUM_THREADS=$(THREADS) $(BIN)/python examples/laptop.py \
+		--model "$(MODEL)" --data "$(DATA)" --steps "$(STEPS)" --out "$(OUT)"
 
 test: setup lint  ## lint, then every test that takes seconds
 	$(BIN)/python -m pytest

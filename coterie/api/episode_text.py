@@ -16,7 +16,8 @@ def episode_text(tree: Tree) -> str:
                 prompt = "\n".join(message["content"] for message in decision.messages)
                 lines.append(f"  turn {node.turn + 1}  {role} ({decision.policy or 'silent'})")
                 lines += [f"    | {line}" for line in prompt.splitlines()]
-                lines.append(f"    > {decision.branches[branch].text or '(nothing)'}")
+                answer = decision.branches[branch].text.splitlines() or ["(nothing)"]
+                lines += [f"    > {line}" for line in answer]
             if joint.fault is not None:
                 lines.append(f"    ! {joint.fault.reason}")
         leaf = path[-1][0].joints[path[-1][1]]
