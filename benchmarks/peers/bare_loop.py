@@ -7,38 +7,51 @@ only, the log-softmax is one call, and the optimiser is the fused one.
 from __future__ import annotations
 
 import random
-import time
 from typing import Any
 
 import common
 
 
 def main() -> None:
-    case = common.start(common.parser(__doc__).parse_args())
+    arguments = common.parser(__doc__)
+    arguments.add_argument("--generate-only", action="store_true", help="no update: `generate` alone")
+    args = arguments.parse_args()
+    case = common.start(args)
     import torch
 
-    model, _ = common.load(case)
+    if case.dtype == "bfloat16" or case.train != "full":
+        raise SystemExit("the bare loop has its weights in float32 or (`weights`) in bfloat16, and trains all")
+    model, tokenizer = common.load(case)
     optimizer = torch.optim.AdamW(model.parameters(), lr=common.LEARNING_RATE, weight_decay=0.0, fused=True)
     # All prompts have the same length, so there is no padding and the mask is all ones.
     prompts_BP = torch.tensor(common.prompt_ids(case)).repeat_interleave(case.siblings, dim=0)
     draw = random.Random(common.SEED)
 
-    seconds, losses = [], []
+    watch, losses = common.Stopwatch(), []
     for _ in range(case.total_steps):
-        begun = time.perf_counter()
-        tokens_BT = generate(model, prompts_BP, case.new_tokens)
-        rewards = common.random_rewards(case.sequences, draw)
-        loss = update(model, optimizer, tokens_BT, group_advantages(rewards, case.siblings), case.new_tokens)
-        seconds.append(time.perf_counter() - begun)
-        losses.append(loss)
+        watch.begin()
+        watch.begin("generation")
+        tokens_BT = generate(model, prompts_BP, case.new_tokens, common.suppressed(tokenizer))
+        watch.end("generation")
+        if not args.generate_only:
+            advantages_B = group_advantages(common.random_rewards(case.sequences, draw), case.siblings)
+            watch.begin("update")
+            losses.append(update(model, optimizer, tokens_BT, advantages_B, case.new_tokens))
+            watch.end("update")
+        watch.end()
         common.check_lengths([tokens_BT.shape[1] - case.prompt_tokens], case)
 
     common.report(
-        "bare loop", case, seconds, loss=losses, parameters=sum(p.numel() for p in model.parameters())
+        "transformers generate" if args.generate_only else "bare loop",
+        case,
+        watch.seconds,
+        loss=losses,
+        parameters=sum(p.numel() for p in model.parameters()),
+        watch=watch,
     )
 
 
-def generate(model: Any, prompts_BP: Any, new_tokens: int) -> Any:
+def generate(model: Any, prompts_BP: Any, new_tokens: int, suppressed: list[int]) -> Any:
     """Sample at temperature 1 from the whole distribution: (B, P) -> (B, P + new_tokens)."""
     import torch
 
@@ -52,7 +65,7 @@ def generate(model: Any, prompts_BP: Any, new_tokens: int) -> Any:
             temperature=1.0,
             top_k=0,
             top_p=1.0,
-            suppress_tokens=common.SUPPRESSED,
+            suppress_tokens=suppressed,
         )
     # A backward pass can't save tensors of inference mode; it can save a copy that is made outside it.
     return tokens_BT.clone()

@@ -8,9 +8,7 @@ epoch over the prompts, timed from epoch to epoch.
 
 from __future__ import annotations
 
-import itertools
 import random
-import time
 from typing import Any
 
 import common
@@ -25,7 +23,7 @@ def main() -> None:
     from comlrl.trainers.reinforce import MAGRPOConfig, MAGRPOTrainer
     from datasets import Dataset
 
-    draw = random.Random(common.SEED)
+    draw, watch = random.Random(common.SEED), common.Stopwatch()
 
     def reward(*completions: list[str]) -> list[float]:
         return common.random_rewards(1, draw)
@@ -35,12 +33,20 @@ def main() -> None:
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
-            self.marks: list[float] = []
             self.losses: list[float] = []
 
         def get_train_dataloader(self) -> Any:
-            self.marks.append(time.perf_counter())
+            if watch.steps:
+                watch.end()
+            watch.begin()
             return super().get_train_dataloader()
+
+        def _generate_completions(self, *args: Any, **kwargs: Any) -> Any:
+            # In the thread of an agent; with several agents they would be counted together.
+            return watch.timed("generation", super()._generate_completions)(*args, **kwargs)
+
+        def _update_from_samples(self, *args: Any, **kwargs: Any) -> Any:
+            return watch.timed("update", super()._update_from_samples)(*args, **kwargs)
 
         def _compute_loss_with_gradients(self, agent: Any, completions_data: Any, returns: Any) -> Any:
             common.check_lengths([len(row) for row in completions_data["completion_input_ids"][0]], case)
@@ -78,14 +84,13 @@ def main() -> None:
     )
     trainer.verbose = False
     # `train` passes unknown keywords on to generate().
-    trainer.train(suppress_tokens=common.SUPPRESSED)
-
-    marks = [*trainer.marks, time.perf_counter()]
+    trainer.train(suppress_tokens=common.suppressed(tokenizers[0]))
+    watch.end()
     per_step = args.agents * case.prompts
     common.report(
         "CoMLRL",
         case,
-        [after - before for before, after in itertools.pairwise(marks)],
+        watch.seconds,
         loss=[
             sum(trainer.losses[start : start + per_step]) / per_step
             for start in range(0, len(trainer.losses), per_step)
@@ -94,6 +99,7 @@ def main() -> None:
         batch=1,
         generation_batch=case.siblings,
         agents=args.agents,
+        watch=watch if args.agents == 1 else None,
         notes=f"one optimiser step per {buffer} prompts",
     )
 

@@ -15,6 +15,8 @@ import random
 import resource
 import statistics
 import tempfile
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +32,11 @@ PAD_ID, EOS_ID = 0, 1
 # No peer may draw these tokens, so that every completion has exactly the requested length.
 SUPPRESSED = [PAD_ID, EOS_ID]
 
-PACKAGES = ("torch", "transformers", "trl", "comlrl", "coterie", "accelerate")
+PACKAGES = ("torch", "transformers", "trl", "comlrl", "coterie", "accelerate", "peft", "vllm")
+
+ROOT = Path(__file__).resolve().parents[2]
+LORA = {"r": 16, "lora_alpha": 32, "lora_dropout": 0.0, "target_modules": "all-linear"}
+"""PEFT's settings of an adapter, for the peers that get one; Coterie's defaults are the same."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,6 +57,12 @@ class Case:
     warmup: int
     json: Path | None
     """A file for the report, which stdout gets in any case."""
+    dtype: str
+    """Of the products: "float32"; "bfloat16", each peer's usual way to it; or "weights" in bfloat16."""
+    train: str
+    """"full" or "lora"."""
+    texts: bool
+    """Whether prompts are pieces of the repository's pages instead of random words."""
 
     @property
     def sequences(self) -> int:
@@ -74,6 +86,9 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--steps", type=int, default=5, help="measured steps")
     parser.add_argument("--warmup", type=int, default=2, help="steps before the clock counts")
     parser.add_argument("--json", type=Path, default=None, help="also write the report here")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16", "weights"], default="float32")
+    parser.add_argument("--train", choices=["full", "lora"], default="full")
+    parser.add_argument("--texts", action="store_true", help="prompts of text, for a model with a real tokenizer")
     return parser
 
 
@@ -155,12 +170,24 @@ def make_model(folder: Path) -> None:
 
 
 def load(case: Case) -> tuple[Any, Any]:
-    """(model, tokenizer): fp32, sdpa attention."""
+    """(model, tokenizer): fp32 unless the case has its weights in bfloat16; sdpa attention."""
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(case.model, dtype=torch.float32, attn_implementation="sdpa")
-    return model, AutoTokenizer.from_pretrained(case.model)
+    dtype = torch.bfloat16 if case.dtype == "weights" else torch.float32
+    model = AutoModelForCausalLM.from_pretrained(case.model, dtype=dtype, attn_implementation="sdpa")
+    return model, tokenizer_of(case)
+
+
+def tokenizer_of(case: Case) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(case.model)
+
+
+def suppressed(tokenizer: Any) -> list[int]:
+    """The tokens that no peer may draw: those that end or pad a completion."""
+    return sorted({tokenizer.pad_token_id, tokenizer.eos_token_id})
 
 
 def word(token: int) -> str:
@@ -172,6 +199,8 @@ def prompt_ids(case: Case) -> list[list[int]]:
 
     All prompts differ, so that a peer can share work only between the siblings of one prompt.
     """
+    if case.texts:
+        return _ids_of_texts(case, tokenizer_of(case))
     draw = random.Random(SEED)
     return [
         [draw.randrange(len(SUPPRESSED), VOCABULARY) for _ in range(case.prompt_tokens)]
@@ -182,10 +211,27 @@ def prompt_ids(case: Case) -> list[list[int]]:
 def prompt_texts(case: Case, tokenizer: Any) -> list[str]:
     """`prompt_ids` as text, for frameworks that tokenize themselves; the round trip is checked."""
     ids = prompt_ids(case)
-    texts = [" ".join(word(token) for token in row) for row in ids]
+    if case.texts:
+        texts = [tokenizer.decode(row) for row in ids]
+    else:
+        texts = [" ".join(word(token) for token in row) for row in ids]
     if tokenizer(texts)["input_ids"] != ids:
         raise RuntimeError("the tokenizer of the model folder does not reproduce the prompts token for token")
     return texts
+
+
+def _ids_of_texts(case: Case, tokenizer: Any) -> list[list[int]]:
+    """Pieces of the repository's pages that the tokenizer gives back token for token."""
+    pages = "\n\n".join(page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs").glob("*.md")))
+    ids = tokenizer(pages[:400_000])["input_ids"]
+    rows: list[list[int]] = []
+    for start in range(0, len(ids) - case.prompt_tokens, 61):
+        row = ids[start : start + case.prompt_tokens]
+        if tokenizer(tokenizer.decode(row))["input_ids"] == row:
+            rows.append(row)
+        if len(rows) == case.prompts:
+            return rows
+    raise RuntimeError(f"only {len(rows)} pieces of {case.prompt_tokens} tokens are read back as they are")
 
 
 def random_rewards(count: int, draw: random.Random) -> list[float]:
@@ -202,6 +248,44 @@ def check_lengths(lengths: list[int], case: Case) -> None:
 # ----------------------------------------------------------------------------------------------------- report
 
 
+class Stopwatch:
+    """Wall and processor seconds of each step, and of the step's parts."""
+
+    def __init__(self) -> None:
+        self.steps: list[dict[str, dict[str, float]]] = []
+        self._begun: dict[str, tuple[float, float]] = {}
+
+    def begin(self, part: str = "step") -> None:
+        """Start a part; "step" starts a new step."""
+        if part == "step":
+            self.steps.append({"wall": {}, "processor": {}})
+        self._begun[part] = time.perf_counter(), time.process_time()
+
+    def end(self, part: str = "step") -> None:
+        """Add the time since the part's start to the present step's."""
+        now = time.perf_counter(), time.process_time()
+        for clock, since, until in zip(("wall", "processor"), self._begun.pop(part), now, strict=True):
+            parts = self.steps[-1][clock]
+            parts[part] = parts.get(part, 0.0) + until - since
+
+    def timed(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, with its time added to a part's."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self.begin(part)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.end(part)
+
+        return call
+
+    @property
+    def seconds(self) -> list[float]:
+        """Wall seconds of each step."""
+        return [step["wall"]["step"] for step in self.steps]
+
+
 def report(
     name: str,
     case: Case,
@@ -213,12 +297,14 @@ def report(
     generation_batch: int | None = None,
     agents: int = 1,
     notes: str = "",
+    watch: Stopwatch | None = None,
+    **more: Any,
 ) -> None:
     """Print the measurement as one line of JSON (the last of stdout), and write it to `case.json`.
 
     `seconds` and `loss` have one entry per step, including the warm-up, which this function drops. `batch` is
     the number of sequences in a forward and backward pass, `generation_batch` the number in a decoding step;
-    both default to all sequences of the step.
+    both default to all sequences of the step. `watch` has the parts of each step; `more` is reported as it is.
     """
     measured = seconds[case.warmup :]
     if len(measured) != case.steps:
@@ -247,6 +333,10 @@ def report(
         "peak_rss_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
         "versions": versions(),
         "notes": notes,
+        "dtype": case.dtype,
+        "train": case.train,
+        "parts": [] if watch is None else watch.steps[case.warmup :],
+        **more,
     }
     line = json.dumps(result)
     if case.json is not None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 import tempfile
-import time
 from typing import Any
 
 import common
@@ -28,21 +27,20 @@ def main() -> None:
         common.check_lengths([len(row) for row in completion_ids], case)
         return common.random_rewards(len(completion_ids), draw)
 
+    watch = common.Stopwatch()
+
     class Clock(TrainerCallback):
         """Records the seconds of each step."""
 
-        def __init__(self) -> None:
-            self.begun = 0.0
-            self.seconds: list[float] = []
-
         def on_step_begin(self, *_: Any, **__: Any) -> None:
-            self.begun = time.perf_counter()
+            watch.begin()
 
         def on_step_end(self, *_: Any, **__: Any) -> None:
-            self.seconds.append(time.perf_counter() - self.begun)
+            watch.end("update")
+            watch.end()
 
     class Trainer(GRPOTrainer):
-        """Records the loss of each step, which the trainer otherwise only logs."""
+        """Records the loss of each step, which the trainer otherwise only logs, and where its update begins."""
 
         losses: list[float] = []
 
@@ -51,7 +49,17 @@ def main() -> None:
             self.losses.append(loss.item())
             return loss
 
-    clock = Clock()
+        def _prepare_inputs(self, *args: Any, **kwargs: Any) -> Any:
+            # Generation, rewards and advantages; the rest of the step is the update.
+            inputs = watch.timed("generation", super()._prepare_inputs)(*args, **kwargs)
+            watch.begin("update")
+            return inputs
+
+    adapter = None
+    if case.train == "lora":
+        from peft import LoraConfig
+
+        adapter = LoraConfig(task_type="CAUSAL_LM", **common.LORA)
     with tempfile.TemporaryDirectory() as folder:
         config = GRPOConfig(
             output_dir=folder,
@@ -66,7 +74,7 @@ def main() -> None:
             temperature=1.0,
             top_p=1.0,
             top_k=0,
-            generation_kwargs={"suppress_tokens": common.SUPPRESSED},
+            generation_kwargs={"suppress_tokens": common.suppressed(tokenizer)},
             # Objective: GRPO without a reference model.
             beta=0.0,
             loss_type="grpo",
@@ -77,7 +85,7 @@ def main() -> None:
             max_grad_norm=common.MAX_GRAD_NORM,
             # No work besides the step.
             use_cpu=True,
-            bf16=False,
+            bf16=case.dtype != "float32",
             gradient_checkpointing=False,
             dataloader_pin_memory=False,
             logging_strategy="no",
@@ -92,12 +100,18 @@ def main() -> None:
             reward_funcs=reward,
             args=config,
             train_dataset=Dataset.from_list(rows),
-            callbacks=[clock],
+            callbacks=[Clock()],
+            peft_config=adapter,
         )
         trainer.train()
 
     common.report(
-        "TRL", case, clock.seconds, loss=trainer.losses, parameters=sum(p.numel() for p in model.parameters())
+        "TRL",
+        case,
+        watch.seconds,
+        loss=trainer.losses,
+        parameters=sum(p.numel() for p in model.parameters()),
+        watch=watch,
     )
 
 
