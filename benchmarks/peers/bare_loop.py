@@ -20,7 +20,9 @@ def main() -> None:
     import torch
 
     if case.dtype == "bfloat16" or case.train != "full":
-        raise SystemExit("the bare loop has its weights in float32 or (`weights`) in bfloat16, and trains all")
+        raise SystemExit(
+            "the bare loop has its weights in float32 or (`weights`) in bfloat16, and trains all"
+        )
     model, tokenizer = common.load(case)
     optimizer = torch.optim.AdamW(model.parameters(), lr=common.LEARNING_RATE, weight_decay=0.0, fused=True)
     # All prompts have the same length, so there is no padding and the mask is all ones.

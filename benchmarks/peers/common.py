@@ -88,7 +88,9 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--json", type=Path, default=None, help="also write the report here")
     parser.add_argument("--dtype", choices=["float32", "bfloat16", "weights"], default="float32")
     parser.add_argument("--train", choices=["full", "lora"], default="full")
-    parser.add_argument("--texts", action="store_true", help="prompts of text, for a model with a real tokenizer")
+    parser.add_argument(
+        "--texts", action="store_true", help="prompts of text, for a model with a real tokenizer"
+    )
     return parser
 
 
@@ -304,7 +306,7 @@ def report(
 
     `seconds` and `loss` have one entry per step, including the warm-up, which this function drops. `batch` is
     the number of sequences in a forward and backward pass, `generation_batch` the number in a decoding step;
-    both default to all sequences of the step. `watch` has the parts of each step; `more` is reported as it is.
+    both default to all sequences of the step. `watch` has the parts of each step; `more` is reported as is.
     """
     measured = seconds[case.warmup :]
     if len(measured) != case.steps:

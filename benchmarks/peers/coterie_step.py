@@ -18,10 +18,11 @@ from typing import Any
 import common
 
 
-
 def _arguments() -> argparse.Namespace:
     parser = common.parser(__doc__)
-    parser.add_argument("--roles", type=int, default=1, help="that act at once, each with a policy of its own")
+    parser.add_argument(
+        "--roles", type=int, default=1, help="that act at once, each with a policy of its own"
+    )
     parser.add_argument("--engine", choices=["hf", "vllm"], default="hf")
     parser.add_argument("--profile", action="store_true", help="also report the time by part; slower")
     return parser.parse_args()

@@ -1,4 +1,4 @@
-"""Where the time of a step of Coterie goes, by torch's profiler: a run of its own, slower than a timed one."""
+"""Where the time of a step of Coterie goes, by torch's profiler: slower than a run that is timed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,15 @@ from typing import Any
 
 PRODUCTS = ("mm", "addmm", "linear", "matmul")
 ATTENTION = ("bmm", "baddbmm", "softmax", "attention")
-PARTS = ("products", "attention", "norms, elementwise, copies", "head", "sampling", "optimiser", "orchestration")
+PARTS = (
+    "products",
+    "attention",
+    "norms, elementwise, copies",
+    "head",
+    "sampling",
+    "optimiser",
+    "orchestration",
+)
 
 
 class Profile:

@@ -40,7 +40,7 @@ def main() -> None:
             watch.end()
 
     class Trainer(GRPOTrainer):
-        """Records the loss of each step, which the trainer otherwise only logs, and where its update begins."""
+        """Records the loss of each step, which is otherwise only logged, and where the update begins."""
 
         losses: list[float] = []
 
