@@ -191,6 +191,12 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
+def work_of(shape: str, args: argparse.Namespace) -> dict[str, int]:
+    """The step of a shape, by the names of its numbers."""
+    names = ("prompts", "siblings", "prompt_tokens", "new_tokens")
+    return dict(zip(names, args.work or (getattr(SHAPES[shape], name) for name in names), strict=True))
+
+
 def settings(work: Work, group: str, args: argparse.Namespace) -> list[tuple[int, int]]:
     """(threads, turns) of a group's measurements."""
     planned = work.groups.get(group, {})
@@ -243,15 +249,12 @@ def measure(
     peer: Peer, pythons: dict[str, Path], model: Path, at: dict[str, Any], args: argparse.Namespace
 ) -> dict[str, Any]:
     """One process: its report, or `error`."""
-    work = SHAPES[at["shape"]]
+    work = work_of(at["shape"], args)
     report = args.models / f"report-{os.getpid()}.json"
     report.unlink(missing_ok=True)
     options: dict[str, Any] = {
         "model": model,
-        "prompts": work.prompts,
-        "siblings": work.siblings,
-        "prompt-tokens": work.prompt_tokens,
-        "new-tokens": work.new_tokens,
+        **{name.replace("_", "-"): value for name, value in work.items()},
         "threads": at["threads"],
         # OpenMP's own policy, the fastest for every peer on an idle machine; see the page.
         "wait-policy": "default",
@@ -296,13 +299,7 @@ def show(run: dict[str, Any], clock: str) -> None:
 
 def write(out: Path, runs: list[dict[str, Any]], args: argparse.Namespace) -> dict[str, Any]:
     """Store all runs and what follows from them."""
-    works = {
-        shape: {
-            name: getattr(SHAPES[shape], name)
-            for name in ("prompts", "siblings", "prompt_tokens", "new_tokens")
-        }
-        for shape in SHAPES
-    }
+    works = {shape: work_of(shape, args) for shape in SHAPES}
     configs = {shape: real_models.SHAPES[shape].config for shape in SHAPES}
     summary = real_size_report.summarise(runs, works, configs, args.clock)
     result = {
