@@ -1,8 +1,11 @@
-"""Keyed token sampling on a GPU: the same draws as `sampling.py`, by sums in float32 over blocks of tokens.
+"""Keyed token sampling on a GPU, and on a CPU from large vocabularies: sums over blocks of tokens.
 
-The exact integer sums of the CPU need passes in int64 over all tokens of all rows. On a GPU the logits
-already depend on the batch in their last bits, so exact sums would keep nothing. Here temporaries are float32
-and bounded, uniform numbers are computed on the device, and nothing waits for the device.
+The exact integer sums of `sampling.py` need passes in int64 over all tokens of all rows, which take longer
+than the head's product from tens of thousands of tokens on. Here temporaries are float32 and bounded: a part
+of the rows is exponentiated once, and both the log-probs and the distribution function come from sums of 512
+probabilities each, added in float64. A row's sums are formed in the same order in every batch. The tokens
+are those of `sampling.py`, except where a uniform number falls on the border of two of them up to rounding.
+On a GPU uniform numbers are computed there, and nothing waits for the device.
 """
 
 from __future__ import annotations
@@ -11,10 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.backends.engines.filters import filtered_mass, top_mass
+from coterie.backends.engines.filters import filtered_mass, likeliest_mass, top_mass
 
 _CHUNK = 2**24
 """Most probabilities held at once, twice, in float32: 134 MB."""
+_CPU_CHUNK = 2**19
+"""The same on a CPU: 2 MB stay in a core's cache between the passes."""
 _BLOCK = 512
 """Tokens whose probabilities are summed before a row's distribution function is formed."""
 _BELOW_ONE = 1.0 - 2.0**-52
@@ -104,17 +109,21 @@ class RowSettings:
         return self._filters[start, stop]
 
 
-def draw(logits: Tensor, settings: RowSettings, position: int, chunk: int = _CHUNK) -> tuple[Tensor, Tensor]:
+def draw(
+    logits: Tensor, settings: RowSettings, position: int, chunk: int | None = None
+) -> tuple[Tensor, Tensor]:
     """Draw a token for each row, a part of the rows at a time.
 
     Args:
-        logits: (N, V).
-        chunk: most probabilities of a part.
+        logits: (N, V); they may be in 16 bits.
+        chunk: most probabilities of a part; default: by the device.
 
     Returns:
         token ids (N,) and their log-probs (N,) at the row's temperature.
     """
     count, width = logits.shape
+    if chunk is None:
+        chunk = _CPU_CHUNK if logits.device.type == "cpu" else _CHUNK
     each = max(chunk // width, 1)
     blocks = -(-width // _BLOCK)
     uniform = uniforms_on(settings.seeds, position)
@@ -127,40 +136,49 @@ def draw(logits: Tensor, settings: RowSettings, position: int, chunk: int = _CHU
         part = logits[start:stop].float()
         if settings.divisor is not None:
             part = part / settings.divisor[start:stop]
-        logprobs = torch.log_softmax(part, dim=-1)
+        largest, mass = part.amax(dim=-1, keepdim=True), buffer[: stop - start]
+        torch.sub(part, largest, out=mass[:, :width])
+        torch.exp(mass[:, :width], out=mass[:, :width])  # of the likeliest token: 1
+        by_block = _by_block(mass)
+        log_total = by_block.sum(dim=-1).log() + largest[:, 0].double()
         if settings.only_greedy:
             ids = part.argmax(dim=-1)
         else:
-            mass = buffer[: stop - start]
-            torch.exp(logprobs, out=mass[:, :width])
-            _filter(mass[:, :width], settings.filters(start, stop))
-            ids = _inverse(mass, uniform[start:stop]).clamp_(max=width - 1)
+            if (filters := settings.filters(start, stop)) is not None:
+                _filter(mass[:, :width], filters)
+                by_block = _by_block(mass)
+            ids = _inverse(mass, by_block, uniform[start:stop]).clamp_(max=width - 1)
             if settings.greedy is not None:
                 ids = torch.where(settings.greedy[start:stop], part.argmax(dim=-1), ids)
         tokens[start:stop] = ids
-        chosen[start:stop] = logprobs.gather(1, ids[:, None])[:, 0]
+        chosen[start:stop] = part.gather(1, ids[:, None])[:, 0].double() - log_total
     return tokens, chosen
 
 
-def _filter(mass: Tensor, filters: tuple[Tensor, Tensor, Tensor, int] | None) -> None:
-    if filters is None:
-        return
+def _by_block(mass: Tensor) -> Tensor:
+    """Sums of each block; float64, (N, B)."""
+    return mass.view(len(mass), -1, _BLOCK).sum(dim=-1).double()
+
+
+def _filter(mass: Tensor, filters: tuple[Tensor, Tensor, Tensor, int]) -> None:
     rows, top_k, top_p, most = filters
     if 0 < most <= _MOST_TOP:
         mass[rows] = top_mass(mass[rows], top_k, top_p, min(most, mass.shape[1]))
+    elif mass.device.type == "cpu":
+        mass[rows] = likeliest_mass(mass[rows], top_k, top_p)
     else:
         mass[rows] = filtered_mass(mass[rows], top_k, top_p)
 
 
-def _inverse(mass: Tensor, uniform: Tensor) -> Tensor:
+def _inverse(mass: Tensor, by_block: Tensor, uniform: Tensor) -> Tensor:
     """The token at which the distribution function passes `uniform` of its end; (N,).
 
     Args:
         mass: (N, B * _BLOCK), no sum of it is 0.
+        by_block: of `_by_block`.
         uniform: float64, (N,).
     """
     count = len(mass)
-    by_block = mass.view(count, -1, _BLOCK).sum(dim=-1).double()  # (N, B)
     summed = by_block.cumsum(dim=-1)
     threshold = summed[:, -1:] * uniform[:, None].clamp(max=_BELOW_ONE)
     block = torch.searchsorted(summed, threshold, right=True).clamp_(max=by_block.shape[1] - 1)

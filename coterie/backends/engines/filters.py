@@ -40,12 +40,43 @@ def top_mass(mass: Tensor, top_k: Tensor, top_p: Tensor, most: int) -> Tensor:
         top_p: shape (N, 1).
     """
     values = mass.topk(most, dim=-1).values
-    rank = torch.arange(most, device=mass.device)
-    keep = rank < top_k
+    keep = torch.arange(most, device=mass.device) < top_k
+    summed = (values * keep * UNIT).long().cumsum(dim=-1)
+    return _first(mass, values, keep, summed[:, -1:] * top_p)
+
+
+def likeliest_mass(mass: Tensor, top_k: Tensor, top_p: Tensor, most: int = 1024) -> Tensor:
+    """`filtered_mass`, which sorts all tokens of those rows only that keep more than `most` of them.
+
+    Args:
+        mass: probabilities, shape (N, V).
+        top_k: int, shape (N, 1); 0: off.
+        top_p: shape (N, 1).
+    """
+    values = mass.topk(min(most, mass.shape[-1]), dim=-1).values
+    keep = (torch.arange(values.shape[-1], device=mass.device) < top_k) | (top_k <= 0)
+    summed = (values * keep * UNIT).long().cumsum(dim=-1)[:, -1:]
+    whole = (mass * UNIT).long().sum(dim=-1, keepdim=True)
+    border = torch.where(top_k > 0, summed, whole) * top_p
+    complete = torch.where(top_k > 0, top_k <= values.shape[-1], summed >= border)[:, 0]
+    filtered = _first(mass, values, keep, border)
+    if not bool(complete.all()):
+        rest = ~complete
+        filtered[rest] = filtered_mass(mass[rest], top_k[rest], top_p[rest])
+    return filtered
+
+
+def _first(mass: Tensor, values: Tensor, keep: Tensor, border: Tensor) -> Tensor:
+    """`mass` of the likeliest tokens whose sum before them is below `border`, and of the likeliest of all.
+
+    Args:
+        values: the largest probabilities, descending, shape (N, most).
+        keep: which of them may stay; bool, of their shape.
+        border: shape (N, 1), in parts of `UNIT`.
+    """
     parts = (values * keep * UNIT).long()
-    summed = parts.cumsum(dim=-1)
-    keep &= (summed - parts) < (summed[:, -1:] * top_p)
-    keep |= rank == 0
+    keep = keep & (parts.cumsum(dim=-1) - parts < border)
+    keep[:, 0] = True
     count = keep.sum(dim=-1, keepdim=True)
     last = values.gather(1, count - 1)
     above, level = mass > last, mass == last

@@ -2,7 +2,7 @@
 
 A row's token depends only on its own logits, its seed and the token's position. The distribution function is
 an integer sum, which is exact: its value is the same in every order and on every device. A sum of floats is
-not.
+not. Of large vocabularies such sums would take longer than the forward: `device_sampling` draws.
 """
 
 from __future__ import annotations
@@ -21,6 +21,10 @@ from coterie.backends.models.uniforms import uniforms
 from coterie.core.errors import SystemFault
 
 
+MOST_EXACT = 4096
+"""Most tokens of a vocabulary that are summed as integers on a CPU."""
+
+
 class SamplingState:
     """The tokens that the rows of a batch have drawn so far; all rows are at the same position.
 
@@ -28,12 +32,17 @@ class SamplingState:
     row of each slot (`len(rows)` marks an idle slot). Call it again when slots are closed.
 
     Args:
-        on_device: whether `device_sampling` draws; default: on a GPU.
+        vocabulary: the number of logits of a row.
+        by_blocks: whether `device_sampling` draws; default: on a GPU, and from more than `MOST_EXACT` tokens.
     """
 
-    def __init__(self, rows: Sequence[Row], device: torch.device, on_device: bool | None = None) -> None:
+    def __init__(
+        self, rows: Sequence[Row], device: torch.device, vocabulary: int, by_blocks: bool | None = None
+    ) -> None:
         self.rows, self.device = rows, device
-        self._on_device = device.type == "cuda" if on_device is None else on_device
+        if by_blocks is None:
+            by_blocks = device.type == "cuda" or vocabulary > MOST_EXACT
+        self._by_blocks = by_blocks
         self.idle = len(rows)
         self.position = 0
         self.alive = np.ones(len(rows) + 1, dtype=bool)
@@ -58,7 +67,7 @@ class SamplingState:
         self._stops, self._limits = self._all_stops[slots], self._all_limits[slots]
         self._seeds = self._all_seeds[slots]
         temperatures = self._all_temperatures[slots]
-        if self._on_device:
+        if self._by_blocks:
             top_k, top_p = self._all_top[slots].T
             self._settings = RowSettings(self._seeds, temperatures, top_k, top_p, self.device)
             return
@@ -80,7 +89,7 @@ class SamplingState:
 
     def draw(self, logits: Tensor) -> Tensor:
         """Draw every slot's next token from its logits, shape (N, V). Returns ids, shape (N,)."""
-        if self._on_device:
+        if self._by_blocks:
             tokens, chosen = device_sampling.draw(logits, self._settings, self.position)
             self._write(tokens, chosen)
             return tokens

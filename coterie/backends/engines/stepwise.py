@@ -97,9 +97,9 @@ class StepwiseDecoder:
         if not rows:
             return []
         device = self.model.get_input_embeddings().weight.device
-        state = SamplingState(rows, device)
         groups = siblings(rows)
         logits, cache, mask, positions = self._prefill([rows[members[0]] for members in groups], device)
+        state = SamplingState(rows, device, logits.shape[-1])
         slots = np.concatenate(groups)
         state.assign_slots(slots)
         chosen = torch.from_numpy(np.repeat(np.arange(len(groups)), [len(members) for members in groups])).to(

@@ -30,8 +30,8 @@ def row(seed=0, *, limit=1, stops=(), **more):
     return Row(prompt_ids=(1,), seed=seed, limit=limit, stops=stops, **more)
 
 
-def drawn(rows, logits, steps=1, on_device=False):
-    state = SamplingState(rows, torch.device("cpu"), on_device)
+def drawn(rows, logits, steps=1, by_blocks=False):
+    state = SamplingState(rows, torch.device("cpu"), logits.shape[-1], by_blocks)
     state.assign_slots(np.arange(len(rows)))
     for _ in range(steps):
         state.draw(logits if logits.dim() == 2 else logits.expand(len(rows), -1))
@@ -144,6 +144,7 @@ def test_a_row_ends_on_its_own_stop_and_the_others_go_on():
     state = SamplingState(
         [row(limit=5, stops=(2,), temperature=0.0), row(limit=3, stops=(4, 5), temperature=0.0)],
         torch.device("cpu"),
+        6,
     )
     state.assign_slots(np.array([0, 1, 2]))  # the third slot is idle
     logits = torch.eye(6)[[2, 2, 2]]
@@ -167,7 +168,7 @@ def test_logits_that_are_not_numbers_are_a_system_fault():
         drawn([row()], torch.full((6,), torch.nan))
 
 
-# ------------------------------------------------------------------------------- the path of GPUs, on a CPU
+# ------------------------------------------------------------- sums over blocks: GPUs, and large vocabularies
 
 
 MIXED = [
@@ -197,13 +198,13 @@ def test_the_path_of_gpus_draws_the_same_tokens(width):
     rows = varied(400)
     logits = torch.from_numpy(rng.normal(size=(400, width)).astype(np.float32)) * 3
     logits[::7] = logits[::7].bfloat16().float()  # equal probabilities at the borders of top-k
-    assert [result.token_ids for result in drawn(rows, logits, on_device=True)] == [
+    assert [result.token_ids for result in drawn(rows, logits, by_blocks=True)] == [
         result.token_ids for result in drawn(rows, logits)
     ]
     here, there = (
-        [result.logprobs[0] for result in drawn(rows, logits, on_device=path)] for path in (True, False)
+        [result.logprobs[0] for result in drawn(rows, logits, by_blocks=path)] for path in (True, False)
     )
-    assert here == there
+    assert here == pytest.approx(there, abs=2e-6)
 
 
 def test_the_path_of_gpus_never_draws_what_has_no_probability(monkeypatch):
@@ -215,7 +216,7 @@ def test_the_path_of_gpus_never_draws_what_has_no_probability(monkeypatch):
             "uniforms_on",
             lambda seeds, position, value=uniform: torch.full((1,), value).double(),
         )
-        ((token,), _, _) = drawn([row()], logits, on_device=True)[0]
+        ((token,), _, _) = drawn([row()], logits, by_blocks=True)[0]
         assert token in (3, 700, 1999) and (token == 3) == (uniform < 0.26894)
 
 
@@ -236,21 +237,74 @@ def test_top_k_without_a_sort_keeps_the_same_tokens(data):
     assert torch.equal(kept, filtered_mass(mass, *arguments))
 
 
+@given(data=st.data())
+@settings(max_examples=100, deadline=None)
+def test_top_p_sorts_only_rows_that_keep_many_tokens_and_keeps_the_same_tokens(data):
+    width, count = data.draw(st.integers(1, 30)), data.draw(st.integers(1, 4))
+    weights = st.lists(st.sampled_from([0.0, 0.125, 0.25, 0.5, 1.0]), min_size=width, max_size=width)
+    mass = torch.tensor([data.draw(weights) for _ in range(count)])
+    mass[mass.sum(dim=1) == 0, -1] = 1.0
+    mass = mass / mass.sum(dim=1, keepdim=True)
+    top_k = torch.tensor([[data.draw(st.integers(0, 40))] for _ in range(count)])
+    top_p = torch.tensor([[data.draw(st.sampled_from([0.1, 0.5, 0.9, 1.0]))] for _ in range(count)])
+    kept = filters.likeliest_mass(mass, top_k, top_p, most=data.draw(st.integers(1, 8)))
+    assert torch.equal(kept, filtered_mass(mass, top_k, top_p))
+
+
+WIDE = sampling.MOST_EXACT + 1
+
+
+@pytest.mark.parametrize("width", [WIDE, 49_152, 151_936])
+def test_a_row_of_a_large_vocabulary_draws_the_same_in_every_batch(width):
+    """Tokens, and log-probs to the last bit, whatever rows are beside it."""
+    rows = varied(13)
+    logits = 3 * torch.randn(13, width, generator=torch.Generator().manual_seed(2))
+    together = drawn(rows, logits, by_blocks=None)
+    for index in (0, 1, 5, 12):
+        assert drawn([rows[index]], logits[index : index + 1], by_blocks=None) == [together[index]]
+    some = [7, 3, 11]
+    assert drawn([rows[i] for i in some], logits[some], by_blocks=None) == [together[i] for i in some]
+
+
+def test_draws_of_a_large_vocabulary_are_where_the_distribution_function_passes_the_uniform():
+    rows = [row(seed) for seed in range(40)]
+    logits = 2 * torch.randn(40, 49_152, generator=torch.Generator().manual_seed(3))
+    results = drawn(rows, logits, by_blocks=None)
+    exact = torch.log_softmax(logits.double(), -1)
+    summed = exact.exp().cumsum(-1).numpy()
+    for index, uniform in enumerate(uniforms(np.arange(40, dtype=np.uint64), 0)):
+        (token,), (logprob,), _ = results[index]
+        before = summed[index, token - 1] if token else 0.0
+        assert before - 1e-6 <= uniform <= summed[index, token] + 1e-6
+        assert logprob == pytest.approx(exact[index, token].item(), abs=2e-6)
+
+
+@pytest.mark.parametrize(("width", "exact"), [(sampling.MOST_EXACT, True), (WIDE, False)])
+def test_small_vocabularies_are_summed_as_integers(monkeypatch, width, exact):
+    monkeypatch.setattr(device_sampling, "draw", lambda *_: pytest.fail("sums over blocks"))
+    draw = lambda: drawn([row()], torch.zeros(width), by_blocks=None)  # noqa: E731
+    if exact:
+        draw()
+    else:
+        with pytest.raises(pytest.fail.Exception, match="over blocks"):
+            draw()
+
+
 def test_parts_of_rows_bound_the_temporaries_and_change_nothing(monkeypatch):
     rows, width = varied(50), 1000
     logits = torch.randn(50, width, generator=torch.Generator().manual_seed(1))
-    state = SamplingState(rows, torch.device("cpu"), on_device=True)
+    state = SamplingState(rows, torch.device("cpu"), 1000, by_blocks=True)
     state.assign_slots(np.arange(50))
     whole = device_sampling.draw(logits, state._settings, 0)
     largest = 0
-    original = torch.log_softmax
+    original = torch.exp
 
-    def watched(part, dim):
+    def watched(part, *, out):
         nonlocal largest
         largest = max(largest, part.numel())
-        return original(part, dim=dim)
+        return original(part, out=out)
 
-    monkeypatch.setattr(torch, "log_softmax", watched)
+    monkeypatch.setattr(torch, "exp", watched)
     parts = device_sampling.draw(logits, state._settings, 0, chunk=7 * width)
     assert largest == 7 * width
     assert all(torch.equal(first, second) for first, second in zip(whole, parts, strict=True))
@@ -267,7 +321,8 @@ def test_one_wait_a_token(monkeypatch):
             return original(self, *args, **more)
 
         monkeypatch.setattr(torch.Tensor, name, counted)
-    state = SamplingState(varied(30), torch.device("cpu"), on_device=True)
+    monkeypatch.setattr(device_sampling, "likeliest_mass", filtered_mass)  # the former: on CPUs alone
+    state = SamplingState(varied(30), torch.device("cpu"), 1000, by_blocks=True)
     state.assign_slots(np.arange(30))
     state.draw(torch.zeros(30, 700))
     waits.clear()

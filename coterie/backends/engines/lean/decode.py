@@ -64,7 +64,7 @@ class LeanDecoder:
         names = list(dict.fromkeys(row.adapter for row in rows))
         self._present = [self._adapters[name] for name in names]
         self._routes = np.array([names.index(row.adapter) for row in rows])
-        state = SamplingState(rows, self.weights.device)
+        state = SamplingState(rows, self.weights.device, len(self.weights.head))
         groups = [(len(rows[members[0]].prompt_ids), members) for members in siblings(rows)]
         longest = max(length for length, _ in groups)
         most = max(row.limit for row in rows)
