@@ -19,8 +19,9 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from coterie.backends.models.memory import most_logits
+from coterie.backends.models.memory import LOGITS_AT_ONCE, block_logits, most_logits
 from coterie.backends.trainers.attention_kernels import kernel, layout_for
+from coterie.backends.trainers.head import head_scores, terms_of
 from coterie.backends.trainers.packing import Packed, Row, pack, pad, plan
 from coterie.backends.trainers.probe import ForwardMode, Probe as Probe, choose, cost
 from coterie.backends.trainers.value_head import values_of
@@ -117,9 +118,29 @@ class Scorer:
         )
         targets = torch.from_numpy(packed.targets).to(features.device)
         temperatures = _temperatures(packed.temperatures, features.device)
-        slices = self._slices(len(features))
-        scores = _in_chunks(head, features, targets, temperatures, entropy_grad, slices)
+        scores = self._in_blocks(head, features, targets, temperatures, entropy_grad)
+        if scores is None:
+            slices = self._slices(len(features))
+            scores = _in_chunks(head, features, targets, temperatures, entropy_grad, slices)
         return scores if value_head is None else replace(scores, values=values_of(states, value_head))
+
+    def _in_blocks(
+        self,
+        head: Any,
+        features: Tensor,
+        targets: Tensor,
+        temperatures: Tensor | None,
+        entropy_grad: bool,
+    ) -> Scores | None:
+        """The scores by blocks of the vocabulary; None: the logits are few, or the head allows no blocks."""
+        logits = len(features) * int(self.model.config.get_text_config().vocab_size)
+        if head is _identity or self.divided or logits <= LOGITS_AT_ONCE:
+            return None
+        known = terms_of(head, features)
+        if known is None:
+            return None
+        most = block_logits(memory_of(features.device))
+        return Scores(*head_scores(*known, targets, temperatures, entropy_grad=entropy_grad, most=most))
 
     def _slices(self, positions: int) -> list[slice]:
         """The chunks of positions that the head computes one after the other."""

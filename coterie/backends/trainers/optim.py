@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -12,6 +14,7 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from coterie.backends.models.policy import OptimizerSettings
+from coterie.backends.trainers.head import adding_to
 from coterie.core.errors import RunFolderError
 
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
@@ -115,19 +118,41 @@ class PolicyOptimizer:
 
     def accumulate(self, loss: Callable[[], Tensor], *, last: bool) -> Tensor:
         """Compute the loss of a micro-batch and add its gradients; returns the detached loss."""
-        value = loss()
-        value.backward()
+        with self._absorbing(), adding_to(self._sum_of):
+            value = loss()
+            value.backward()
         self.absorb()
         return value.detach()
 
     def absorb(self) -> None:
-        """Add the gradients to the masters' gradients, in fp32. Call this after each backward pass."""
+        """Add the gradients that the weights have to the masters' gradients, in fp32."""
         for name, weight in self._weights.items():
-            master = self._masters[name]
-            if master is not weight and weight.grad is not None:
-                gradient = weight.grad.to(master.dtype)
-                master.grad = gradient if master.grad is None else master.grad.add_(gradient)
-                weight.grad = None
+            if self._masters[name] is not weight:
+                _absorb(self._masters[name], weight)
+
+    @contextmanager
+    def _absorbing(self) -> Iterator[None]:
+        """Add each gradient to its master's gradient, in fp32, as soon as it is complete.
+
+        Gradients of 16 bits then never exist all at once.
+        """
+        handles = [
+            weight.register_post_accumulate_grad_hook(partial(_absorb, self._masters[name]))
+            for name, weight in self._weights.items()
+            if self._masters[name] is not weight and weight.requires_grad
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _sum_of(self, weight: Tensor) -> Callable[[], Tensor] | None:
+        """What gives the sum of a weight's gradients, in fp32 or above; None: the weight isn't trained."""
+        for name, trained in self._weights.items():
+            if trained is weight:
+                return partial(_gradient_of, self._masters[name])
+        return None
 
     def step(self) -> StepInfo:
         """Clip the summed gradients to the global norm and step; skip the step if they are not finite."""
@@ -237,6 +262,22 @@ def finite(tensors: Iterable[Tensor]) -> bool:
     """Whether all numbers of the tensors are finite; one read of each, and one wait for the device."""
     largest = torch._foreach_norm([tensor.detach() for tensor in tensors], math.inf)
     return not largest or bool(torch.stack([norm.double() for norm in largest]).isfinite().all())
+
+
+def _absorb(master: Tensor, weight: Tensor) -> None:
+    if weight.grad is None:
+        return
+    if master.grad is None:
+        master.grad = weight.grad.to(master.dtype)
+    else:
+        master.grad.add_(weight.grad)
+    weight.grad = None
+
+
+def _gradient_of(master: Tensor) -> Tensor:
+    if master.grad is None:
+        master.grad = torch.zeros_like(master)
+    return master.grad
 
 
 def _master(weight: Tensor) -> Tensor:

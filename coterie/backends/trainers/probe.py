@@ -146,9 +146,13 @@ def probe_rows(vocabulary: int, times: int = 1) -> list[Probe]:
 def in_float32(model: Any) -> Iterator[None]:
     """Compute a model of 16 bits in float32; each module's weights are widened while it runs.
 
-    At most one module's weights are there twice. TensorFloat-32 is off meanwhile.
+    At most one module's weights are there twice, besides those of a plain head: its weights are read without
+    a call of the module (`head.py`), so they are wide all the time. TensorFloat-32 is off meanwhile.
     """
     kept: dict[torch.nn.Parameter, Tensor] = {}
+    head = model.get_output_embeddings()
+    plain = list(head.parameters(recurse=False)) if type(head) is torch.nn.Linear else []
+    always = {parameter: parameter.data for parameter in plain}
 
     def widen(module: torch.nn.Module, *_: Any) -> None:
         for parameter in module.parameters(recurse=False):
@@ -165,17 +169,19 @@ def in_float32(model: Any) -> Iterator[None]:
     handles = [
         handle
         for module in model.modules()
-        if next(module.parameters(recurse=False), None) is not None
+        if next(module.parameters(recurse=False), None) is not None and not (plain and module is head)
         for handle in (module.register_forward_pre_hook(widen), module.register_forward_hook(narrow))
     ]
     torch.set_float32_matmul_precision("highest")
+    for parameter in plain:
+        parameter.data = parameter.data.float()
     try:
         yield
     finally:
         torch.set_float32_matmul_precision(precision)
         for handle in handles:
             handle.remove()
-        for parameter, data in kept.items():
+        for parameter, data in {**kept, **always}.items():
             parameter.data = data
 
 

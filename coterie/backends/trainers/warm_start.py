@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from coterie.backends.models.policy import OptimizerSettings, WarmStart
 from coterie.backends.trainers.forward import Probe, Scorer
@@ -102,13 +103,12 @@ class _Encoder:
 
 def _accumulate(scorer: Scorer, rows: Sequence[Probe], tokens: int, optimizer: PolicyOptimizer) -> float:
     """Add the gradients of a step's rows; returns the loss."""
-    loss = 0.0
-    for indices in scorer.plan(rows):
-        part = -scorer([rows[index] for index in indices]).logprobs.sum() / tokens
-        part.backward()
-        optimizer.absorb()
-        loss += float(part.detach())
-    return loss
+
+    def loss(indices: Sequence[int]) -> Tensor:
+        return -scorer([rows[index] for index in indices]).logprobs.sum() / tokens
+
+    parts = scorer.plan(rows)
+    return sum(float(optimizer.accumulate(partial(loss, part), last=part is parts[-1])) for part in parts)
 
 
 def _steps(

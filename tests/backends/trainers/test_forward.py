@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from coterie.backends.trainers import forward
+from coterie.backends.trainers import forward, head as head_module
 from coterie.backends.trainers.forward import ForwardMode, Scorer
 from tests.backends.trainers.tiny import VOCABULARY, gradients, independent_logprobs, really_double, samples
 
@@ -97,6 +97,53 @@ def test_the_head_in_chunks_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> N
     torch.testing.assert_close(chunked, whole, rtol=0, atol=1e-12)
     for name, gradient in gradients(network).items():
         torch.testing.assert_close(gradient, wanted[name])
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("lora", [True, False])
+def test_the_head_in_blocks_gives_the_same(monkeypatch: pytest.MonkeyPatch, tied: bool, lora: bool) -> None:
+    network, rows = model(tie_word_embeddings=tied), samples(groups=3, temperatures=(1.0, 2.0))
+    if lora:
+        peft = pytest.importorskip("peft")
+        settings = peft.LoraConfig(r=4, target_modules=["q_proj", "lm_head"], init_lora_weights=False)
+        peft.get_peft_model(network, settings)
+    whole = scored(network, rows, entropy_grad=True)
+    (whole[0].square().sum() + whole[1].sum()).backward()
+    wanted = gradients(network)
+    network.zero_grad()
+    monkeypatch.setattr(forward, "LOGITS_AT_ONCE", 0)
+    monkeypatch.setattr(forward, "block_logits", lambda _: 11)
+    monkeypatch.setattr(head_module, "_NARROWEST", 7)
+    called = []
+    monkeypatch.setattr(
+        forward, "head_scores", lambda *a, **k: (called.append(1), head_module.head_scores(*a, **k))[1]
+    )
+    blocks = scored(network, rows, entropy_grad=True)
+    (blocks[0].square().sum() + blocks[1].sum()).backward()
+    assert called
+    for one, other in zip(blocks[:2], whole[:2], strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+    for name, gradient in gradients(network).items():
+        torch.testing.assert_close(gradient, wanted[name])
+
+
+def test_few_logits_and_divided_models_keep_the_head_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, rows = model(), samples(groups=3)
+    trained = sum(int(row.loss_mask.sum()) for row in rows)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("the head ran in blocks")
+
+    monkeypatch.setattr(forward, "LOGITS_AT_ONCE", trained * VOCABULARY)
+    scorer = Scorer(network, packing=True, budget=10_000, name="p")
+    monkeypatch.setattr(forward, "head_scores", refuse)
+    with scorer.session():
+        scorer(rows)
+        monkeypatch.setattr(forward, "LOGITS_AT_ONCE", trained * VOCABULARY - 1)
+        with pytest.raises(AssertionError, match="in blocks"):
+            scorer(rows)
+        scorer.divide(lambda compute: compute())
+        scorer(rows)
 
 
 def test_lora_layers_are_scored_too() -> None:

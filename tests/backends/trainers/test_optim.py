@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from coterie.backends.models.policy import OptimizerSettings, check_schedule
+from coterie.backends.trainers.head import Term, head_scores
 from coterie.backends.trainers.optim import PolicyOptimizer, learning_rate
 from coterie.core.errors import ConfigError, RunFolderError
 
@@ -151,6 +152,48 @@ def test_micro_batches_of_bf16_weights_add_up_in_fp32() -> None:
         weight.grad = torch.tensor([[gradient]], dtype=torch.bfloat16)
         optimizer.absorb()
     assert optimizer.step().norm == 258.0
+
+
+def test_gradients_of_16_bits_are_added_as_soon_as_they_are_complete() -> None:
+    weights = {str(number): parameter(1.0, dtype=torch.bfloat16) for number in range(4)}
+    optimizer = PolicyOptimizer(weights, settings(clip=1e9))
+    waiting = []
+
+    def loss() -> torch.Tensor:
+        value = torch.ones(1, 1, dtype=torch.bfloat16)
+        for weight in weights.values():
+            value = value * weight
+            value.register_hook(lambda _: waiting.append(sum(w.grad is not None for w in weights.values())))
+        return value.sum()
+
+    for last in (False, True):
+        optimizer.accumulate(loss, last=last)
+    assert waiting == [0] * 8
+    assert [master.grad.item() for master in optimizer.masters().values()] == [2.0] * 4
+    weights["0"].sum().backward()
+    assert weights["0"].grad is not None, "other backward passes keep their gradients"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_gradient_of_a_tied_head_is_the_sum_of_both(dtype: torch.dtype) -> None:
+    """The head adds its part to the master by itself, block by block, and autograd the embedding's."""
+    torch.manual_seed(0)
+    tied = torch.nn.Parameter(torch.randn(40, 8).to(dtype))
+    ids, targets = torch.randint(0, 40, (2, 12))
+    optimizer = PolicyOptimizer({"w": tied}, settings(clip=1e9))
+
+    def loss() -> torch.Tensor:
+        terms = [Term(torch.nn.functional.embedding(ids, tied), tied)]
+        return head_scores(terms, None, targets, None, entropy_grad=False, most=1000)[0].sum()
+
+    optimizer.accumulate(loss, last=False)
+    optimizer.accumulate(loss, last=True)
+    exact = tied.detach().double().requires_grad_()
+    logits = torch.nn.functional.embedding(ids, exact) @ exact.T
+    torch.nn.functional.cross_entropy(logits, targets, reduction="sum").neg().backward()
+    gradient = optimizer.masters()["w"].grad
+    error = (gradient.double() - 2 * exact.grad).norm() / exact.grad.norm()
+    assert error < (1e-6 if dtype == torch.float32 else 0.02)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
