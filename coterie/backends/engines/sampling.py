@@ -20,7 +20,6 @@ from coterie.backends.engines.rows import Drawn, Row
 from coterie.backends.models.uniforms import uniforms
 from coterie.core.errors import SystemFault
 
-
 MOST_EXACT = 4096
 """Most tokens of a vocabulary that are summed as integers on a CPU."""
 
