@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 
 from coterie.api.cost import PromptsOnly, calls_of
+from coterie.api.counts import Growth
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import Codec, EngineClient, RolloutJob
 from coterie.core.protocols.role import Remembers
@@ -29,61 +30,6 @@ LONGEST_ANSWER = 512
 _WORDS = " the answer"
 _RESULT = "the result"
 _OPEN, _CLOSE = "<think>\n", "\n</think>\n\n"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Growth:
-    """The prompts of one role in an episode, or of one action where it doesn't remember."""
-
-    begins_anew: tuple[bool, ...]
-    """Of each later prompt: whether it doesn't extend what was sampled."""
-    calls: int
-    """Prompts of one action."""
-    whole: int
-    """Tokens of all prompts."""
-    new: int
-    """Tokens of all prompts, but for what the one before and its answer have in common with each."""
-    least: int
-    """What `new` would be if every prompt extended the one before."""
-    why: str = ""
-    """What the chat format rewrites; empty: nothing."""
-
-    @property
-    def anew(self) -> int:
-        """Later prompts that don't extend what was sampled."""
-        return sum(self.begins_anew)
-
-    @property
-    def of_call(self) -> tuple[bool, ...]:
-        """Of each later call of an action: whether it begins a new sample in any turn."""
-        turns = range(0, len(self.begins_anew) + 1, self.calls)
-        return tuple(
-            any(self.begins_anew[turn + call - 1] for turn in turns) for call in range(1, self.calls)
-        )
-
-    @property
-    def factor(self) -> float:
-        """Tokens to prefill with a prefix cache, as a multiple of those if every prompt extended."""
-        return self.new / max(self.least, 1)
-
-    def sentence(self, role: str, *, cached: bool) -> str:
-        """The measurement for people.
-
-        Args:
-            cached: whether the run's engine keeps a prefix cache.
-        """
-        prompts = len(self.begins_anew) + 1
-        if not self.anew:
-            later = "the later prompt" if prompts == 2 else f"each of {prompts - 1} later prompts"
-            return f"prefill: {later} of role '{role}' extends what was sampled"
-        begin = "begins" if self.anew == 1 else "begin"
-        samples = 1 + sum(self.of_call)
-        parts = f"; the calls of an action are {samples} samples" if samples > 1 else ""
-        where = "" if cached else ", if the engine had a prefix cache"
-        return (
-            f"prefill: of {prompts} prompts of role '{role}', {self.anew} {begin} anew ({self.why}): "
-            f"{self.factor:.1f} times the tokens to prefill{where}{parts}"
-        )
 
 
 def growths(run: Run, codecs: Mapping[str, Codec]) -> dict[str, Growth]:

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from coterie.api.cost import longest_answer
-from coterie.api.counts import Counts
-from coterie.api.prompt_growth import Growth
+from coterie.api.counts import Counts, Growth
 from coterie.backends.models.policy import of_tensors
 from coterie.cli.disk import Disk, disk
 from coterie.cli.memory_ahead import add_versions

@@ -7,8 +7,8 @@ import json
 import pytest
 import yaml
 
-from coterie.api.counts import PolicyCounts, RoleCalls
-from coterie.api.prompt_growth import MOST_TURNS, Growth, growth, growths
+from coterie.api.counts import Growth, PolicyCounts, RoleCalls
+from coterie.api.prompt_growth import MOST_TURNS, growth, growths
 from coterie.testing import coterie_run
 from tests.cli.support import TABULAR, coterie
 

@@ -31,7 +31,7 @@ _ENDLESS = (
 )
 _UNOPENED = (
     "ignores add_generation_prompt: prompts end without the marks that begin an answer, and the model has to "
-    "write them; mend `chat_template` in the model's folder"
+    "write them; fix `chat_template` in the model's folder"
 )
 
 
@@ -154,7 +154,7 @@ class TemplateRender:
                 "the tokenizer's chat template leaves out the text of messages",
                 path="chat",
                 why=str(error),
-                fix="use `chat: plain`, or mend `chat_template` in the model's folder",
+                fix="use `chat: plain`, or fix `chat_template` in the model's folder",
             ) from None
 
     def with_tools(self, schemas: Sequence[Mapping[str, Any]]) -> TemplateRender | None:

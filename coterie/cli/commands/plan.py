@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from coterie.api.comlrl import Flags
-    from coterie.api.counts import Counts, PolicyCounts
-    from coterie.api.prompt_growth import Growth
+    from coterie.api.counts import Counts, Growth, PolicyCounts
     from coterie.cli.memory import Footprint
     from coterie.core.config import ScheduleConfig
     from coterie.core.training.run import Run
