@@ -174,6 +174,14 @@ def arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument("--turns", type=int, default=None, help="default: those of each group")
     parser.add_argument(
+        "--work",
+        nargs=4,
+        type=int,
+        default=None,
+        metavar=("PROMPTS", "SIBLINGS", "PROMPT_TOKENS", "NEW_TOKENS"),
+        help="instead of each shape's, to try it",
+    )
+    parser.add_argument(
         "--quick", action="store_true", help="the bars, the smaller model, one turn, one thread"
     )
     parser.add_argument(
