@@ -106,6 +106,30 @@ class Served:
         return list(await asyncio.gather(*[play(request) for request in requests]))
 
 
+def thin(shape: str, folder: Path, *, layers: int = 2, seed: int = 0) -> Path:
+    """A model of a shape's width and vocabulary with few layers, and a tokenizer of words: quickly made."""
+    import torch
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+
+    values = {**real_models.SHAPES[shape].config, "num_hidden_layers": layers}
+    ends = {"bos_token_id": None, "eos_token_id": 1, "pad_token_id": 0}
+    config = AutoConfig.for_model(**values, **ends)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+        with torch.no_grad():
+            model.model.norm.weight.fill_(4.0)
+    model.save_pretrained(folder)
+    words = {"<pad>": 0, "<end>": 1, **{f"w{token}": token for token in range(2, values["vocab_size"])}}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="w2"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>", pad_token="<pad>").save_pretrained(
+        folder
+    )
+    return folder
+
+
 def request(policy: str, prompt: Sequence[int], number: int, temperature: float, new: int = NEW) -> Any:
     """A request of one completion of `new` tokens."""
     from coterie.core.types import Key, Request, Sampling
