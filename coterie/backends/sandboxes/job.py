@@ -128,6 +128,7 @@ class CellSide:
         keeping: Keeping | None = None,
     ) -> None:
         self.limits, self._keeping = limits, keeping
+        self._collects = bool(program.collect)
         self._payload = payload(program, {} if keeping is None else keeping.header())
         self._answer = Answer(None if keeping is None else keeping.store.writer)
         self._flooded = False
@@ -161,6 +162,7 @@ class CellSide:
             "disk_mb": limits.disk_mb,
             "processes": limits.processes,
             "open_files": limits.open_files,
+            "collects": self._collects,
         }
 
     def start(self, stop: Callable[[], None]) -> None:
@@ -209,6 +211,10 @@ class CellSide:
         outputs = [drain.finish() for drain in self._drains()]
         self.reported = outputs[2] if self._report is not None else b""
         header, files, kept = self._answer.result()
+        if "cpu" in ended and "fault" not in header:  # with namespaces the worker reports on the program
+            header = {**header, **ended}
+        elif "fault" in ended:
+            header = ended
         if "fault" in header:
             raise SystemFault(f"the sandbox could not run a program: {header['fault']}")
         status, reason = self._status(header, ended)
@@ -225,7 +231,7 @@ class CellSide:
         self._answer.drop()
         if self._keeping is not None:
             try:
-                self._keeping.take(kept, header.get("same", ()) if header else None)
+                self._keeping.take(kept, header.get("same") if self._collects else ())
             finally:
                 self._keeping.store.release(self._answer.committed())
         return Ran(
@@ -277,21 +283,22 @@ class CellSide:
 
 
 def payload(program: Program, more: dict[str, Any]) -> list[bytes | memoryview]:
-    """A checked program as its cell reads it, in parts: 8 bytes of length, a JSON header, then the files.
+    """A checked program as it is read in the sandbox, in parts: 8 bytes of length, a JSON header, then the
+    files. Where files are to be brought back another length and header follow, of the collection.
 
     Args:
-        more: of the header, for files that are kept.
+        more: of the header of the collection, for files that are kept.
     """
     files: dict[str, bytes | memoryview] = {
         "main.py": program.code.encode("utf-8", "surrogatepass"),
         "stdin": program.stdin.encode("utf-8", "surrogatepass"),
     }
     files |= {f"work/{path}": memoryview(data).cast("B") for path, data in program.files.items()}
-    header = {
-        "argv": list(program.argv),
-        "collect": list(program.collect),
-        "files": [[path, len(data)] for path, data in files.items()],
-        **more,
-    }
+    header = {"argv": list(program.argv), "files": [[path, len(data)] for path, data in files.items()]}
+    collection = [_framed({"collect": list(program.collect), **more})] if program.collect else []
+    return [_framed(header), *files.values(), *collection]
+
+
+def _framed(header: dict[str, Any]) -> bytes:
     text = json.dumps(header).encode()
-    return [struct.pack("<Q", len(text)) + text, *files.values()]
+    return struct.pack("<Q", len(text)) + text

@@ -317,11 +317,10 @@ class LocalSandbox(Plugin):
             raise SystemFault(f"this process could not start a run: {error}") from error
         try:
             wall = max(side.limits.wall_seconds for side in sides)
-            descriptors = [fd for side in sides for fd in side.descriptors()]
-            worker.send({"cells": [side.order() for side in sides], "wall": wall}, descriptors)
+            worker.begin([side.order() for side in sides], [side.descriptors() for side in sides], wall)
             for number, side in enumerate(sides):
                 side.start(functools.partial(worker.stop, number))
-            ended = await worker.answer(wall)
+            ended = await worker.answers(len(sides), wall)
             ran = [await side.finish(how) for side, how in zip(sides, ended, strict=True)]
         except BaseException:
             if worker.parent != os.getpid():  # a forked copy of this run; the descriptors are its parent's

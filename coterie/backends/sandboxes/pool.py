@@ -26,6 +26,8 @@ log = logging.getLogger("coterie")
 HELLO_SECONDS = 60.0
 GRACE_SECONDS = 10.0
 """A worker kills its programs at the wall limit. It counts as lost if it has not answered this long after."""
+OTHER_SIDE_SECONDS = 0.1
+"""Seconds for the other program of a pair after the first has ended."""
 _START = (
     "import sys; sys.path.append(sys.argv[1]); from inside import worker; del sys.path[-1]; "
     "worker.main(sys.argv[2:])"
@@ -48,7 +50,7 @@ class UnusablePackage(Exception):
 
 
 class Worker:
-    """One worker process and the socket to it."""
+    """One worker process and the sockets to it."""
 
     def __init__(
         self,
@@ -59,7 +61,9 @@ class Worker:
         preload: Sequence[Module] = (),
         without: Sequence[str] = (),
     ) -> None:
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2 if alone else 1)]
+        self._controls = [ours for ours, _ in pairs]
+        """With namespaces one for each side of a judged run, else one for all."""
         orders = {
             "alone": alone,
             "base": base,
@@ -72,24 +76,26 @@ class Worker:
             "hidden": environments(FOLDERS_OF_PYTHON, packages.shown),
         }
         command = [os.path.realpath(sys.executable), "-P", "-s", "-S", "-X", "utf8", "-c", _START]
-        with theirs:
+        with contextlib.ExitStack() as closing:
+            numbers = [closing.enter_context(theirs).fileno() for _, theirs in pairs]
             # A new interpreter, not a fork: it has none of this process's memory, environment or files.
             # The starting thread must live on, since PR_SET_PDEATHSIG is bound to the thread.
             self.process = subprocess.Popen(
-                [*command, str(Path(__file__).parent), str(theirs.fileno())],
+                [*command, str(Path(__file__).parent), *map(str, numbers)],
                 env={"PYTHONHASHSEED": "0"},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
+                pass_fds=numbers,
                 cwd="/",
                 start_new_session=True,
             )
         self._alone = alone
         self.parent = os.getpid()
         """The process that started the worker, which alone may end it."""
-        self._control.setblocking(False)
-        self.send(orders)
+        for control in self._controls:
+            control.setblocking(False)
+        self._send(orders)
         self.hello: dict[str, Any] = {}
 
     async def start(self) -> None:
@@ -101,27 +107,52 @@ class Worker:
         if "fault" in self.hello:
             raise OSError(self.hello["fault"])
 
-    def send(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
+    def begin(self, cells: Sequence[dict[str, Any]], descriptors: Sequence[list[int]], wall: float) -> None:
+        """Send the order of a job: of each program what its cell needs to know, and its descriptors.
+
+        Raises LostWorker.
+        """
+        if not self._alone:
+            self._send({"cells": cells, "wall": wall}, [fd for fds in descriptors for fd in fds])
+            return
+        for side, (cell, fds) in enumerate(zip(cells, descriptors, strict=True)):
+            self._send({"cell": cell, "count": len(cells), "wall": wall}, fds, side)
+
+    def _send(self, message: dict[str, Any], descriptors: Sequence[int] = (), side: int = 0) -> None:
         try:
-            socket.send_fds(self._control, [json.dumps(message).encode()], list(descriptors))
+            socket.send_fds(self._controls[side], [json.dumps(message).encode()], list(descriptors))
         except OSError as error:
             raise LostWorker(str(error)) from error
 
-    def stop(self, cell: int) -> None:
+    def stop(self, cell: int, why: str = "asked") -> None:
         """End one program of the present job."""
         with contextlib.suppress(LostWorker):
-            self.send({"kill": cell})
+            if self._alone:
+                self._send({"kill": why}, side=cell)
+            else:
+                self._send({"kill": cell})
 
-    async def answer(self, wall: float) -> list[dict[str, Any]]:
-        """Wait for the worker's answer: how each cell of the job ended."""
-        ended: list[dict[str, Any]] = (await self._receive(wall + GRACE_SECONDS))["ended"]
-        return ended
+    async def answers(self, count: int, wall: float) -> list[dict[str, Any]]:
+        """Wait for the worker's answer: how each of the `count` programs of the job ended."""
+        seconds = wall + GRACE_SECONDS
+        if not self._alone:
+            ended: list[dict[str, Any]] = (await self._receive(seconds))["ended"]
+            return ended
+        answers = [await self._receive(seconds)]
+        for side in range(1, count):
+            # An honest candidate ends by itself when the tests have ended.
+            later = asyncio.get_running_loop().call_later(OTHER_SIDE_SECONDS, self.stop, side, "with")
+            try:
+                answers.append(await self._receive(seconds, side))
+            finally:
+                later.cancel()
+        return answers
 
-    async def _receive(self, seconds: float) -> dict[str, Any]:
+    async def _receive(self, seconds: float, side: int = 0) -> dict[str, Any]:
         loop = asyncio.get_running_loop()
         patience = Patience(f"a worker of the sandbox (process {self.process.pid})", seconds)
         try:
-            message = await patience.wait(loop.sock_recv(self._control, 1 << 16))
+            message = await patience.wait(loop.sock_recv(self._controls[side], 1 << 16))
         except NoAnswer as silent:
             log.warning("%s: it is replaced", silent)
             raise LostWorker(str(silent)) from silent
@@ -143,11 +174,15 @@ class Worker:
                 self.process.wait(2)
         self.process.kill()
         self.process.wait()
-        self._control.close()  # last: where it closes while the worker lives, the pool is closed
+        self._close()  # last: where they close while the worker lives, the pool is closed
+
+    def _close(self) -> None:
+        for control in self._controls:
+            control.close()
 
     async def close(self) -> None:
-        """Close the socket, which ends the worker; kill it if it does not end in time."""
-        self._control.close()
+        """Close the sockets, which ends the worker; kill it if it does not end in time."""
+        self._close()
         for _ in range(200):
             if self.process.poll() is not None:
                 return

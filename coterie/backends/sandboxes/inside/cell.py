@@ -1,6 +1,6 @@
-"""The first process of a run: prepares its folder, starts the program, measures it, ends what it left, and
-collects files. With namespaces it is pid 1 of the run's pid namespace: the kernel delivers no signal from
-inside to it, and when it ends, all inside end with it. Without namespaces it adopts orphaned descendants.
+"""The first process of a run without namespaces: prepares its folder, starts the program, measures it, ends
+what it left, and collects files. It adopts orphaned descendants. With namespaces alone.py has its part, and
+uses what is here.
 
 It reads the program from its channel and answers there: 8 bytes of length, a JSON header, then the files.
 """
@@ -13,14 +13,13 @@ import json
 import os
 import select
 import signal
-import socket
 import stat
 import struct
 import time
 from collections.abc import Collection, Iterator
 from typing import Any, NoReturn
 
-from . import clock, ids, kernel, program, seccomp, spaces, users
+from . import clock, ids, kernel, program, users
 from .globs import matches
 
 _ENTRIES = 20_000
@@ -28,84 +27,71 @@ _DEEP = 100
 """Levels of folders that are removed in one piece."""
 _CHUNK = 1 << 20
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
-_SHORT = 0.05
+SHORT = 0.05
 """Seconds that a program runs before its cell looks at it."""
 
 
-def main(
-    order: dict[str, Any], fds: list[int], *, alone: bool, count: int, view: tuple[int, int] = (-1, -1)
-) -> NoReturn:
-    """Do one run, then end this process. `fds`: channel, stdout, stderr, then the program's 3 and 4; `view`:
-    descriptors for its clock."""
+def main(order: dict[str, Any], fds: list[int], *, count: int, view: tuple[int, int] = (-1, -1)) -> NoReturn:
+    """Do one run without namespaces, then end this process. `fds`: channel, stdout, stderr, then the
+    program's 3 and 4; `view`: descriptors for its clock."""
     channel = fds[0]
     gc.disable()  # this process is short, and a collection writes to many shared pages
     kernel.signals.pthread_sigmask(
         signal.SIG_BLOCK, [signal.SIGTERM]
     )  # the worker's request to end the program
     try:
-        if alone:
-            box = spaces.private_folder(order["disk_mb"])
-            kernel.drop_capabilities()
-        else:
-            box = users.settle(order)
-        header, stdin = _lay_out(box, channel)
-        if not alone:  # with namespaces, /dev/stdin leads to it
-            os.unlink(f"{box}/stdin")
-        order["nproc"] = _tasks(order, count, alone)
+        box = users.settle(order)
+        header, stdin = lay_out(box, channel)
+        os.unlink(f"{box}/stdin")  # with namespaces, /dev/stdin leads to it
+        order["nproc"] = _tasks(order, count)
         signals = kernel.signalfd([signal.SIGCHLD, signal.SIGTERM])
         poll = select.poll()
         poll.register(signals, select.POLLIN)
-        pair = socket.socketpair() if alone and view[1] >= 0 else None
         pid = kernel.fork()
         if pid == 0:
-            order["filtered"] = pair is not None and _filter(pair[1])
-            program.start(order, header, box, [stdin, *fds[1:]], alone=alone)
-        if pair is not None:
-            pair[1].close()
-            for listener in socket.recv_fds(pair[0], 1, 1)[1]:
-                poll.register(listener, select.POLLIN)
-            pair[0].close()
+            program.start(order, header, box, [stdin, *fds[1:]], alone=False)
         # While the program lives it shares this process's memory, and each page that is written is copied.
-        poll.poll(1000 * min(_SHORT, order["cpu"]))
+        poll.poll(1000 * min(SHORT, order["cpu"]))
         for descriptor in (stdin, *fds[1:]):
             os.close(descriptor)
-        if not alone:
-            kernel.drop_capabilities()
+        kernel.drop_capabilities()
         measured = clock.Clock(pid, *view)
         result = watch(pid, order["cpu"], measured, poll, signals)
-        _end_the_rest(alone, order.get("user"))
+        if order.get("user") is not None:
+            users.end_all(order["user"])
+        sweep()
         result["cpu"] = measured.final(result["over"], order["cpu"])
-        room = header.get("room", order["disk_mb"] << 20)
-        files, left = collect(f"{box}/work", header["collect"], room, header.get("inputs", ()))
-        result |= left
-        result["same"] = _unchanged(f"{box}/work", files, header.get("known", {}))
-        _send(channel, result, f"{box}/work", files)
-        if not alone:
-            remove(box)
+        report(channel, result, box, order)
+        remove(box)
     except BaseException as error:
-        _send(channel, {"fault": f"{type(error).__name__}: {error}"})
+        send(channel, {"fault": f"{type(error).__name__}: {error}"})
         os._exit(1)
     os._exit(0)
 
 
-def _filter(cell: socket.socket) -> bool:
-    """Filter this process, the program's, and give its cell the descriptor through which the kernel asks. The
-    cell itself can't be filtered: nobody would answer for its own fork."""
-    listener = seccomp.install_asking()
-    socket.send_fds(cell, [b"."], [listener] if listener >= 0 else [])
-    return listener >= 0
-
-
-def _tasks(order: dict[str, Any], count: int, alone: bool) -> int:
+def _tasks(order: dict[str, Any], count: int) -> int:
     """The limit of tasks, which the kernel counts by user: the program's, and those that are not its own."""
-    if alone:  # the worker's two processes and one for each cell
-        return int(order["processes"] * count + 2 + count)
     if order["user"] is not None:
         return int(order["processes"] + 1)
     return int(order["processes"] * count + ids.tasks_of_user(os.getuid()))
 
 
-def _lay_out(box: str, channel: int) -> tuple[dict[str, Any], int]:
+def report(channel: int, result: dict[str, Any], box: str, order: dict[str, Any]) -> None:
+    """Answer with how the program ended, and with the files that the host process asks for, after all that
+    the program left has ended."""
+    if not order["collects"]:
+        send(channel, result)
+        return
+    (length,) = struct.unpack("<Q", _exactly(channel, 8))
+    header: dict[str, Any] = json.loads(_exactly(channel, length))
+    room = header.get("room", order["disk_mb"] << 20)
+    files, left = collect(f"{box}/work", header["collect"], room, header.get("inputs", ()))
+    result |= left
+    result["same"] = _unchanged(f"{box}/work", files, header.get("known", {}))
+    send(channel, result, f"{box}/work", files)
+
+
+def lay_out(box: str, channel: int) -> tuple[dict[str, Any], int]:
     """Write the code, the files and stdin as they arrive: a program begins with what this process holds.
 
     Returns the header, and stdin, open for reading.
@@ -141,7 +127,7 @@ def _part(channel: int, size: int) -> bytes:
     return part
 
 
-def _send(channel: int, header: dict[str, Any], root: str = "", files: dict[str, int] | None = None) -> None:
+def send(channel: int, header: dict[str, Any], root: str = "", files: dict[str, int] | None = None) -> None:
     """Answer with a header and files of `root`, by path with their sizes, read as they are sent."""
     same = header.get("same", ())
     sent = {path: size for path, size in (files or {}).items() if path not in same}
@@ -177,6 +163,13 @@ def _unchanged(root: str, files: dict[str, int], known: dict[str, list[Any]]) ->
     return same
 
 
+def ended_by(status: int) -> dict[str, Any]:
+    """The result of a program that ended with this status of waitpid(2)."""
+    code = os.waitstatus_to_exitcode(status)
+    over = code == -signal.SIGXCPU
+    return {"exit": code if code >= 0 else None, "signal": max(0, -code), "over": over}
+
+
 def _write(descriptor: int, data: bytes | memoryview) -> None:
     left = memoryview(data)
     while left:
@@ -199,9 +192,7 @@ def watch(pid: int, limit: float, measured: clock.Clock, poll: select.poll, sign
             except ChildProcessError:
                 ended, status = pid, 0
             if ended == pid:
-                code = os.waitstatus_to_exitcode(status)
-                over = code == -signal.SIGXCPU
-                return {"exit": code if code >= 0 else None, "signal": max(0, -code), "over": over}
+                return ended_by(status)
             if ended == 0:
                 break
         over = measured.exceeds(limit)
@@ -216,23 +207,6 @@ def watch(pid: int, limit: float, measured: clock.Clock, poll: select.poll, sign
                 clock.answer(descriptor, measured)
             else:  # no process is left that the kernel could ask about
                 poll.unregister(descriptor)
-
-
-def _end_the_rest(alone: bool, user: int | None) -> None:
-    """Kill and reap all that the program left, so that files no longer change and CPU time is counted."""
-    if not alone:
-        if user is not None:
-            users.end_all(user)
-        sweep()
-        return
-    assert os.getpid() == 1, "outside a pid namespace kill(-1) would reach all processes of the user"
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(-1, signal.SIGKILL)
-    while True:
-        try:
-            os.waitpid(-1, 0)
-        except ChildProcessError:
-            return
 
 
 def sweep() -> None:

@@ -114,6 +114,7 @@ class Clock:
         self._foreign: set[str] = set()
         self._emptied = 0.0
         self._samples: _Samples | None = None
+        self._before = children()
 
     def used(self) -> float:
         """Seconds of all processes so far, never above the truth."""
@@ -123,7 +124,7 @@ class Clock:
             self._others = self._scan()
             self._cost = time.monotonic() - now
             self._scanned = time.monotonic()
-        measured = self._own() + max(self._others, children())
+        measured = self._own() + max(self._others, self._ended())
         self._latest = max(measured, self._sampled().least) if self._samples else measured
         return self._latest
 
@@ -145,19 +146,23 @@ class Clock:
         program has hidden the time of children, and is `over` its limit (seconds) for what it may have used.
         """
         if self._samples is None:
-            return children()
-        used = max(children(), self._sampled().least)
+            return self._ended()
+        used = max(self._ended(), self._sampled().least)
         return None if over and used <= limit else used
 
     def may_hide(self) -> None:
         """From now on, sample each process: the program sets the action of SIGCHLD. Needs a namespace."""
         if self._samples is None:
-            self._samples = _Samples(self._load, self.used())
+            self._samples = _Samples(self._load, self.used(), self._pid)
 
     def forks(self) -> None:
         """Count a process that the program is about to make."""
         if self._samples is not None:
             self._samples.expected += 1
+
+    def _ended(self) -> float:
+        """Seconds of the processes that this one has waited for since the program began."""
+        return children() - self._before
 
     def _own(self) -> float:
         return time.clock_gettime((~self._pid << 3) | _WHOLE_PROCESS)
@@ -186,7 +191,7 @@ class Clock:
         for name in names:
             if name not in self._foreign and name != ours and (stat := _stat(self._view, name)):
                 by_parent.setdefault(str(stat[0]), []).append(name)
-        tree, ticks, seconds = [ours], 0, children()
+        tree, ticks, seconds = [ours], 0, self._ended()
         for parent in tree:
             for name in by_parent.pop(parent, ()):
                 if stat := _stat(self._view, name):  # again: after its parent's
@@ -199,7 +204,8 @@ class Clock:
 class _Samples:
     """Bounds of the CPU time of a pid namespace, from samples of each process id's clock."""
 
-    def __init__(self, load: int, base: float) -> None:
+    def __init__(self, load: int, base: float, first: int = 2) -> None:
+        """Sample from now on. `first`: the oldest id, unless ids have started anew since."""
         self._load = load
         self.least = self.most = base
         self._clocks: dict[int, float] = {}
@@ -209,7 +215,7 @@ class _Samples:
         self._unseen: dict[int, tuple[int, float]] = {}  # id -> tries to see a process, longest window
         self.expected = 0
         """Processes that were made and have not been seen; other ids that come and go are threads."""
-        for pid in range(2, self._last + 1):
+        for pid in range(first if first <= self._last else 2, self._last + 1):
             with contextlib.suppress(OSError):
                 self._clocks[pid] = time.clock_gettime((~pid << 3) | _WHOLE_PROCESS)
 

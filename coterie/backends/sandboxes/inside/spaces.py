@@ -20,7 +20,7 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-from . import kernel, seccomp
+from . import first, kernel, seccomp
 from .landlock import DEVICES, ETC, SYSTEM
 
 NOBODY = 65534
@@ -127,6 +127,10 @@ def _build_root(shown: list[str], hidden: list[str]) -> None:
     for name in DEVICES:
         _bind(name, kernel.MS_NOSUID | kernel.MS_NOEXEC)
     os.mkdir(BOX)
+    if code := first.program():
+        descriptor = os.open(first.PATH, os.O_CREAT | os.O_WRONLY, 0o555)
+        os.write(descriptor, code)
+        os.close(descriptor)
     if not os.path.lexists("/tmp"):  # it exists if a folder of packages is below it
         os.symlink(f"{BOX}/tmp", "/tmp")
     os.symlink(f"{BOX}/tmp", "/dev/shm")
@@ -171,24 +175,6 @@ def _bind(path: str, flags: int = kernel.MS_RDONLY | kernel.MS_NOSUID | kernel.M
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o444))
     kernel.mount(source, path, None, kernel.MS_BIND | kernel.MS_REC)
     kernel.protect(path, flags)
-
-
-class Forker:
-    """Forks cells. With namespaces, each child is the first process of its own pid namespace."""
-
-    def __init__(self, alone: bool) -> None:
-        self.alone = alone
-        self._own = os.pidfd_open(os.getpid()) if alone else -1
-
-    def fork(self) -> int:
-        if not self.alone:
-            return kernel.fork()
-        # unshare(2) sets the pid namespace of later children; setns(2) sets it back.
-        kernel.unshare(kernel.NEWPID)
-        pid = kernel.fork()
-        if pid:
-            kernel.setns(self._own, kernel.NEWPID)
-        return pid
 
 
 def private_folder(disk_mb: int) -> str:

@@ -1,6 +1,8 @@
-"""One worker: gets orders from the host process over a socket, forks a cell for each program, watches the
-wall clock, and reports how the cells ended. A worker never holds a program or its output: these go directly
-between the host process and the cell, so the memory that the next cell is forked from has nothing of a run.
+"""One worker: prepares what programs are forked from, and serves. With namespaces it forks the parents of the
+runs for that (alone.py). Without them it gets orders from the host process over a socket, forks a cell for each
+program, watches the wall clock, and reports how the cells ended. A worker never holds a program or its output:
+these go directly between the host process and the cell, so the memory that the next cell is forked from has
+nothing of a run.
 
 An order is one message: {"cells": [{"fds": n, ...}, ...], "wall": seconds}, sent with the descriptors of all
 cells. {"kill": i} ends a cell. The answer: {"ended": [{"why", "signal", "wall"}, ...]}.
@@ -22,7 +24,7 @@ import time
 import types
 from typing import Any, NoReturn
 
-from . import cell, clock, kernel, packages, program, seccomp, spaces, users
+from . import alone, cell, clock, kernel, packages, program, seccomp, spaces, users
 
 _GRACE = 0.1
 """Seconds for the other cell of a pair after the first has ended; an honest candidate ends by itself."""
@@ -45,9 +47,10 @@ _RARE = "base64 calendar csv queue shutil statistics tempfile unicodedata"
 
 
 def main(arguments: list[str]) -> None:
-    """Serve until the socket, a file descriptor, is closed. Its first message has the settings (pool.py)."""
+    """Serve until the sockets, file descriptors, are closed. The first message of the first one has the
+    settings (pool.py); with namespaces there is one for each side of a judged run."""
     parent = os.getppid()
-    control = socket.socket(fileno=int(arguments[0]))
+    control, *others = (socket.socket(fileno=int(number)) for number in arguments)
     orders = json.loads(control.recv(1 << 20))
     try:
         _first_in_line_for_the_oom_killer()
@@ -57,7 +60,7 @@ def main(arguments: list[str]) -> None:
         held: users.Held | None = None
         if orders["alone"]:
             view = spaces.enter([*spaces.shown_by_default(), *orders["shown"]], orders.get("hidden", []))
-            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # for the cells
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # for what it starts
         else:
             view = (clock.view(), -1)
             kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
@@ -78,8 +81,8 @@ def main(arguments: list[str]) -> None:
         packages.load(orders.get("modules", []), orders["shown"], folders, variables, view[0])
         _preload(orders["preload"])
         view = view if clock.can_scan(view[0]) else (-1, view[1])
-        worker = Worker(control, orders, held, view)
-        if not orders["alone"]:
+        if held is not None:
+            worker = Worker(control, orders["base"], held, view)
             # The kernel sends it when the host process is gone, the pool when it drops this worker alone.
             signal.signal(signal.SIGTERM, lambda *_: worker.leave(last=os.getppid() != parent))
         holds = held.hello() if held else {"apart": True, **spaces.probe()}
@@ -100,6 +103,9 @@ def main(arguments: list[str]) -> None:
         os._exit(1)
     gc.collect()
     gc.freeze()  # pages that a child's collection does not touch stay shared
+    gc.disable()  # programs enable it
+    if held is None:
+        alone.fork_parents([control, *others], view)
     worker.serve()
     worker.leave(last=True)
 
@@ -124,17 +130,14 @@ def _first_in_line_for_the_oom_killer() -> None:
 
 
 class Worker:
-    """The loop of one worker, and the cells of its present job."""
+    """The loop of a worker without namespaces, and the cells of its present job."""
 
-    def __init__(
-        self, control: socket.socket, orders: dict[str, Any], held: users.Held | None, view: tuple[int, int]
-    ) -> None:
+    def __init__(self, control: socket.socket, base: str, held: users.Held, view: tuple[int, int]) -> None:
         self.view = view
-        self.control, self.alone, self.base = control, orders["alone"], orders["base"]
+        self.control, self.base = control, base
         self.held = held
         self.killed: list[int] = []  # users of cells that were killed, whose processes may live
         self.reserved: list[int] = []  # descriptors that keep the users of the cells
-        self.forker = spaces.Forker(self.alone)
 
     def serve(self) -> None:
         while True:
@@ -152,13 +155,12 @@ class Worker:
         lives = [os.pipe() for _ in order["cells"]]  # each closes with its cell
         fds = [[descriptors.pop(0) for _ in range(given["fds"])] for given in order["cells"]]
         began = time.monotonic()
-        if self.held is not None:
-            for given in order["cells"]:
-                given |= {"base": self.base, **self.held.order()}
+        for given in order["cells"]:
+            given |= {"base": self.base, **self.held.order()}
         self.killed = [given.get("user") or 0 for given in order["cells"]]
         self.reserved = [given.pop("reserved", -1) for given in order["cells"]]
         for number, given in enumerate(order["cells"]):
-            pid = self.forker.fork()
+            pid = kernel.fork()
             if pid == 0:
                 keep = {*fds[number], lives[number][1]}
                 for descriptor in {
@@ -167,7 +169,7 @@ class Worker:
                     *self.reserved,
                 } - keep:
                     _close(descriptor)
-                cell.main(given, fds[number], alone=self.alone, count=len(order["cells"]), view=self.view)
+                cell.main(given, fds[number], count=len(order["cells"]), view=self.view)
             pids.append(pid)
         live = {life: (number, pid) for number, (pid, (life, _)) in enumerate(zip(pids, lives, strict=True))}
         for descriptor in (*itertools.chain(*fds), *(theirs for _, theirs in lives)):
@@ -216,7 +218,7 @@ class Worker:
         return ended
 
     def leave(self, *, last: bool) -> NoReturn:
-        """End this process and all that it runs; with namespaces the kernel ends the rest.
+        """End this process and all that it runs.
 
         `last`: no worker starts any more, since the pool is closed or the host process is gone.
         """
@@ -226,15 +228,14 @@ class Worker:
         os._exit(0)
 
     def _clear(self) -> None:
-        """Remove what cells left; with namespaces the kernel has already done so."""
-        if not self.alone:
-            for user in filter(None, self.killed):
-                users.end_all_in_child(user)
-            for reservation in self.reserved:
-                _close(reservation)
-            self.killed, self.reserved = [], []
-            cell.sweep()
-            cell.remove_folders(self.base, os.getpid())
+        """Remove what cells left."""
+        for user in filter(None, self.killed):
+            users.end_all_in_child(user)
+        for reservation in self.reserved:
+            _close(reservation)
+        self.killed, self.reserved = [], []
+        cell.sweep()
+        cell.remove_folders(self.base, os.getpid())
 
     def _stop(
         self, live: dict[int, tuple[int, int]], why: dict[int, str], due: dict[int, float], reason: str
