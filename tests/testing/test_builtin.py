@@ -446,6 +446,17 @@ def test_chat_formats_with_real_tokenizers():
         check_chat_format(build("chat_format", "auto"), tokenizer=tokenizer)
 
 
+@pytest.mark.torch
+def test_chat_formats_with_the_templates_of_the_families():
+    pytest.importorskip("transformers")
+    from tests.backends.chat_formats.families import FAMILIES
+
+    for name, family in FAMILIES.items():
+        chat = build("chat_format", {"type": "template", "template_kwargs": dict(family.kwargs)})
+        continues = name not in ("thoughts_off", "inst_first")
+        check_chat_format(chat, tokenizer=family.tokenizer(), continues=continues)
+
+
 @pytest.mark.sandbox
 def test_sandboxes():
     limits = Limits(cpu_seconds=1, wall_seconds=3, memory_mb=1024, output_kb=8)

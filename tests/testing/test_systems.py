@@ -379,6 +379,23 @@ def trusts(self, messages, previous=None, previous_messages=()):
     return Prompt(ids=(*previous.prompt_ids, *previous.token_ids, *prompt.ids), continues=True)
 
 
+def without(role, first=False):
+    """Encode without the messages of a role; with `first`, only behind the first message."""
+
+    def encode(self, messages, previous=None, previous_messages=()):
+        kept = [m for index, m in enumerate(messages) if m["role"] != role or (first and index == 0)]
+        return base().encode(self, kept, previous, previous_messages)
+
+    return encode
+
+
+def last_question(self, messages, previous=None, previous_messages=()):
+    """Encode without a second message of the user in a row."""
+    users = [message["role"] == "user" for message in messages]
+    kept = [m for index, m in enumerate(messages) if not (index and users[index] and users[index - 1])]
+    return base().encode(self, kept, previous, previous_messages)
+
+
 def drifts(self, messages, previous=None, previous_messages=()):
     from dataclasses import replace
 
@@ -395,6 +412,12 @@ def drifts(self, messages, previous=None, previous_messages=()):
     ({"decode": lambda self, call: base().decode(self, call).upper()}, "decode: gave 'GO LEFT'"),
     ({"decode": lambda self, call: self.tokenizer.decode(call.token_ids)}, "decode: gave"),
     ({"decode": lambda self, call: call.text}, "decode: raised AttributeError"),
+    ({"encode": without("system")}, "leaves out a system message"),
+    ({"encode": without("system", first=True)}, "leaves out a later system message"),
+    ({"encode": without("tool")}, "leaves out a tool's result"),
+    ({"encode": last_question}, "leaves out a second message of the user"),
+    ({"encode_completion": lambda self, text: (*base().encode_completion(self, text), *[9] * (not text))},
+     "gives '' the last id (9,), which is none of stop_ids"),
 ])  # fmt: skip
 def test_a_broken_chat_format_is_caught(members, message):
     caught(message, check_chat_format, chat_format(**members))
@@ -402,6 +425,17 @@ def test_a_broken_chat_format_is_caught(members, message):
 
 def test_a_chat_format_may_rewrite_turns_where_continues_is_false():
     check_chat_format(chat_format(encode=fresh), continues=False)
+
+
+def test_a_chat_format_may_refuse_a_role_with_an_error():
+    from coterie.core.errors import UserError
+
+    def encode(self, messages, *previous):
+        if any(message["role"] in ("system", "tool") for message in messages):
+            raise UserError("users only", path="chat")
+        return base().encode(self, messages, *previous)
+
+    check_chat_format(chat_format(encode=encode))
 
 
 def test_a_codec_that_lacks_something_is_caught():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from coterie.core.errors import UserError
 from coterie.core.protocols import Codec
 from coterie.core.types import Call, Message, Prompt
 from coterie.testing.support.failure import guarded, lacking, require, require_kind
@@ -30,6 +31,8 @@ def check_chat_format(
       `continues` it equals a fresh encoding of the whole conversation. The same holds for sampled ids that
       encoding would not have chosen.
     - A call is continued only where the history is the one that was played.
+    - No message is left out, whatever its role; a format may refuse a role with a UserError.
+    - A demonstrated answer ends with a stop token, an empty one too.
 
     Args:
         tokenizer: a Hugging Face tokenizer; by default a small one with a chat template and one id a letter.
@@ -58,6 +61,10 @@ def check_chat_format(
         _check_continuing(codec, fresh, texts, finish, continues, name)
     promise("a call is continued only where the history is its own")
     _check_other_history(codec, texts, name)
+    promise("no message is left out")
+    _check_messages(codec, texts, name)
+    promise("an answer ends with a stop token")
+    _check_ends(codec, texts, name)
 
 
 def _user(text: str) -> Message:
@@ -196,4 +203,43 @@ def _check_other_history(codec: Any, texts: Sequence[str], name: str) -> None:
             f"continues a call although the history holds {difference}",
             where=f"{name}: encode",
             fix="continue only where the history begins with the previous messages and the call's text",
+        )
+
+
+def _check_messages(codec: Any, texts: Sequence[str], name: str) -> None:
+    """Two conversations that differ in one message have different ids."""
+    played = [_user(texts[0]), _assistant(texts[1])]
+    places = {
+        "a system message": ("system", [], [_user(texts[0])]),
+        "a later system message": ("system", played, [_user(texts[2])]),
+        "a tool's result": ("tool", played, []),
+        "a second message of the user": ("user", [_user(texts[0])], []),
+    }
+    for what, (role, before, after) in places.items():
+        conversations = [[*before, {"role": role, "content": text}, *after] for text in texts[:2]]
+        try:
+            for messages in conversations:
+                codec.encode(messages)
+        except UserError:
+            continue  # refused, and not silently
+        except Exception:  # the plugin's mistake, which is told with its place
+            pass
+        first, second = (_encode(codec, messages, name) for messages in conversations)
+        require(
+            first.ids != second.ids,
+            f"leaves out {what}",
+            where=f"{name}: encode",
+            fix="put its text into the prompt, or raise a UserError: the format has no place for it",
+        )
+
+
+def _check_ends(codec: Any, texts: Sequence[str], name: str) -> None:
+    for text in (texts[0], ""):
+        with guarded(f"{name}: encode_completion"):
+            ids = tuple(codec.encode_completion(text))
+        require(
+            not codec.stop_ids or set(ids[-1:]) & codec.stop_ids,
+            f"gives {text!r} the last id {ids[-1:]}, which is none of stop_ids",
+            where=f"{name}: encode_completion",
+            fix="end it with the token that ends a turn, so that a warm start teaches the policy to stop",
         )
