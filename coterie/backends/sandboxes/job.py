@@ -126,10 +126,12 @@ class CellSide:
         link: socket.socket | None = None,
         reports: bool = False,
         keeping: Keeping | None = None,
+        entry: str = "",
     ) -> None:
-        self.limits, self._keeping = limits, keeping
-        self._collects = bool(program.collect)
+        self.limits, self._keeping, self._entry = limits, keeping, entry
+        self._collects, self._more = bool(program.collect), bool(program.argv or program.files)
         self._payload = payload(program, {} if keeping is None else keeping.header())
+        self._code, self._input = (len(part) for part in self._payload[:2])
         self._answer = Answer(None if keeping is None else keeping.store.writer)
         self._flooded = False
         self._link = link
@@ -162,7 +164,11 @@ class CellSide:
             "disk_mb": limits.disk_mb,
             "processes": limits.processes,
             "open_files": limits.open_files,
+            "code": self._code,
+            "input": self._input,
+            "more": self._more,
             "collects": self._collects,
+            "entry": self._entry,
         }
 
     def start(self, stop: Callable[[], None]) -> None:
@@ -283,20 +289,25 @@ class CellSide:
 
 
 def payload(program: Program, more: dict[str, Any]) -> list[bytes | memoryview]:
-    """A checked program as it is read in the sandbox, in parts: 8 bytes of length, a JSON header, then the
-    files. Where files are to be brought back another length and header follow, of the collection.
+    """A checked program as it is read in the sandbox, in parts: code and stdin, whose sizes are in the order.
+
+    With arguments or files 8 bytes of length, a JSON header and the files follow. Where files are to be brought
+    back another length and header follow, of the collection.
 
     Args:
         more: of the header of the collection, for files that are kept.
     """
-    files: dict[str, bytes | memoryview] = {
-        "main.py": program.code.encode("utf-8", "surrogatepass"),
-        "stdin": program.stdin.encode("utf-8", "surrogatepass"),
-    }
-    files |= {f"work/{path}": memoryview(data).cast("B") for path, data in program.files.items()}
-    header = {"argv": list(program.argv), "files": [[path, len(data)] for path, data in files.items()]}
-    collection = [_framed({"collect": list(program.collect), **more})] if program.collect else []
-    return [_framed(header), *files.values(), *collection]
+    parts: list[bytes | memoryview] = [
+        program.code.encode("utf-8", "surrogatepass"),
+        program.stdin.encode("utf-8", "surrogatepass"),
+    ]
+    if program.argv or program.files:
+        files = {f"work/{path}": memoryview(data).cast("B") for path, data in program.files.items()}
+        sizes = [[path, len(data)] for path, data in files.items()]
+        parts += [_framed({"argv": list(program.argv), "files": sizes}), *files.values()]
+    if program.collect:
+        parts.append(_framed({"collect": list(program.collect), **more}))
+    return parts
 
 
 def _framed(header: dict[str, Any]) -> bytes:

@@ -12,7 +12,7 @@ import importlib.resources
 import logging
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
@@ -253,13 +253,16 @@ class LocalSandbox(Plugin):
         """The file with a content, to be read only. Raises SystemFault where this machine lacks it."""
         return self._files.kept(files, path)
 
-    async def run_pair(self, first: Program, second: Program) -> PairRan:
+    async def run_pair(self, first: Program, second: Program, entries: Sequence[str] = ("", "")) -> PairRan:
         """Run two programs that are isolated from each other, with a socket pair between their descriptors 3.
 
         `first` may write a report to its file descriptor 4, which only this process reads. When `first` ends,
         `second` is killed. Raises as `run` does.
+
+        Args:
+            entries: of programs that are no Python but the arguments of a module of the judge: its name.
         """
-        ran, report = await self._retried([first, second])
+        ran, report = await self._retried([first, second], entries=entries)
         return PairRan(ran[0], ran[1], report)
 
     async def judge(self, judged: Judged) -> Verdict:
@@ -279,17 +282,19 @@ class LocalSandbox(Plugin):
                 path="sandbox.namespaces",
             )
         sides = judging.programs(judged, self.config.limits, loaded=True)
-        tests, candidate, report = await self.run_pair(sides.tests, sides.candidate)
+        tests, candidate, report = await self.run_pair(sides.tests, sides.candidate, judging.ENTRIES)
         verdict = judging.verdict(report, tests, candidate)
         return dataclasses.replace(verdict, warning=doubt)
 
     async def _retried(
-        self, programs: list[Program], keeping: Keeping | None = None
+        self, programs: list[Program], keeping: Keeping | None = None, entries: Sequence[str] = ("",)
     ) -> tuple[list[Ran], bytes]:
         """Run with one retry after a lost worker; a program that loses two workers is a PolicyFault."""
-        return await self._lifetime.during(lambda: self._tried(programs, keeping))
+        return await self._lifetime.during(lambda: self._tried(programs, keeping, entries))
 
-    async def _tried(self, programs: list[Program], keeping: Keeping | None) -> tuple[list[Ran], bytes]:
+    async def _tried(
+        self, programs: list[Program], keeping: Keeping | None, entries: Sequence[str]
+    ) -> tuple[list[Ran], bytes]:
         for program in programs:
             limits = limits_of(program, self.config.limits)
             check_program(program, limits)
@@ -299,19 +304,21 @@ class LocalSandbox(Plugin):
         for _ in range(2):
             try:
                 async with self._slots:
-                    return await self._once(programs, keeping)
+                    return await self._once(programs, keeping, entries)
             except LostWorker as error:
                 why = str(error)
         raise PolicyFault(f"a program ended its worker twice: {why}")
 
-    async def _once(self, programs: list[Program], keeping: Keeping | None) -> tuple[list[Ran], bytes]:
+    async def _once(
+        self, programs: list[Program], keeping: Keeping | None, entries: Sequence[str]
+    ) -> tuple[list[Ran], bytes]:
         if self._pool is None:
             raise SystemFault("the sandbox is not open")
         pool = self._pool
         worker = await pool.take()
         sides: list[CellSide] = []
         try:
-            self._make_sides(programs, sides, keeping)
+            self._make_sides(programs, sides, keeping, entries)
         except OSError as error:
             pool.give(worker)
             raise SystemFault(f"this process could not start a run: {error}") from error
@@ -332,7 +339,9 @@ class LocalSandbox(Plugin):
         pool.give(worker)
         return ran, sides[0].reported
 
-    def _make_sides(self, programs: list[Program], sides: list[CellSide], keeping: Keeping | None) -> None:
+    def _make_sides(
+        self, programs: list[Program], sides: list[CellSide], keeping: Keeping | None, entries: Sequence[str]
+    ) -> None:
         """Add a side for each program, or none and raise OSError, e.g. where no descriptor is left."""
         paired = len(programs) == 2
         links = socket.socketpair() if paired else (None,)
@@ -340,7 +349,10 @@ class LocalSandbox(Plugin):
             for number, (program, link) in enumerate(zip(programs, links, strict=True)):
                 limits = program.limits or self.config.limits
                 reports = paired and number == 0
-                sides.append(CellSide(program, limits, link=link, reports=reports, keeping=keeping))
+                entry = entries[number]
+                sides.append(
+                    CellSide(program, limits, link=link, reports=reports, keeping=keeping, entry=entry)
+                )
         except BaseException:
             for side in sides:
                 side.abandon()

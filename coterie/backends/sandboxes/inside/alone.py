@@ -16,6 +16,7 @@ descriptors. {"kill": why} ends the run. The answer: {"why", "exit", "signal", "
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import select
@@ -30,55 +31,96 @@ from . import cell, clock, first, kernel, program, seccomp, spaces
 _MESSAGE = 1 << 16
 _CLOEXEC = 0x40000000  # MSG_CMSG_CLOEXEC
 _ENOUGH = struct.calcsize("=8i")
+_LOW, _HIGH = 5, 16
+"""How many descriptors a program begins with at most, and the first that is a parent's."""
+_NEW = os.O_CREAT | os.O_EXCL
+_MAIN, _STDIN = f"{spaces.BOX}/main.py", f"{spaces.BOX}/stdin"
 
 
 class Parent:
-    """Serves the orders of one socket, one run after the other."""
+    """Serves the orders of one socket, one run after the other.
 
-    def __init__(self, control: socket.socket, view: tuple[int, int]) -> None:
-        self.control, self.view = control, view
-        self._here = os.pidfd_open(os.getpid())
+    What is the same for all runs is made here, and so is all of a run that needs none of its data: in a fork
+    each page that is written is copied first. Descriptors below _LOW are for those of programs.
+    """
+
+    def __init__(self, control: socket.socket, view: tuple[int, int], mounts: int) -> None:
+        self._control = socket.socket(fileno=_high(control.detach()))
+        self._view = _high(view[0]), _high(view[1])
+        self._mounts = _high(mounts)
+        self._here = _high(os.pidfd_open(os.getpid()))
+        self._null = _high(os.open("/dev/null", os.O_RDWR))
+        self._free(_LOW)
+
+    def _free(self, count: int) -> None:
+        """Let the first descriptors lead nowhere."""
+        for number in range(count):
+            os.dup2(self._null, number)
 
     def serve(self) -> None:
         """Serve until the socket is closed."""
         while True:
-            message, ancillary, _, _ = self.control.recvmsg(_MESSAGE, socket.CMSG_SPACE(_ENOUGH), _CLOEXEC)
+            message, ancillary, _, _ = self._control.recvmsg(_MESSAGE, socket.CMSG_SPACE(_ENOUGH), _CLOEXEC)
             if not message:
                 return
             order = json.loads(message)
             if "cell" in order:  # or it comes too late to end a run
-                self.control.send(json.dumps(self._run(order, _descriptors(ancillary))).encode())
+                self._control.send(json.dumps(self._run(order, _descriptors(ancillary))).encode())
 
     def _run(self, order: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Run a program to its end. `fds`: channel, stdout, stderr, then the program's 3 and 4."""
         given, began = order["cell"], time.monotonic()
-        ours, theirs = socket.socketpair()
-        reaper = pid = 0
         try:
-            # unshare(2) sets the pid namespace of later children; setns(2) sets it back.
-            kernel.unshare(kernel.NEWPID)
-            reaper = first.start()
-            pid = kernel.fork()
-            if pid == 0:
-                _become_program(given, fds, theirs, order["count"], self.view)
+            run = self._start(given, fds, order["count"])
         except OSError as error:
             fault = f"{type(error).__name__}: {error}"
-        finally:
-            theirs.close()
-            for descriptor in fds[1:]:
-                os.close(descriptor)
-            kernel.setns(self._here, kernel.NEWPID)
-        if pid:
-            run = _Run(pid, reaper, given, self.control, ours, self.view)
-            ended = run.watch(began + order["wall"])
+            ended = {"fault": fault, "why": "", "signal": 0}
+        else:
+            ended = run.watch(self._control, began + order["wall"])
             if given["collects"]:
                 run.collect(fds[0])
-        else:
-            ended = {"fault": fault, "why": "", "signal": 0}
-            _end(reaper)
-        ours.close()
-        os.close(fds[0])
+        for descriptor in fds:
+            os.close(descriptor)
         return {**ended, "wall": time.monotonic() - began}
+
+    def _start(self, given: dict[str, Any], fds: list[int], count: int) -> _Run:
+        """Start the two processes of a run. Raises OSError."""
+        # The kernel counts tasks by user: the worker's four processes and the first one of each run, too.
+        given["nproc"] = given["processes"] * count + 4 + count
+        bounds = program.limits(given)
+        ours, theirs = socket.socketpair()
+        reaper = pid = 0
+        opened: list[int] = []
+        try:
+            # unshare(2) sets the pid namespace of later children; setns(2) sets it back. The mount namespace
+            # is this process's too, as long as it prepares the run's folder.
+            kernel.unshare(kernel.NEWPID | kernel.NEWNS)
+            spaces.private_folder(given["disk_mb"])
+            opened = [os.open(_MAIN, _NEW | os.O_WRONLY, 0o644), -1, -1]
+            if not given["input"]:
+                opened[1] = os.open(_STDIN, _NEW | os.O_RDONLY, 0o644)
+                os.dup2(opened[1], 0)
+            if given["collects"]:
+                opened[2] = os.open(spaces.BOX, os.O_RDONLY | os.O_DIRECTORY)
+            reaper = first.start()
+            for number, descriptor in enumerate(fds[1:], 1):
+                os.dup2(descriptor, number)
+            pid = kernel.fork()
+            if pid == 0:
+                _become_program(given, fds, opened[0], theirs, bounds, asked=self._view[1] >= 0)
+        except OSError:
+            ours.close()
+            _end(reaper)
+            raise
+        finally:
+            kernel.setns(self._here, kernel.NEWPID)
+            kernel.setns(self._mounts, kernel.NEWNS)  # and to its root
+            theirs.close()
+            self._free(len(fds))
+            for descriptor in opened[:2]:
+                if descriptor >= 0:
+                    os.close(descriptor)
+        return _Run(pid, reaper, given, ours, opened[2], self._view)
 
 
 class _Run:
@@ -89,27 +131,26 @@ class _Run:
         pid: int,
         reaper: int,
         given: dict[str, Any],
-        control: socket.socket,
         ours: socket.socket,
+        folder: int,
         view: tuple[int, int],
     ) -> None:
         self._pid, self._reaper, self._given = pid, reaper, given
-        self._control, self._ours = control, ours
+        self._ours, self._folder = ours, folder
         self._clock = clock.Clock(pid, *view)
-        self._folder = -1
-        """The working folder; -1: it isn't needed, or the program has not begun."""
         self._listener = -1
 
-    def watch(self, until: float) -> dict[str, Any]:
+    def watch(self, control: socket.socket, until: float) -> dict[str, Any]:
         """Wait for the program, end it where it is time or the host process asks for it, and all that it left.
 
         Args:
             until: time.monotonic() of its wall limit.
         """
         limit: float = self._given["cpu"]
+        asks, sends = control.fileno(), self._ours.fileno()
         over, why, killed = False, "", False
         poll, ended = select.poll(), os.pidfd_open(self._pid)
-        for descriptor in (ended, self._control.fileno(), self._ours.fileno()):
+        for descriptor in (ended, asks, sends):
             poll.register(descriptor, select.POLLIN)
         wait = min(cell.SHORT, limit)
         while True:
@@ -117,11 +158,11 @@ class _Run:
             if any(descriptor == ended for descriptor, _ in ready):
                 break
             for descriptor, event in ready:
-                if descriptor == self._ours.fileno():
+                if descriptor == sends:
                     poll.unregister(descriptor)
                     self._take(poll)
-                elif descriptor == self._control.fileno():
-                    why = why or self._asked()
+                elif descriptor == asks:
+                    why = why or _asked(control)
                 elif event & select.POLLIN:
                     clock.answer(descriptor, self._clock)
                 else:  # no process is left that the kernel could ask about
@@ -143,32 +184,20 @@ class _Run:
         result["over"] = over = over or result.get("over", False)
         result["stopped"] = killed and not over
         _end(self._reaper)
+        self._ours.close()
         if self._listener >= 0:
             os.close(self._listener)
         result["cpu"] = self._clock.final(over, self._given["cpu"])
         return result
 
     def _take(self, poll: select.poll) -> None:
-        """Take what the program sends before it begins; nothing if it has ended."""
-        names, ancillary, _, _ = self._ours.recvmsg(2, socket.CMSG_SPACE(_ENOUGH), _CLOEXEC)
-        for name, descriptor in zip(names, _descriptors(ancillary), strict=True):
-            if name == ord("f"):
-                self._folder = descriptor
-            else:
-                self._listener = descriptor
-                poll.register(descriptor, select.POLLIN)
-
-    def _asked(self) -> str:
-        """Why the host process ends the run."""
-        message = self._control.recv(_MESSAGE)
-        if not message:
-            os._exit(0)  # it is gone, and all that runs here ends with this process
-        return str(json.loads(message).get("kill", ""))
+        """Take the descriptor through which the kernel asks (seccomp.py); none if the program has ended."""
+        for descriptor in _descriptors(self._ours.recvmsg(1, socket.CMSG_SPACE(_ENOUGH), _CLOEXEC)[1]):
+            self._listener = descriptor
+            poll.register(descriptor, select.POLLIN)
 
     def collect(self, channel: int) -> None:
         """Have a fork answer with the files that the program left."""
-        if self._folder < 0:
-            return
         pid = kernel.fork()
         if pid == 0:
             try:
@@ -193,35 +222,65 @@ def _end(reaper: int) -> None:
         os.waitpid(reaper, 0)
 
 
+def _asked(control: socket.socket) -> str:
+    """Why the host process ends the run."""
+    message = control.recv(_MESSAGE)
+    if not message:
+        os._exit(0)  # it is gone, and all that runs here ends with this process
+    return str(json.loads(message).get("kill", ""))
+
+
+def _high(descriptor: int) -> int:
+    """The same file at a descriptor that no program has; -1 stays."""
+    if descriptor < 0:
+        return descriptor
+    moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _HIGH)
+    os.close(descriptor)
+    return moved
+
+
 def _become_program(
-    order: dict[str, Any], fds: list[int], parent: socket.socket, count: int, view: tuple[int, int]
+    order: dict[str, Any],
+    fds: list[int],
+    main: int,
+    parent: socket.socket,
+    bounds: list[tuple[int, tuple[int, int]]],
+    *,
+    asked: bool,
 ) -> NoReturn:
-    """Prepare the folder, which no other process sees, and start the program in this process."""
+    """Take the program's data, give up what it may not have, and start it in this process.
+
+    Args:
+        main: a descriptor of its main.py, which is empty.
+        bounds: of program.limits.
+        asked: whether the parent answers the kernel.
+    """
     channel = fds[0]
     try:
-        spaces.private_folder(order["disk_mb"])
         kernel.drop_capabilities()
-        header, stdin = cell.lay_out(spaces.BOX, channel)
-        # The kernel counts tasks by user: the worker's four processes and the first one of each run, too.
-        order["nproc"] = order["processes"] * count + 4 + count
-        sent = {}
-        if order["collects"]:
-            sent["f"] = os.open(spaces.BOX, os.O_RDONLY | os.O_DIRECTORY)
-        listener = seccomp.install_asking() if view[1] >= 0 else -1
+        source = cell.exactly(channel, order["code"])
+        cell.write(main, source)
+        if order["input"]:
+            cell.take_stdin(spaces.BOX, channel, order["input"])
+        argv = cell.lay_out(spaces.BOX, channel, order)
+        listener = seccomp.install_asking() if asked else -1
         if listener >= 0:
-            sent["l"] = listener
-        if sent:
-            rights = struct.pack(f"={len(sent)}i", *sent.values())
-            parent.sendmsg(["".join(sent).encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
-        order["filtered"] = listener >= 0
+            rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("=i", listener))
+            parent.sendmsg([b"."], [rights])
+        else:
+            seccomp.install(alone=True)
     except BaseException as error:
         cell.send(channel, {"fault": f"{type(error).__name__}: {error}"})
         os._exit(1)
-    program.start(order, header, spaces.BOX, [stdin, *fds[1:]], alone=True)
+    program.start_alone(bounds, argv, len(fds), source, order["entry"])
 
 
-def fork_parents(controls: list[socket.socket], view: tuple[int, int]) -> NoReturn:
-    """Fork a parent for each socket, wait for the first that ends, and end with it: so all end together."""
+def fork_parents(controls: list[socket.socket], view: tuple[int, int], mounts: int) -> NoReturn:
+    """Fork a parent for each socket, wait for the first that ends, and end with it: so all end together.
+
+    Args:
+        mounts: a descriptor of this process's mount namespace.
+    """
     here = os.pidfd_open(os.getpid())
     for control in controls:
         kernel.unshare(kernel.NEWPID)
@@ -231,7 +290,7 @@ def fork_parents(controls: list[socket.socket], view: tuple[int, int]) -> NoRetu
             for other in controls:
                 if other is not control:
                     other.close()
-            Parent(control, view).serve()
+            Parent(control, view, mounts).serve()
             os._exit(0)
         kernel.setns(here, kernel.NEWPID)
     for control in controls:

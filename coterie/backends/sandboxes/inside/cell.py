@@ -2,7 +2,8 @@
 what it left, and collects files. It adopts orphaned descendants. With namespaces alone.py has its part, and
 uses what is here.
 
-It reads the program from its channel and answers there: 8 bytes of length, a JSON header, then the files.
+It reads the program from its channel (job.py) and answers there: 8 bytes of length, a JSON header, then the
+files.
 """
 
 from __future__ import annotations
@@ -41,18 +42,23 @@ def main(order: dict[str, Any], fds: list[int], *, count: int, view: tuple[int, 
     )  # the worker's request to end the program
     try:
         box = users.settle(order)
-        header, stdin = lay_out(box, channel)
+        for folder in ("work", "tmp"):
+            os.mkdir(f"{box}/{folder}")
+        source = exactly(channel, order["code"])
+        _make(f"{box}/main.py", source)
+        take_stdin(box, channel, order["input"])
         os.unlink(f"{box}/stdin")  # with namespaces, /dev/stdin leads to it
+        argv = lay_out(box, channel, order)
         order["nproc"] = _tasks(order, count)
         signals = kernel.signalfd([signal.SIGCHLD, signal.SIGTERM])
         poll = select.poll()
         poll.register(signals, select.POLLIN)
         pid = kernel.fork()
         if pid == 0:
-            program.start(order, header, box, [stdin, *fds[1:]], alone=False)
+            program.start(order, argv, box, [0, *fds[1:]], source)
         # While the program lives it shares this process's memory, and each page that is written is copied.
         poll.poll(1000 * min(SHORT, order["cpu"]))
-        for descriptor in (stdin, *fds[1:]):
+        for descriptor in fds[1:]:
             os.close(descriptor)
         kernel.drop_capabilities()
         measured = clock.Clock(pid, *view)
@@ -82,8 +88,7 @@ def report(channel: int, result: dict[str, Any], box: str, order: dict[str, Any]
     if not order["collects"]:
         send(channel, result)
         return
-    (length,) = struct.unpack("<Q", _exactly(channel, 8))
-    header: dict[str, Any] = json.loads(_exactly(channel, length))
+    header = framed(channel)
     room = header.get("room", order["disk_mb"] << 20)
     files, left = collect(f"{box}/work", header["collect"], room, header.get("inputs", ()))
     result |= left
@@ -91,28 +96,48 @@ def report(channel: int, result: dict[str, Any], box: str, order: dict[str, Any]
     send(channel, result, f"{box}/work", files)
 
 
-def lay_out(box: str, channel: int) -> tuple[dict[str, Any], int]:
-    """Write the code, the files and stdin as they arrive: a program begins with what this process holds.
-
-    Returns the header, and stdin, open for reading.
-    """
-    for folder in ("work", "tmp"):
-        os.mkdir(f"{box}/{folder}")
-    (length,) = struct.unpack("<Q", _exactly(channel, 8))
-    header: dict[str, Any] = json.loads(_exactly(channel, length))
+def lay_out(box: str, channel: int, order: dict[str, Any]) -> list[str]:
+    """Write the files as they arrive: a program begins with what this process holds. Returns the arguments."""
+    if not order["more"]:
+        return []
+    header = framed(channel)
     for path, size in header["files"]:
-        if "/" in path:
-            os.makedirs(os.path.dirname(f"{box}/{path}"), exist_ok=True)
-        descriptor = os.open(f"{box}/{path}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-        while size:
-            part = _part(channel, min(size, _CHUNK))
-            _write(descriptor, part)
-            size -= len(part)
-        os.close(descriptor)
-    return header, os.open(f"{box}/stdin", os.O_RDONLY)
+        os.makedirs(os.path.dirname(f"{box}/{path}"), exist_ok=True)
+        _arrive(f"{box}/{path}", channel, size)
+    argv: list[str] = header["argv"]
+    return argv
 
 
-def _exactly(channel: int, size: int) -> bytes:
+def take_stdin(box: str, channel: int, size: int) -> None:
+    """Write stdin as it arrives; it becomes descriptor 0."""
+    _arrive(f"{box}/stdin", channel, size)
+    os.dup2(os.open(f"{box}/stdin", os.O_RDONLY), 0)
+
+
+def _arrive(path: str, channel: int, size: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    while size:
+        part = _part(channel, min(size, _CHUNK))
+        write(descriptor, part)
+        size -= len(part)
+    os.close(descriptor)
+
+
+def _make(path: str, data: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    write(descriptor, data)
+    os.close(descriptor)
+
+
+def framed(channel: int) -> dict[str, Any]:
+    """Read 8 bytes of length and a JSON header."""
+    (length,) = struct.unpack("<Q", exactly(channel, 8))
+    header: dict[str, Any] = json.loads(exactly(channel, length))
+    return header
+
+
+def exactly(channel: int, size: int) -> bytes:
+    """Read so many bytes. Raises EOFError if fewer arrive."""
     parts = []
     while size:
         parts.append(_part(channel, min(size, _CHUNK)))
@@ -134,12 +159,12 @@ def send(channel: int, header: dict[str, Any], root: str = "", files: dict[str, 
     header["files"] = list(sent.items())
     text = json.dumps(header).encode()
     try:
-        _write(channel, struct.pack("<Q", len(text)) + text)
+        write(channel, struct.pack("<Q", len(text)) + text)
         for path, size in sent.items():
             descriptor = os.open(f"{root}/{path}", _READ)
             while size:
                 part = os.read(descriptor, min(size, _CHUNK))
-                _write(channel, part or bytes(min(size, _CHUNK)))  # nothing changes it any more
+                write(channel, part or bytes(min(size, _CHUNK)))  # nothing changes it any more
                 size -= len(part) or min(size, _CHUNK)
             os.close(descriptor)
     except OSError:
@@ -170,7 +195,8 @@ def ended_by(status: int) -> dict[str, Any]:
     return {"exit": code if code >= 0 else None, "signal": max(0, -code), "over": over}
 
 
-def _write(descriptor: int, data: bytes | memoryview) -> None:
+def write(descriptor: int, data: bytes | memoryview) -> None:
+    """Write all of it."""
     left = memoryview(data)
     while left:
         left = left[os.write(descriptor, left) :]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import gc
 import io
+import json
 import math
 import os
 import random
@@ -17,42 +18,82 @@ import types
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from . import kernel, modules, packages, seccomp, spaces, users
+from . import kernel, modules, packages, spaces, users
 
 _OURS = __name__.partition(".")[0]
 _held: list[types.ModuleType] = []
 """This package's modules, which must stay alive after they are removed from `sys.modules`."""
 _preloaded: list[modules.Preloaded] = []
 _reseed: list[Callable[[], Any]] = []
+"""What each program has anew: random numbers, and the id of its thread."""
+_judge: dict[str, Callable[..., None]] = {}
+"""`main` of the judge's modules, by their name."""
+_MAIN = f"{spaces.BOX}/main.py"
 
 
 def start(
-    order: dict[str, Any], header: dict[str, Any], box: str, fds: list[int], *, alone: bool
+    order: dict[str, Any], argv: list[str], box: str, fds: list[int], source: bytes
 ) -> NoReturn:
-    """Run the program, then end the process. `fds` become 0, 1, 2, ...; no other descriptor stays open."""
-    gc.enable()
+    """Run the program of a cell without namespaces, then end the process.
+
+    Args:
+        fds: these become 0, 1, 2, ...; no other descriptor stays open.
+        source: of main.py.
+    """
     try:
         os.setsid()
-        if not alone:
-            kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+        kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
         _only(fds)
         os.chdir(f"{box}/work")
-        _limit(order)
-        if not alone:
-            users.restrict(order, box)
-        elif not order["filtered"]:
-            seccomp.install(alone=True)
-        kernel.signals.signal(signal.SIGINT, signal.default_int_handler)
-        kernel.signals.pthread_sigmask(signal.SIG_SETMASK, ())
-        _become_python(header, box)
-        _preloaded[0].set_aside(judged=len(fds) > 3)
+        for name, value in limits(order):
+            resource.setrlimit(name, value)
+        users.restrict(order, box)
+        _begin(argv, box, judged=len(fds) > 3)
     except BaseException as error:
-        os.write(2, f"the sandbox could not start the program: {error!r}\n".encode())
-        os._exit(125)
-    path = f"{box}/main.py"
+        _refuse(error)
+    go(f"{box}/main.py", source, order["entry"])
+
+
+def start_alone(
+    bounds: list[tuple[int, tuple[int, int]]], argv: list[str], descriptors: int, source: bytes, entry: str
+) -> NoReturn:
+    """Run the program of a run with namespaces, then end the process.
+
+    Args:
+        bounds: of `limits`.
+        descriptors: how many stay open, from 0 on; they are the program's.
+        entry: of a judged run, the judge's module whose `main` is called with `source`.
+    """
+    try:
+        os.setsid()
+        os.closerange(descriptors, 1 << 16)
+        for name, value in bounds:
+            resource.setrlimit(name, value)
+        _begin(argv, spaces.BOX, judged=descriptors > 3)
+    except BaseException as error:
+        _refuse(error)
+    go(_MAIN, source, entry)
+
+
+def _begin(argv: list[str], box: str, *, judged: bool) -> None:
+    gc.enable()
+    kernel.signals.signal(signal.SIGINT, signal.default_int_handler)
+    kernel.signals.pthread_sigmask(signal.SIG_SETMASK, ())
+    _become_python(argv, box)
+    if not judged:
+        _preloaded[0].set_aside(judged=False)
+
+
+def _refuse(error: BaseException) -> NoReturn:
+    os.write(2, f"the sandbox could not start the program: {error!r}\n".encode())
+    os._exit(125)
+
+
+def go(path: str, source: bytes, entry: str) -> NoReturn:
+    """Run the program and end this process, whatever it does."""
     code = 1
     try:
-        code = _run(path)
+        code = _run(path, source, entry)
     finally:
         os._exit(code)
 
@@ -65,11 +106,14 @@ def _only(fds: list[int]) -> None:
     os.closerange(len(fds), 1 << 16)
 
 
-def _limit(order: dict[str, Any]) -> None:
-    """Set the kernel's limits, which hold for each process. cell.py limits the CPU time of all processes
-    together; the limit here is a backstop."""
+def limits(order: dict[str, Any]) -> list[tuple[int, tuple[int, int]]]:
+    """The kernel's limits of a program, soft and hard, which hold for each process.
+
+    The CPU time of all processes together is limited elsewhere; the limit here is a backstop.
+    """
     seconds = math.ceil(order["cpu"]) + 1
     memory, disk = order["memory_mb"] << 20, order["disk_mb"] << 20
+    bounds = []
     for name, value in (
         (resource.RLIMIT_CPU, seconds),
         (resource.RLIMIT_AS, memory),
@@ -82,7 +126,8 @@ def _limit(order: dict[str, Any]) -> None:
     ):
         hard = resource.getrlimit(name)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(name, (value, value))
+        bounds.append((name, (value, value)))
+    return bounds
 
 
 def prepare(folders: list[str], environment: dict[str, str]) -> None:
@@ -107,6 +152,11 @@ def prepare(folders: list[str], environment: dict[str, str]) -> None:
         os.environ["PYTHONPATH"] = ":".join(folders)
         os.environ.update(environment)
     _reseed.extend(packages.reseeders())
+    _judge.update(
+        (name.partition(".")[2], module.main)
+        for name, module in sys.modules.items()
+        if name.startswith("judging.") and hasattr(module, "main")
+    )
     ours = [name for name in sys.modules if name.partition(".")[0] == _OURS]
     _held.extend(sys.modules.pop(name) for name in ours)
     site.setquit()  # the worker runs without `site`, which would add folders to sys.path
@@ -137,28 +187,35 @@ def prepare(folders: list[str], environment: dict[str, str]) -> None:
     main.__dict__.update({"__annotations__": {}, "__builtins__": sys.modules["builtins"], "__cached__": None})
     sys.modules["__main__"] = main
     _preloaded[0].set_aside(judged=True)
+    _set_arguments([], spaces.BOX)
+    _reseed.append(random.seed)
+    _reseed.append(threading.main_thread()._set_native_id)  # type: ignore[attr-defined]
 
 
-def _become_python(header: dict[str, Any], box: str) -> None:
+def _become_python(argv: list[str], box: str) -> None:
     """Set what differs between programs."""
-    random.seed()
     for reseed in _reseed:
         reseed()
-    threading.main_thread()._set_native_id()  # type: ignore[attr-defined]
-    if box != spaces.BOX:
-        os.environ["HOME"], os.environ["TMPDIR"] = f"{box}/work", f"{box}/tmp"
-        sys.path[0] = f"{box}/work"
-    sys.argv[:] = [f"{box}/main.py", *header["argv"]]
+    if argv or box != spaces.BOX:
+        _set_arguments(argv, box)
+
+
+def _set_arguments(argv: list[str], box: str) -> None:
+    os.environ["HOME"], os.environ["TMPDIR"] = f"{box}/work", f"{box}/tmp"
+    sys.path[0] = f"{box}/work"
+    sys.argv[:] = [f"{box}/main.py", *argv]
     sys.orig_argv[:] = [sys.executable, *sys.argv]
     sys.modules["__main__"].__file__ = sys.argv[0]
 
 
-def _run(path: str) -> int:
-    """Run the file; the exit code is that of `python path`."""
+def _run(path: str, source: bytes, entry: str) -> int:
+    """Run the source of a file, or a module of the judge; the exit code is that of `python path`."""
     code = 0
     try:
-        source = _read(path)
-        exec(compile(source, path, "exec", dont_inherit=True), sys.modules["__main__"].__dict__)
+        if entry:
+            _judge[entry](*json.loads(source))
+        else:
+            exec(compile(source, path, "exec", dont_inherit=True), sys.modules["__main__"].__dict__)
     except SystemExit as leaving:
         code = _exit_code(leaving.code)
     except BaseException as error:
@@ -180,16 +237,6 @@ def _run(path: str) -> int:
         except OSError:
             code = code or 120  # CPython's exit code for a stdout that can't be written
     return code
-
-
-def _read(path: str) -> bytes:
-    """The contents of a file; `open` makes three objects for it."""
-    descriptor = os.open(path, os.O_RDONLY)
-    parts = []
-    while part := os.read(descriptor, 1 << 20):
-        parts.append(part)
-    os.close(descriptor)
-    return b"".join(parts)
 
 
 def _exit_code(value: Any) -> int:

@@ -25,6 +25,7 @@ from .landlock import DEVICES, ETC, SYSTEM
 
 NOBODY = 65534
 BOX = "/box"
+_TMP, _WORK = f"{BOX}/tmp", f"{BOX}/work"
 _NEWCGROUP = 0x02000000
 
 
@@ -177,12 +178,14 @@ def _bind(path: str, flags: int = kernel.MS_RDONLY | kernel.MS_NOSUID | kernel.M
     kernel.protect(path, flags)
 
 
-def private_folder(disk_mb: int) -> str:
-    """Mount a cell's tmpfs of at most `disk_mb`, which no other process can see. Returns its path."""
-    kernel.unshare(kernel.NEWNS)
+def private_folder(disk_mb: int) -> None:
+    """Mount a run's tmpfs of at most `disk_mb` at BOX, with the folders of a program, and enter the working
+    folder. No process outside of this mount namespace, which is the run's, can see it."""
     size = f"size={disk_mb}m,nr_inodes={max(1024, 256 * disk_mb)},mode=700"
     kernel.mount("box", BOX, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, size)
-    return BOX
+    os.mkdir(_TMP)
+    os.mkdir(_WORK)
+    os.chdir(_WORK)
 
 
 def probe() -> dict[str, bool]:

@@ -80,6 +80,7 @@ def main(arguments: list[str]) -> None:
         folders, variables = orders.get("folders", []), orders.get("environment", {})
         packages.load(orders.get("modules", []), orders["shown"], folders, variables, view[0])
         _preload(orders["preload"])
+        mounts = os.open("self/ns/mnt", os.O_RDONLY, dir_fd=view[0]) if orders["alone"] else -1
         view = view if clock.can_scan(view[0]) else (-1, view[1])
         if held is not None:
             worker = Worker(control, orders["base"], held, view)
@@ -105,7 +106,7 @@ def main(arguments: list[str]) -> None:
     gc.freeze()  # pages that a child's collection does not touch stay shared
     gc.disable()  # programs enable it
     if held is None:
-        alone.fork_parents([control, *others], view)
+        alone.fork_parents([control, *others], view, mounts)
     worker.serve()
     worker.leave(last=True)
 

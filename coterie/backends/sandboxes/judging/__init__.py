@@ -10,10 +10,11 @@ lowest reward if a model wrote the tests.
 """
 
 from coterie.backends.sandboxes.judging.host import (
+    ENTRIES,
     REPORT_BYTES,
     Pair,
     programs,
     verdict,
 )
 
-__all__ = ["REPORT_BYTES", "Pair", "programs", "verdict"]
+__all__ = ["ENTRIES", "REPORT_BYTES", "Pair", "programs", "verdict"]

@@ -16,6 +16,9 @@ from coterie.core.protocols import Judged, Limits, Program, Ran, TestFailure, Ve
 REPORT_BYTES = 1 << 16
 """Most bytes kept of a report; the tests' side writes less."""
 
+ENTRIES = ("test_side", "candidate_side")
+"""The modules of the two sides. Where they are loaded a side is the JSON of what its `main` is called with."""
+
 _LOAD = """\
 import sys, types
 def load(sources):
@@ -64,7 +67,7 @@ def programs(judged: Judged, limits: Limits, *, loaded: bool = False) -> Pair:
 
     Args:
         limits: the sandbox's limits, for each side; used if `judged` has none.
-        loaded: whether the interpreter already has the judge's modules, so that they aren't sent.
+        loaded: whether the interpreter already has the judge's modules, so that they aren't sent: ENTRIES.
     """
     limits = judged.limits or limits
     tests = Program(code=_tests_code(judged, limits, loaded), limits=limits)
@@ -108,16 +111,16 @@ def _tests_code(judged: Judged, limits: Limits, loaded: bool = False) -> str:
     """The tests' program; it stops itself shortly before its limits, so that there is time to report."""
     wall = limits.wall_seconds - max(0.1 * limits.wall_seconds, min(0.25, 0.5 * limits.wall_seconds))
     args = (judged.tests, list(judged.calls), 0.9 * limits.cpu_seconds, wall)
-    return _program(("plain_types", "plain", "changes", "asserts", "test_side"), args, loaded)
+    return _program(("plain_types", "plain", "changes", "asserts", ENTRIES[0]), args, loaded)
 
 
 def _candidate_code(judged: Judged, loaded: bool = False) -> str:
-    return _program(("plain_types", "plain", "changes", "candidate_side"), (judged.candidate,), loaded)
+    return _program(("plain_types", "plain", "changes", ENTRIES[1]), (judged.candidate,), loaded)
 
 
 def _program(modules: tuple[str, ...], args: tuple[Any, ...], loaded: bool = False) -> str:
     if loaded:
-        return f"from judging.{modules[-1]} import main\nmain({', '.join(map(repr, args))})\n"
+        return json.dumps(args)
     sources = [(name, _source(name)) for name in modules]
     last = f"judging.{modules[-1]}"
     return _LOAD.format(sources=sources, last=last, args=", ".join(map(repr, args)))
