@@ -22,6 +22,7 @@ EXTRA_OF: dict[str, str] = {
     "scipy": "data-science",
     "vllm": "vllm",
     "deepspeed": "deepspeed",
+    "liger_kernel": "liger",
     "ray": "ray",
     "tensorboard": "tensorboard",
     "wandb": "wandb",

@@ -44,12 +44,13 @@ def block_logits(gpu: float | None) -> int:
     """Logits that the trainer's head holds at once, in blocks of the vocabulary (`trainers/head.py`).
 
     On a CPU a block and its copy stay in the cache: measured, blocks of 2^20 to 2^22 are the fastest, and
-    those of 2^24 take a sixth more time.
+    those of 2^24 take a sixth more time. On an H100 those of 2^26 are: 2^24 take a seventh more, and 2^28
+    twice the time (`benchmarks/gpu_head.py`).
 
     Args:
         gpu: bytes of the GPU; None: a CPU.
     """
-    return 2**21 if gpu is None else most_logits(gpu)
+    return 2**21 if gpu is None else 2**26
 
 
 def trainer_bytes(

@@ -22,11 +22,13 @@ from torch.utils.checkpoint import checkpoint
 from coterie.backends.models.memory import LOGITS_AT_ONCE, block_logits, most_logits
 from coterie.backends.trainers.attention_kernels import kernel, layout_for
 from coterie.backends.trainers.head import head_scores, terms_of
+from coterie.backends.trainers.liger_head import liger_kernel, liger_scores
 from coterie.backends.trainers.packing import Packed, Row, pack, pad, plan
 from coterie.backends.trainers.probe import ForwardMode, Probe as Probe, choose, cost
 from coterie.backends.trainers.value_head import values_of
 
 log = logging.getLogger("coterie")
+_UNKNOWN = object()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,6 +60,8 @@ class Scorer:
         """Rows and tokens of the latest forward, padding included."""
         self._root: Callable[[Callable[[], Tensor]], Tensor] | None = None
         self._chunks: int | None = None
+        self._liger: Any = _UNKNOWN
+        """Liger's kernel for the head; None: Coterie's own."""
         self.mode = self._choose(packing, name)
 
     def divide(self, root: Callable[[Callable[[], Tensor]], Tensor]) -> None:
@@ -139,6 +143,12 @@ class Scorer:
         known = terms_of(head, features)
         if known is None:
             return None
+        (features, weight), *others = known[0]
+        if not others and known[1] is None and not entropy_grad:
+            if self._liger is _UNKNOWN:
+                self._liger = liger_kernel(weight)
+            if self._liger is not None:
+                return Scores(*liger_scores(self._liger, features, weight, targets, temperatures))
         most = block_logits(memory_of(features.device))
         return Scores(*head_scores(*known, targets, temperatures, entropy_grad=entropy_grad, most=most))
 

@@ -45,6 +45,11 @@ def adding_to(sum_of: Callable[[Tensor], Sum | None]) -> Iterator[None]:
         _sum_of.reset(token)
 
 
+def sum_for(tensor: Tensor) -> Sum | None:
+    """Where a weight's gradient is added, inside of `adding_to`; None: autograd adds it."""
+    return _sum_of.get()(tensor)
+
+
 class Term(NamedTuple):
     """A part of the logits: features @ weight.T."""
 
@@ -112,7 +117,7 @@ def head_scores(
         most: logits that are held at once.
     """
     tensors = [bias, *(tensor for term in terms for tensor in term)]
-    sums = [None if tensor is None else _sum_of.get()(tensor) for tensor in tensors]
+    sums = [None if tensor is None else sum_for(tensor) for tensor in tensors]
     scores: tuple[Tensor, Tensor] = HeadScores.apply(  # type: ignore[no-untyped-call]
         targets, temperatures, entropy_grad, most, sums, *tensors
     )
@@ -220,6 +225,9 @@ class _Blocks:
                 if index == 0 and weight.dtype == self.wide:
                     torch.mm(features, weight[part].t(), out=logits)
                     continue
+                if index == 0 and _keeps_sums(weight):
+                    torch.mm(features, weight[part].t(), out_dtype=self.wide, out=logits)
+                    continue
                 if weight.dtype not in narrow:
                     narrow[weight.dtype] = self.buffer(weight.dtype)
                 product = narrow[weight.dtype][: logits.numel()].view(shape)
@@ -275,8 +283,18 @@ class _Gradients:
             yield None if total is None or elsewhere else total.to(tensor.dtype)
 
 
+_OUT_DTYPE = all("dtype_out" in product.overloads() for product in (torch.ops.aten.mm, torch.ops.aten.addmm))
+"""Whether this PyTorch's products of 16 bits can keep the float32 in which they are summed; on CUDA alone."""
+
+
+def _keeps_sums(weight: Tensor) -> bool:
+    return _OUT_DTYPE and weight.device.type == "cuda" and weight.dtype in (torch.bfloat16, torch.float16)
+
+
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
     if total.dtype == left.dtype:
         total.addmm_(left, right)
+    elif _keeps_sums(left):
+        torch.addmm(total, left, right, out_dtype=total.dtype, out=total)
     else:
         total.add_(left @ right)

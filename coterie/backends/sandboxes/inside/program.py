@@ -31,9 +31,7 @@ _judge: dict[str, Callable[..., None]] = {}
 _MAIN = f"{spaces.BOX}/main.py"
 
 
-def start(
-    order: dict[str, Any], argv: list[str], box: str, fds: list[int], source: bytes
-) -> NoReturn:
+def start(order: dict[str, Any], argv: list[str], box: str, fds: list[int], source: bytes) -> NoReturn:
     """Run the program of a cell without namespaces, then end the process.
 
     Args:
