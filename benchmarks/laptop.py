@@ -5,7 +5,8 @@
 The stand-in has the shape of SmolLM2-135M and random weights (`real_models.py`): time and memory are those
 of the shape, and rewards say nothing. Its answers are as long as allowed, since a model that has read
 nothing never ends one; so the time is that of the longest answers. Posts and abstracts are made of the posts
-that come with Coterie, as long as those of TL;DR and arXiv.
+that come with Coterie, as long as those of TL;DR and arXiv. A reward that is a hash of the text is added, so
+that every action has an advantage and is trained on.
 
 Run three steps of each recipe, the second with an evaluation, in a process of its own, and derive the whole
 schedule: start + steps * the third step + evaluations * one. Print a Markdown table, and write
@@ -19,11 +20,13 @@ import itertools
 import json
 import os
 import random
+import re
 import resource
 import subprocess
 import sys
 import tempfile
 import time
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -55,6 +58,11 @@ def sources(kind: str) -> Iterator[dict[str, str]]:
         yield {"id": f"made-{index}", "prompt": " ".join(words[:length])}
 
 
+def noise(view: Any) -> float:
+    """A number from 0 to 1 that is the text's."""
+    return zlib.crc32(view.action.text.encode()) / 2**32
+
+
 def overrides(recipe: str, model: Path, folder: Path) -> list[str]:
     """The settings of a short run on the stand-in."""
     from coterie import load
@@ -65,6 +73,7 @@ def overrides(recipe: str, model: Path, folder: Path) -> list[str]:
         file = folder / f"{env['kind']}.jsonl"
         file.write_text("".join(json.dumps(row) + "\n" for row in sources(env["kind"])), encoding="utf-8")
         given.append(f"data={{type: jsonl, path: {json.dumps(str(file))}}}")
+    given.append("rewards.noise={type: function, function: 'laptop:noise', scope: action}")
     return [*given, f"schedule.steps={STEPS}", f"schedule.evaluate_every={EVALUATED}"]
 
 
@@ -108,6 +117,9 @@ def run(recipe: str, model: Path, clock: str, folder: Path) -> dict[str, Any]:
         "seconds": watch.seconds(),
         "rollouts_share": row["time/rollouts"] / row["time/step"],
         "generated_tokens": int(row["tokens/generated"]),
+        "trained_tokens": int(
+            sum(v for name, v in row.items() if re.fullmatch(r"policy/[^/]+/tokens", name))
+        ),
         "prompt_tokens": int(row["tokens/prompt"]),
         "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }

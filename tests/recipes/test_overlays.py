@@ -211,6 +211,24 @@ def test_names_come_after_patterns_in_one_layer_whatever_their_order(files, made
     assert [config.policies[name].dtype for name in ("one", "two")] == ["float32", "bfloat16"]
 
 
+def test_a_scale_that_has_the_policy_an_overlay_makes_keeps_its_settings(files):
+    (files / "split.yaml").write_text(
+        "extends: team.yaml\nscales:\n  apart:\n"
+        "    team: {roles: {one: {policy: one}, two: {policy: two}}}\n"
+        "    policies: {p: null, one: {model: {init: tabular}}, two: {model: {init: none}, train: none}}\n"
+    )
+    alone, own = (
+        load(files / "split.yaml", scale="apart", overlays=overlays)
+        for overlays in ([], [str(files / "own.yaml")])
+    )
+    assert list(own.config.policies) == ["one", "two"]
+    assert own.config.policies["one"].model == alone.config.policies["one"].model == {"init": "tabular"}
+    assert list(load(files / "split.yaml", overlays=[str(files / "own.yaml")]).config.policies) == [
+        "one",
+        "two",
+    ]
+
+
 def test_a_pattern_in_a_scale_sets_what_lower_layers_have_there_and_revives_nothing(files):
     (files / "lower.yaml").write_text(
         "extends: team.yaml\nteam: {roles: {one: {policy: q}, two: {policy: q}}}\npolicies: {p: null}\n"

@@ -1,0 +1,91 @@
+"""Scale `laptop`: which recipes have it, what all of them have in common, and what `coterie plan` says."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import laptop
+import pytest
+
+from coterie.compose import compose
+from coterie.recipes import load, recipes
+from tests.cli.support import coterie
+
+NAMES = ("magrpo_tldr", "grpo_tldr", "magrpo_arxiv", "team_task", "mathchat_coach", "plan_path")
+INHERITED = {"grpo_arxiv": "grpo_tldr", "magrpo": "plan_path", "magrpo_v1": "plan_path"}
+"""Recipes that extend one of them and have its scale too."""
+MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
+
+
+def test_these_recipes_have_the_scale_and_the_benchmark_measures_them():
+    scaled = {info.name for info in recipes(details=True) if "laptop" in info.scales}
+    assert scaled == {*NAMES, *INHERITED} and laptop.RECIPES == NAMES
+
+
+@pytest.mark.parametrize("name", [*NAMES, *INHERITED])
+def test_each_role_has_an_adapter_of_the_small_model(name):
+    config = load(name, scale="laptop").config
+    assert {role: settings["policy"] for role, settings in config.team.roles.items()} == {
+        role: role for role in config.team.roles
+    }
+    assert set(config.policies) == set(config.team.roles)
+    for policy in config.policies.values():
+        assert (policy.model, policy.train, policy.dtype) == (MODEL, "lora", "auto")
+        assert policy.context <= 1536, "so that `coterie plan` knows a bound without a tokenizer"
+    assert (config.engine["type"], config.trainer["type"]) == ("hf", "torch")
+    schedule = config.schedule
+    assert schedule.epochs is None and 0 < schedule.evaluate_every <= schedule.steps <= 100
+    assert schedule.checkpoint_every <= 10, "an interrupt loses little"
+
+
+@pytest.mark.parametrize("name", [*NAMES, *INHERITED])
+def test_without_a_hub_the_plan_fits_4_gb_and_says_what_it_assumes(name, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    done = coterie("plan", name, "--scale", "laptop", "--json")
+    assert done.exit_code == 0, done.output
+    plan = json.loads(done.stdout)
+    assert max(plan["memory"]["totals"].values()) < laptop.MEMORY
+    assert any(MODEL in note for note in plan["notes"])
+
+
+@pytest.mark.parametrize("name", ["mathchat_coach", "plan_path", "team_task"])
+def test_these_need_no_data_of_the_hub(name):
+    config = load(name, scale="laptop").config
+    assert "hub" not in json.dumps([config.env, config.data])
+    untrained = ["model={init: none}", "train=none", "lora=null"]
+    overrides = ["trainer=none", *(f"policies.*.{setting}" for setting in untrained)]
+    run = compose(load(name, scale="laptop", overrides=overrides))
+    assert all(run.environment.tasks(split, 0)[0].id for split in ("train", "val", "test"))
+
+
+def test_the_coach_asks_no_model_and_its_rules_are_for_the_words_of_prose():
+    config = load("mathchat_coach", scale="laptop").config
+    assert config.chat_models["coach"]["type"] == "heuristic"
+    assert "rendering" not in config.env
+    other = load(
+        "mathchat_coach",
+        scale="laptop",
+        overrides=["chat_models.coach={type: openai, vendor: ollama, model: m}"],
+    )
+    assert "rules" not in other.config.chat_models["coach"]
+
+
+def test_records_of_a_file_take_the_place_of_the_sums(tmp_path):
+    file = tmp_path / "mine.jsonl"
+    file.write_text("".join(json.dumps({"question": f"q {n}", "answer": n}) + "\n" for n in range(60)))
+    config = load("team_task", scale="laptop", overrides=[f"env.path={file}"]).config
+    assert config.env["path"] == str(file) and config.env.get("data") is None
+
+
+def test_the_sums_are_right_and_each_is_there_once():
+    from coterie.backends.data.shipped import Sums
+
+    source = Sums(Sums.Config(), None)
+    records = [record for split in ("train", "val", "test") for record in source.records(split)]
+    assert len({record["question"] for record in records}) == len(records) == 350
+    for record in records:
+        numbers = [int(number) for number in re.findall(r"\d+", record["question"])]
+        signs = 1 if re.search(r"\+|get on|more|buys", record["question"]) else -1
+        value = numbers[0] + signs * numbers[1] - sum(numbers[2:])
+        assert value == record["answer"] and len(numbers) == {"two": 2, "three": 3}[record["kind"]]
