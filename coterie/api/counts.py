@@ -51,7 +51,7 @@ class RoleCalls:
     def begins_sample(self, call: int) -> bool:
         """Whether a call of an action, counted from 0, begins a sample."""
         if not call or not self.anew:
-            return not call or self.anew is None
+            return True
         return self.anew[min(call, len(self.anew)) - 1]
 
     @property
@@ -118,10 +118,8 @@ class Growth:
     @property
     def of_call(self) -> tuple[bool, ...]:
         """Of each later call of an action: whether it begins a new sample in any turn."""
-        turns = range(0, len(self.begins_anew) + 1, self.calls)
-        return tuple(
-            any(self.begins_anew[turn + call - 1] for turn in turns) for call in range(1, self.calls)
-        )
+        measured = min(self.calls, len(self.begins_anew) + 1)
+        return tuple(any(self.begins_anew[call - 1 :: self.calls]) for call in range(1, measured))
 
     @property
     def factor(self) -> float:

@@ -73,17 +73,18 @@ def growth(codec: Codec, messages: Sequence[Message], turns: int, calls: int, an
         answer: tokens of an answer, about.
     """
     first = codec.encode(messages)
-    closed = _text(codec, first.ids).rstrip().endswith(_CLOSE.strip())
-    plain = _Walk(codec, messages, _filled(codec, "", answer)).walk(turns, calls)
-    if closed or plain.prompts < 2:  # the template has written a thought, so that answers have none
-        return plain.result(calls)
     opening = "" if first.thinking else _OPEN
     thought = _filled(codec, opening, answer // 2) + _CLOSE + _filled(codec, "", answer // 2)
+    if first.thinking:  # every answer goes on with a thought
+        result = _Walk(codec, messages, thought).walk(turns, calls).result(calls)
+        return replace(result, why="the template drops earlier thoughts") if result.anew else result
+    plain = _Walk(codec, messages, _filled(codec, "", answer)).walk(turns, calls)
+    if _text(codec, first.ids).rstrip().endswith(_CLOSE.strip()):
+        return plain.result(calls)  # the template has written a thought, so that answers have none
     thinking = _Walk(codec, messages, thought).walk(turns, calls)
     if sum(thinking.anew) <= sum(plain.anew):
         return plain.result(calls)
-    result = thinking.result(calls)
-    return result if first.thinking else _with_thoughts(result, sum(plain.anew))
+    return _with_thoughts(thinking.result(calls), sum(plain.anew))
 
 
 def _with_thoughts(result: Growth, without: int) -> Growth:
@@ -101,7 +102,6 @@ class _Walk:
     """Of the first prompt, and of each later turn."""
     answer: str
     anew: list[bool] = field(default_factory=list)
-    prompts: int = 0
     whole: int = 0
     new: int = 0
     least: int = 0
@@ -132,7 +132,6 @@ class _Walk:
 
     def _add(self, prompt: Prompt, previous: Call | None, added: Sequence[Message]) -> None:
         length = len(prompt.ids)
-        self.prompts += 1
         self.whole += length
         if previous is None:
             self.new, self.least = length, length
@@ -151,16 +150,18 @@ class _Walk:
 
     def _added(self, added: Sequence[Message]) -> int:
         """Tokens that these messages add behind an answer, the marks of their turns included, about."""
-        question, answer = _message("user", "?"), _message("assistant", "?")
-        content = len(self.codec.encode_completion("?")) - 1
-        two = len(self.codec.encode([question, answer, question]).ids)
-        marks = two - len(self.codec.encode([question]).ids) - 2 * content
-        return marks + sum(len(self.codec.encode_completion(message["content"])) for message in added)
+        codec = self.codec
+        end = len(codec.encode_completion(""))  # sampled with the answer
+        question, *later = [_message("user", "?"), _message("assistant", "?")]
+        later += [_message(message["role"], "?") for message in added]
+        marks = len(codec.encode([question, *later]).ids) - len(codec.encode([question]).ids) - end
+        marks -= len(later) * (len(codec.encode_completion("?")) - end)
+        return marks + sum(len(codec.encode_completion(message["content"])) - end for message in added)
 
     def result(self, calls: int) -> Growth:
         return Growth(
             begins_anew=tuple(self.anew),
-            calls=min(calls, self.prompts),
+            calls=calls,
             whole=self.whole,
             new=self.new,
             least=self.least,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -14,8 +15,11 @@ from tests.cli.support import TABULAR, coterie
 
 pytest.importorskip("transformers")
 
+from coterie.backends.chat_formats.formats import AutoChat
 from tests.backends.chat_formats.families import FAMILIES, TOOLS
+from tests.backends.chat_formats.qwen3 import QWEN3_THINKING
 from tests.backends.chat_formats.test_turn_samples import THOUGHT, context_of, played
+from tests.backends.chat_formats.tokenizers import bpe
 
 pytestmark = pytest.mark.torch
 
@@ -89,6 +93,43 @@ def test_the_calls_of_an_action_are_as_many_samples_as_are_measured(name):
     assert calls.sample_tokens(100, 114) == 5 * 4 * sum(min(length, 115) for length in lengths)
 
 
+def test_an_action_that_the_context_ends_is_counted_by_what_was_measured():
+    turns = Growth(begins_anew=(False, True, True), calls=3, whole=9, new=9, least=9)  # four prompts
+    assert turns.of_call == (False, True)
+    assert Growth(begins_anew=(False, False, False, True), calls=3, whole=9, new=9, least=9).of_call == (
+        True,
+        False,
+    )
+    assert Growth(begins_anew=(True,), calls=4, whole=9, new=9, least=9).of_call == (True,)
+    assert Growth(begins_anew=(), calls=4, whole=9, new=9, least=9).of_call == ()
+
+
+def test_a_template_that_opens_a_thought_drops_it():
+    codec = AutoChat().codec(bpe(QWEN3_THINKING), None)
+    measured = growth(codec, FIRST, 4, 1, 40)
+    assert measured.anew == 3 and measured.why == "the template drops earlier thoughts"
+    assert growth(codec.with_tools(TOOLS), FIRST, 1, 3, 40).anew == 0  # kept between calls of tools
+
+
+def test_a_template_that_has_written_a_thought_gets_answers_without_one():
+    """One that keeps the empty thought of its prompt, and would drop those of answers."""
+    closed = "{{- '<|im_start|>assistant\n<think>\n\n</think>\n\n' -}}"
+    template = (
+        "{%- for m in messages -%}{%- if m.role == 'assistant' -%}" + closed
+        + "{{- m.content.split('</think>')[-1] -}}"
+        "{%- else -%}{{- '<|im_start|>' ~ m.role ~ '\n' ~ m.content -}}{%- endif -%}{{- '<|im_end|>\n' -}}"
+        "{%- endfor -%}{%- if add_generation_prompt -%}" + closed + "{%- endif -%}"
+    )  # fmt: skip
+    measured = growth(AutoChat().codec(bpe(template), None), FIRST, 4, 1, 40)
+    assert (measured.anew, measured.why) == (0, "")
+
+
+def test_the_least_that_could_be_new_is_what_a_template_that_keeps_all_adds():
+    keeps, drops = (growth(FAMILIES[name].codec(), FIRST, 4, 1, 40) for name in ("chatml", "thoughts"))
+    assert drops.least == keeps.new
+    assert drops.new > 1.2 * keeps.new
+
+
 def test_calls_of_which_nothing_is_known_are_counted_as_samples():
     calls = RoleCalls(decisions=2, branches=3, calls=4, answer=10)
     assert calls.samples == calls.generations == 24
@@ -107,6 +148,8 @@ def test_counts_follow_what_was_measured():
     assert known.prefill_tokens == known.prompt_tokens * 300 // 400
     whole = counts.bounded(1000, 10, {"one": 50}, {"one": measured})
     assert whole.prefill_tokens == whole.prompt_tokens == known.prompt_tokens
+    frozen = replace(counts, trained=False).bounded(1000, 10, {"one": 50}, {"one": measured})
+    assert frozen.samples == frozen.sample_tokens == 0 and frozen.prompt_tokens == known.prompt_tokens
     unknown = counts.bounded(None, 10)
     assert unknown.samples == 72
     assert unknown.sample_tokens is unknown.prefill_tokens is unknown.prompt_tokens is None
@@ -211,10 +254,13 @@ def test_tools_make_samples_of_the_calls_that_begin_anew(recipe):
         "team.roles.solver.tools=[python]",
         "team.roles.solver.max_tool_turns=2",
     )
-    kept = planned(recipe, *tools, "team.max_turns=1", "sandbox={type: local}")
+    kept = planned(recipe, *tools, "team.max_turns=1", "sandbox={type: local}", "trainer.minibatch_size=8")
     assert kept["samples"] * 3 == kept["generations"]
+    assert kept["optimizer_steps"] == -(-kept["samples"] // 8)
     off = "chat={type: template, template_kwargs: {enable_thinking: false}}"
-    broken = planned(recipe, *tools, "team.max_turns=1", "sandbox={type: local}", off)
+    broken = planned(
+        recipe, *tools, "team.max_turns=1", "sandbox={type: local}", "trainer.minibatch_size=8", off
+    )
     assert broken["samples"] == broken["generations"] and broken["sample_tokens"] > kept["sample_tokens"]
 
 

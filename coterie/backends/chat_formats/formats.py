@@ -146,7 +146,7 @@ class TemplateRender:
         self._tokenizer, self._kwargs = tokenizer, dict(template_kwargs)
         self.template = str(tokenizer.chat_template)
         if "strftime_now" in self.template:
-            self._kwargs.setdefault("strftime_now", partial(_dated, self.template, date))
+            self._kwargs["strftime_now"] = partial(_dated, self.template, date)
         try:
             self.limits = limits_of(self._write)
         except ValueError as error:

@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("transformers")
 
-from coterie.backends.chat_formats.conversations import say_once
-from coterie.backends.chat_formats.formats import AutoChat, TemplateChat
+from coterie.backends.chat_formats.conversations import Limits, fitted, say_once
+from coterie.backends.chat_formats.formats import AutoChat, PlainChat, TemplateChat
 from coterie.backends.engines.requests import StopTokens
 from coterie.backends.models.loading import folder_tokenizer
 from coterie.core.errors import ConfigError, UserError
@@ -102,12 +102,40 @@ def test_a_template_that_trims_answers_continues_where_there_is_nothing_to_trim(
     assert following(codec, "hello\n")[1].ids == following(codec, "hello\n")[2].ids
 
 
-def test_a_template_that_adds_an_empty_thought_to_answers_without_one_never_continues_them():
+def test_a_template_that_adds_an_empty_thought_to_answers_without_one_never_continues_them(said):
     odd = LOOP.replace(
         "~ m.content", "~ ('<think>\n\n</think>\n\n' if m.role == 'assistant' else '') ~ m.content"
     )
     _, prompt, fresh = following(AutoChat().codec(bpe(odd + ASK), None))
     assert prompt == fresh and not prompt.continues
+    assert not said()  # the prompt has the marks of an answer, and the thought is the template's
+
+
+def test_spaces_before_the_end_of_a_turn_hide_it_from_nobody():
+    spaced = LOOP.replace("'<|im_end|>", "' <|im_end|>") + ASK
+    codec = AutoChat().codec(bpe(spaced, eos="<|endoftext|>"), None)
+    assert codec.stop_ids == set(codec.tokenizer.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"]))
+
+
+def test_a_template_that_shows_one_of_two_questions_gets_them_as_one():
+    repeated = "loop.first or m.role != 'user' or messages[loop.index0 - 1].role != 'user'"
+    first_only = "{%- for m in messages -%}{%- if " + repeated + " -%}" + TURN + "{%- endif -%}{%- endfor -%}"
+    codec = AutoChat().codec(bpe(first_only + ASK), None)
+    assert codec.render([QUESTION, {"role": "user", "content": "and 3?"}]).count("2 + 2?\n\nand 3?") == 1
+
+
+def test_only_the_message_beside_a_moved_one_joins_it():
+    limits = Limits(system=False, tool=False)
+    rest = [QUESTION, {"role": "user", "content": "b"}]
+    assert fitted([{"role": "system", "content": "s"}, *rest], limits) == (
+        [{"role": "user", "content": "s\n\nwhat is 2 + 2?"}, rest[1]],
+        {"system"},
+    )
+    assert fitted([*rest, {"role": "tool", "content": "r"}], limits) == (
+        [rest[0], {"role": "user", "content": "b\n\nr"}],
+        {"tool"},
+    )
+    assert fitted(rest, limits) == (rest, set())
 
 
 @pytest.mark.parametrize(("number", "last"), [("loop.index", "messages|length + 1"), ("loop.revindex", "0")])
@@ -153,6 +181,7 @@ def test_a_template_that_leaves_out_system_messages_gets_them_as_text_of_the_use
 @pytest.mark.parametrize("fails", ["{{ raise_exception('no') }}", "{{ 1 + none }}", "{{ messages[7].x }}"])
 def test_a_template_that_fails_is_an_error_of_the_conversation(fails):
     codec = AutoChat().codec(bpe(fails), None)
+    assert codec.render.limits == Limits()  # nothing is known of it, so nothing is changed
     with pytest.raises(UserError, match=r"rejects a conversation of \[user\]"):
         codec.encode([QUESTION])
 
@@ -179,7 +208,7 @@ def test_tokens_that_end_answers_in_plain_transformers_stop_them_here(tmp_path, 
     stops = StopTokens(lambda policy: codec, {"p": tokenizer})
     asked = Request(key=Key("t"), policy="p", prompt_ids=(1,), sampling=Sampling(stop=("?",)), seed=0)
     assert stops.of(asked) == tuple(sorted({*ids, *tokenizer.encode("?")}))
-    plain = AutoChat().codec(tokenizer, None)
+    plain = PlainChat().codec(tokenizer, None)
     assert pickle.loads(pickle.dumps(plain)).stop_ids == set(ids)
 
 
@@ -192,7 +221,9 @@ def test_one_id_and_none_and_ids_of_words(tmp_path):
         (tmp_path / str(number)).mkdir()
         read = saved(tmp_path / str(number), "user_and_model", **more)
         assert AutoChat().codec(read, None).stop_ids == usual
-    read = saved(tmp_path, "user_and_model", generation_config={"eos_token_id": end})
+    other = tokenizer.convert_tokens_to_ids("<|im_start|>")  # config.json counts where the first has none
+    both = {"generation_config": {"eos_token_id": end}, "config": {"eos_token_id": other}}
+    read = saved(tmp_path, "user_and_model", **both)
     assert AutoChat().codec(read, None).stop_ids == usual | {end}
 
 
