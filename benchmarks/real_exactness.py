@@ -27,8 +27,10 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import real_models
+import real_size_report
 
 RESULTS = Path(__file__).resolve().parent / "results" / "real_exactness.json"
+PAGE = RESULTS.parents[2] / "docs" / "real_sizes.md"
 ENGINES = ("lean", "transformers", "vllm")
 """Engine `hf` with either decoder, and `vllm`."""
 DTYPES = ("float32", "bfloat16")
@@ -246,126 +248,6 @@ def engine_case(folder: Path, engine: str, dtype: str, *, siblings: int = 4) -> 
     return rows
 
 
-# ---------------------------------------------------------------------------------------------------- exports
-
-
-def adapter_run(folder: Path, out: Path, train: str = "lora") -> Any:
-    """A run of two steps that trains an adapter; rewards are the lengths of answers, so that it changes."""
-    import coterie
-
-    config = {
-        "env": {"type": "real_exactness_env:Writing"},
-        "team": {
-            "order": ["one"],
-            "max_turns": 1,
-            "roles": {"one": {"type": "real_exactness_env:Writer", "policy": "p"}},
-        },
-        "policies": {
-            "p": {
-                "model": str(folder),
-                "train": train,
-                "dtype": "float32",
-                "context": CONTEXT,
-                "optimizer": {"learning_rate": 1e-2},
-            }
-        },
-        "sampler": {"branches": 4, "sampling": {"max_new_tokens": 8}},
-        "algorithm": "at_grpo",
-        "engine": {"type": "hf"},
-        "trainer": "torch",
-        "trackers": {},
-        "schedule": {"steps": 2, "tasks_per_step": 1, "record_every": 0, "evaluate_every": 0},
-    }
-    return coterie.train(config, out=out)
-
-
-def exported(folder: Path, scratch: Path) -> tuple[Path, Path]:
-    """(adapter, merged): what `coterie export` writes of a LoRA run, without and with --merge."""
-    from coterie.api.export import export
-
-    run = adapter_run(folder, scratch / "run").folder
-    return export(run, "p", scratch / "adapter"), export(run, "p", scratch / "merged", merge=True)
-
-
-def text_in_transformers(folder: Path, adapter: Path | None, asked: Sequence[Sequence[int]]) -> list[str]:
-    """Greedy texts of plain transformers, with PEFT where there is an adapter."""
-    from transformers import AutoTokenizer
-
-    model = load(folder, "float32")
-    if adapter is not None:
-        import peft
-
-        model = peft.PeftModel.from_pretrained(model, str(adapter)).eval()
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    return [tokenizer.decode(generated(model, prompt)) for prompt in asked]
-
-
-def text_in_coterie(folder: Path, adapter: Path, asked: Sequence[Sequence[int]]) -> list[str]:
-    """Greedy texts of engine `hf` with the exported adapter."""
-    import peft
-    from transformers import AutoTokenizer
-
-    module = peft.PeftModel.from_pretrained(load(folder, "float32"), str(adapter), adapter_name="p").eval()
-
-    async def run() -> list[Any]:
-        served = Served("lean", folder, "float32", {"p": (module, "p")})
-        await served.open()
-        try:
-            return await served.calls(
-                [request("p", prompt, number, 0.0) for number, prompt in enumerate(asked)]
-            )
-        finally:
-            await served.engine.close()
-
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    return [tokenizer.decode(call.token_ids) for call in asyncio.run(run())]
-
-
-def text_in_vllm(folder: Path, adapter: Path | None, asked: Sequence[Sequence[int]]) -> list[str]:
-    """Greedy texts of plain vLLM, without any part of Coterie; its LoRA where there is an adapter."""
-    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-    from vllm import LLM, SamplingParams
-    from vllm.lora.request import LoRARequest
-
-    lora = {} if adapter is None else {"enable_lora": True, "max_lora_rank": 16, "max_loras": 1}
-    llm = LLM(
-        model=str(folder),
-        dtype="float32",
-        enforce_eager=True,
-        max_model_len=CONTEXT,
-        kv_cache_memory_bytes=2**29,
-        seed=0,
-        **lora,
-    )
-    sampling = SamplingParams(temperature=0.0, max_tokens=NEW, ignore_eos=True, skip_special_tokens=False)
-    outputs = llm.generate(
-        [{"prompt_token_ids": list(prompt)} for prompt in asked],
-        sampling,
-        use_tqdm=False,
-        lora_request=None if adapter is None else LoRARequest("p", 1, str(adapter)),
-    )
-    return [output.outputs[0].text for output in outputs]
-
-
-def export_case(folder: Path, scratch: Path, *, vllm: bool = True) -> dict[str, Any]:
-    """The texts of an exported adapter in each program, and whether all are equal."""
-    adapter, merged = exported(folder, scratch)
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    asked = prompts(config["vocab_size"])
-    texts = {
-        "base, transformers": text_in_transformers(folder, None, asked),
-        "coterie": text_in_coterie(folder, adapter, asked),
-        "transformers + peft": text_in_transformers(folder, adapter, asked),
-        "merged, transformers": text_in_transformers(merged, None, asked),
-    }
-    if vllm:
-        texts["vllm, lora"] = text_in_vllm(folder, adapter, asked)
-        texts["vllm, merged"] = text_in_vllm(merged, None, asked)
-    changed = texts["base, transformers"] != texts["coterie"]
-    equal = {name: made == texts["transformers + peft"] for name, made in texts.items() if "base" not in name}
-    return {"equal": equal, "changed": changed, "met": changed and all(equal.values())}
-
-
 # ----------------------------------------------------------------------------------------------- command line
 
 
@@ -380,6 +262,17 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
         cells = [row["shape"], row["engine"], row["dtype"], f"{row['greedy']:.1%}"]
         lines.append("| " + " | ".join([*cells, f"{row['mean']:.1e}", f"{row['max']:.1e}"]) + " |")
     return "\n".join(lines)
+
+
+def page(stored: Mapping[str, Any]) -> str:
+    """The measured part of docs/real_sizes.md."""
+    texts = [
+        f"Exports of `{shape}`, the same text as transformers + PEFT: "
+        + ", ".join(f"{name}: {'yes' if equal else '**no**'}" for name, equal in result["equal"].items())
+        + "."
+        for shape, result in stored.get("export", {}).items()
+    ]
+    return "\n\n".join([table(stored["engines"]), *texts]) + "\n"
 
 
 def met(row: Mapping[str, Any]) -> bool:
@@ -402,7 +295,14 @@ def main() -> int:
     parser.add_argument("--models", type=Path, default=Path.home() / ".cache" / "coterie-bench" / "models")
     parser.add_argument("--json", type=Path, default=RESULTS)
     parser.add_argument("--case", nargs=3, default=None, help=argparse.SUPPRESS)  # the process of a case
+    parser.add_argument(
+        "--page", action="store_true", help="write docs/real_sizes.md's table; measure nothing"
+    )
     args = parser.parse_args()
+    if args.page:
+        stored = json.loads(args.json.read_text(encoding="utf-8"))
+        real_size_report.write_page(PAGE, "real_exactness", page(stored))
+        return 0
     if args.case is not None:
         return _case(args)
     stored = json.loads(args.json.read_text(encoding="utf-8")) if args.json.exists() else {}
@@ -454,12 +354,14 @@ def _case(args: argparse.Namespace) -> int:
     """The process of one case: its result is the last line of stdout."""
     import tempfile
 
+    import real_exports
+
     kind, engine, dtype = args.case
     if kind == "engines":
         result: Any = engine_case(args.models, engine, dtype)
     else:
         with tempfile.TemporaryDirectory() as scratch:
-            result = export_case(args.models, Path(scratch))
+            result = real_exports.export_case(args.models, Path(scratch))
     print(json.dumps(result), flush=True)
     return 0
 

@@ -28,6 +28,7 @@ import step_time
 from measuring import machine
 
 HERE = Path(__file__).resolve().parent
+PAGE = HERE.parent / "docs" / "real_sizes.md"
 PEFT = "peft==0.21.2"
 QUICK = ("bars",)
 
@@ -134,6 +135,10 @@ STEPS, WARMUP = 1, 1
 
 def main() -> int:
     args = arguments().parse_args()
+    if args.page:
+        result = json.loads(args.json.read_text(encoding="utf-8"))
+        real_size_report.write_page(PAGE, "real_size", real_size_report.page(result))
+        return 0
     pythons = interpreters(args)
     stored: dict[str, Any] = {}
     if args.json.exists():
@@ -189,6 +194,9 @@ def arguments() -> argparse.ArgumentParser:
         choices=["wall", "processor"],
         default="wall",
         help="`processor`: at one thread, on a machine with other work",
+    )
+    parser.add_argument(
+        "--page", action="store_true", help="write docs/real_sizes.md's tables; measure nothing"
     )
     parser.add_argument("--fresh", action="store_true", help="forget the results of earlier calls")
     parser.add_argument("--timeout", type=float, default=1800.0, help="seconds a process may take")

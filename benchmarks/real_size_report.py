@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 LIMIT_SHARE = 0.60
@@ -240,6 +241,68 @@ def text(result: Mapping[str, Any]) -> str:
     shapes = list(dict.fromkeys(row["shape"] for row in result["summary"]))
     tables = [f"\n{shape}\n\n{step_table(result, shape)}" for shape in shapes]
     return "\n".join([*lines, *tables, "", profile_table(result)])
+
+
+def page(result: Mapping[str, Any]) -> str:
+    """The measured part of docs/real_sizes.md."""
+    machine = result["machine"]
+    clock = "wall time" if result["clock"] == "wall" else "processor time, since others worked on the machine"
+    lines = [f"{machine['processor']}, {machine['cpus']} cores, torch {machine['torch']}; {clock}.", ""]
+    for shape in dict.fromkeys(row["shape"] for row in result["summary"]):
+        work = result["work"][shape]
+        lines += [
+            f"`{shape}`, {work['prompts']} prompts of {work['prompt_tokens']} tokens with {work['siblings']} "
+            f"completions of {work['new_tokens']}:",
+            "",
+            step_table(result, shape),
+            "",
+        ]
+    lines += ["| bar, on the Llama shape | at least | measured | |", "|---|---|---|---|"]
+    for bar in result["bars"]:
+        verdict = "met" if bar["met"] else "**not met**"
+        lines.append(f"| {bar['bar']} | {bar['least']:.2f} | {bar['value']:.2f} | {verdict} |")
+    limits = [run for run in result["runs"] if run["peer"] == "limits" and "error" not in run]
+    lines += ["", "The machine, in the same turns:", "", limits_table(limits)]
+    lines += ["", "Where the time goes, by torch's profiler in a run of its own:", "", profile_table(result)]
+    return "\n".join(lines) + "\n"
+
+
+def limits_table(limits: Sequence[Run]) -> str:
+    """The measured limits, in Markdown."""
+    head = ["shape", "threads", "read, GB/s", "copy, GB/s", "square product, GFLOP/s: fp32", "bf16",
+            "update's products, s: fp32", "bf16", "a token's products, ms: fp32", "bf16"]  # fmt: skip
+    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    groups: dict[tuple[str, int], list[Run]] = {}
+    for run in limits:
+        groups.setdefault((run["shape"], run["threads"]), []).append(run)
+    for (shape, threads), group in groups.items():
+        cells = [shape, str(threads)]
+        for name in ("read", "copy"):
+            cells.append(f"{statistics.median(run['bandwidth'][name] for run in group):.1f}")
+        for dtype in DTYPES:
+            cells.append(f"{statistics.median(run['square_gflops'][dtype] for run in group):.0f}")
+        for dtype in DTYPES:
+            whole = [sum(sum(part.values()) for part in run["update"][dtype].values()) for run in group]
+            cells.append(f"{statistics.median(whole):.2f}")
+        for dtype in DTYPES:
+            cells.append(f"{1e3 * statistics.median(run['decode'][dtype] for run in group):.0f}")
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+DTYPES = ("float32", "bfloat16")
+
+
+def write_page(path: Path, name: str, made: str) -> None:
+    """Replace a page's part between `<!-- name -->` and `<!-- /name -->`."""
+    before, rest = path.read_text(encoding="utf-8").split(f"<!-- {name} -->\n")
+    after = rest.split(f"<!-- /{name} -->")[1]
+    path.write_text(f"{before}<!-- {name} -->\n{made}<!-- /{name} -->{after}", encoding="utf-8")
+
+
+def written(path: Path, name: str) -> str:
+    """The part of a page that `write_page` wrote."""
+    return path.read_text(encoding="utf-8").split(f"<!-- {name} -->\n")[1].split(f"<!-- /{name} -->")[0]
 
 
 def step_table(result: Mapping[str, Any], shape: str) -> str:

@@ -14,6 +14,8 @@ import mathchat
 import measuring
 import per_role
 import pytest
+import real_exactness
+import real_size_report
 import scale_memory
 
 from benchmarks.orchestration import measure
@@ -185,3 +187,104 @@ def test_the_page_has_what_ran_on_a_gpu():
             assert f"{phase['planned']:.1f} GB" in page
     assert results["repeat"]["twice"] and results["repeat"]["resumed"]
     assert set(gpu.CASES) == {*results, *results["not_measured"]} - {"machine", "size", "not_measured"}
+
+
+# ------------------------------------------------------------------------------------- models of real sizes
+
+REAL_SIZES = RESULTS.parents[1] / "docs" / "real_sizes.md"
+CONFIG = {
+    "hidden_size": 4, "intermediate_size": 6, "head_dim": 2, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "num_hidden_layers": 3, "vocab_size": 10,
+}  # fmt: skip
+STEP = {"prompts": 2, "siblings": 3, "prompt_tokens": 5, "new_tokens": 4}
+
+
+def limit_run(**changes: Any) -> dict[str, Any]:
+    """A run of the limits: every product of the blocks takes a second, every one of the head two."""
+    products = {
+        "blocks": {"forward": 1.0, "dx": 1.0, "dw": 1.0}, "head": {"forward": 2.0, "dx": 2.0, "dw": 2.0},
+    }  # fmt: skip
+    both = {"float32": products, "bfloat16": products}
+    decoded = {"float32": 0.5, "bfloat16": 0.25}
+    return {
+        "shape": "smollm2-135m", "threads": 1, "group": "bars", "peer": "limits", "update": both,
+        "decode": decoded, "prefill": {"float32": 1.0, "bfloat16": 1.0},
+        "bandwidth": {"read": 1e-9, "copy": 2e-9},
+        "square_gflops": {"float32": 1.0, "bfloat16": 2.0}, **changes,
+    }  # fmt: skip
+
+
+def peer_run(peer: str, step: float, generation: float, update: float | None = None, **changes: Any) -> Any:
+    seconds = {"step": step, "generation": generation} | ({} if update is None else {"update": update})
+    return {
+        "shape": "smollm2-135m", "threads": 1, "group": "bars", "peer": peer, "dtype": "float32",
+        "train": "full", "agents": 1, "peak_rss_mib": 100, "parts": [{"wall": seconds}], **changes,
+    }  # fmt: skip
+
+
+def test_an_update_s_limit_is_its_products_and_attention_at_their_speed():
+    # 2 prompts of 5 tokens and 6 completions of which 3 tokens are read: 28 rows. A block has 120 weights:
+    # queries 16, keys and values 8 each, output 16, MLP 72.
+    assert real_size_report.block_weights(CONFIG) == 3 * (16 + 8 + 8 + 16 + 72)
+    seen = 2 * 15 + 6 * ((5 + 1) + (5 + 2) + (5 + 3))
+    attention = 3 * 3 * 2 * 2 * (2 * 2) * seen
+    speed = 3 * 2 * 360 * 28 / 3.0
+    limits = [limit_run()]
+    full = real_size_report.update_limit(CONFIG, STEP, limits, peer_run("a", 1, 1))
+    assert full == pytest.approx(3.0 + 6.0 + attention / speed)
+    lora = real_size_report.update_limit(CONFIG, STEP, limits, peer_run("a", 1, 1, train="lora"))
+    adapter = 3 * 16 * ((4 + 4) + (4 + 2) * 2 + (4 + 4) + (4 + 6) * 3)
+    assert lora == pytest.approx(2.0 + 4.0 + (attention + 6 * adapter * 28) / (2 * 2 * 360 * 28 / 2.0))
+    twice = real_size_report.update_limit(CONFIG, STEP, limits, peer_run("a", 1, 1, agents=2))
+    assert twice == pytest.approx(2 * full)
+
+
+def test_generation_s_bound_is_of_bytes_where_memory_is_slow_and_of_flops_where_it_is_not():
+    run = peer_run("a", 1, 1)
+    slow = real_size_report.generation_limit(CONFIG, STEP, [limit_run()], run)
+    fast = limit_run(bandwidth={"read": 1e9, "copy": 1.0})
+    quick = real_size_report.generation_limit(CONFIG, STEP, [fast], run)
+    speed = 2 * 360 * 28 / 1.0  # an update's forward pass is faster than the prefill's
+    prefill = 2 * 360 * 2 * 5 + 2 * 40 * 2
+    flops = sum(6 * (2 * 400 + 4 * 4 * 3 * (5 + token)) for token in (1, 2, 3))
+    assert quick == pytest.approx((prefill + flops) / speed)
+    read = sum(400 * 4 + 2 * 3 * 1 * 2 * 4 * (2 * 5 + 6 * token) for token in (1, 2, 3))
+    assert slow == pytest.approx(prefill / speed + read / 2.0)
+    half = real_size_report.generation_limit(CONFIG, STEP, [limit_run()], {**run, "dtype": "bfloat16"})
+    assert half == pytest.approx(prefill / speed + read / 4.0)
+
+
+def test_a_bar_compares_the_best_dtypes_and_float32_and_says_what_is_not_met():
+    runs = [
+        limit_run(),
+        peer_run("coterie float32", 20.0, 4.0, 14.0),
+        peer_run("coterie bfloat16", 10.0, 2.0, 8.0, dtype="bfloat16"),
+        peer_run("trl float32", 40.0, 10.0, 30.0),
+        peer_run("trl bfloat16 weights", 18.0, 6.0, 12.0, dtype="weights"),
+        peer_run("trl float32 lora", 5.0, 1.0, 4.0, train="lora"),
+        peer_run("generate float32", 3.0, 3.0),
+        {**peer_run("trl bfloat16", 1.0, 1.0), "error": "it failed"},
+    ]
+    summary = real_size_report.summarise(runs, {"smollm2-135m": STEP}, {"smollm2-135m": CONFIG}, "wall")
+    bars = {bar["bar"]: bar for bar in real_size_report.bars(summary)}
+    steps = [bar for name, bar in bars.items() if name.startswith("a step")]
+    assert [(bar["value"], bar["met"], bar["target_met"]) for bar in steps] == [
+        (1.8, True, False),
+        (2.0, True, True),
+    ]
+    assert "coterie bfloat16 against trl bfloat16 weights" in next(iter(bars))
+    made = [bar for name, bar in bars.items() if name.startswith("generation")]
+    assert [(bar["value"], bar["met"]) for bar in made] == [(1.5, True), (0.75, False)]
+    shares = [bar for name, bar in bars.items() if name.startswith("update")]
+    assert len(shares) == 2 and shares[0]["value"] == pytest.approx(9.0 / 14, abs=0.1)
+    assert shares[1]["value"] > shares[0]["value"]
+
+
+def test_the_page_has_the_committed_results_of_real_sizes():
+    made = real_size_report.page(stored("real_size"))
+    assert real_size_report.written(REAL_SIZES, "real_size") == made, "run real_size.py --page"
+    exact = stored("real_exactness")
+    assert real_size_report.written(REAL_SIZES, "real_exactness") == real_exactness.page(exact)
+    assert all(map(real_exactness.met, exact["engines"])) and all(
+        row["met"] for row in exact["export"].values()
+    )

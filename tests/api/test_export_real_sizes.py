@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import real_exactness as exactness
+import real_exports as exports
 
 
 @pytest.fixture(scope="module")
@@ -12,7 +13,7 @@ def folder(tmp_path_factory):
 
 
 def test_an_exported_adapter_and_its_merged_weights_write_the_engine_s_text(folder, tmp_path):
-    result = exactness.export_case(folder, tmp_path, vllm=False)
+    result = exports.export_case(folder, tmp_path, vllm=False)
     assert result["changed"], "the adapter changes no text, so the test shows nothing"
     assert set(result["equal"]) == {"coterie", "transformers + peft", "merged, transformers"}
     assert result["met"], result
