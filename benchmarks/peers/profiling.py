@@ -91,6 +91,10 @@ def _part(event: Any, vocabulary: int) -> str:
     while above is not None:
         if above.name in ("sampling", "optimiser"):
             return str(above.name)
+        if (
+            "HeadScores" in above.name
+        ):  # the trainer's head in blocks of the vocabulary, and its backward pass
+            return "head"
         above = above.cpu_parent
     name = event.name.removeprefix("aten::")
     if any(vocabulary in shape for shape in event.input_shapes if shape):
