@@ -174,8 +174,9 @@ HOSTILE = {
     ),
     # ------------------------------------------------------------------------------------- other processes
     "kills_its_parent": Hostile(
-        "parent = os.getppid()\ntry: os.kill(parent, signal.SIGKILL)\nexcept OSError: pass\ntime.sleep(.05)\n"
-        "if os.getppid() != parent: escaped()",
+        # A parent outside of the pid namespace has the number 0, by which kill(2) means the caller's group.
+        "parent = os.getppid()\ntry: os.kill(parent or 1, signal.SIGKILL)\n"
+        "except OSError: pass\ntime.sleep(.05)\nif os.getppid() != parent: escaped()",
         (_PID,),
     ),
     "kills_everything": Hostile("try: os.kill(-1, signal.SIGKILL)\nexcept OSError: pass", (_PID,)),

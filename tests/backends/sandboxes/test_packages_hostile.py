@@ -163,7 +163,8 @@ def candidate(code: str) -> Judged:
 REACH = BEFORE + (
     "import re, struct\n"
     "place = os.path.basename(os.path.dirname(os.getcwd()))\n"
-    "pids = sorted({{os.getppid(), 1, *map(int, re.findall(r'\\d+', place))}})\n"  # of worker and cell
+    # of worker and cell; 0 is no process but a parent outside of the pid namespace
+    "pids = sorted({{os.getppid(), 1, *map(int, re.findall(r'\\d+', place))}} - {{0}})\n"
 )
 ATTACKS = {
     "memory of the worker by /proc": (

@@ -120,7 +120,7 @@ class Parent:
             for descriptor in opened[:2]:
                 if descriptor >= 0:
                     os.close(descriptor)
-        return _Run(pid, reaper, given, ours, opened[2], self._view)
+        return _Run(pid, reaper, given, ours, opened[2], self._here, self._view)
 
 
 class _Run:
@@ -133,12 +133,16 @@ class _Run:
         given: dict[str, Any],
         ours: socket.socket,
         folder: int,
+        here: int,
         view: tuple[int, int],
     ) -> None:
+        self._here = here
         self._pid, self._reaper, self._given = pid, reaper, given
         self._ours, self._folder = ours, folder
         self._clock = clock.Clock(pid, *view)
         self._listener = -1
+        self._forked = True
+        """Whether it may have made other processes: the kernel asks before it makes the first."""
 
     def watch(self, control: socket.socket, until: float) -> dict[str, Any]:
         """Wait for the program, end it where it is time or the host process asks for it, and all that it left.
@@ -164,6 +168,7 @@ class _Run:
                 elif descriptor == asks:
                     why = why or _asked(control)
                 elif event & select.POLLIN:
+                    self._forked = True
                     clock.answer(descriptor, self._clock)
                 else:  # no process is left that the kernel could ask about
                     poll.unregister(descriptor)
@@ -180,6 +185,8 @@ class _Run:
     def _ended(self, killed: bool, over: bool) -> dict[str, Any]:
         """End all that the program left; the result of the run."""
         _, status = os.waitpid(self._pid, 0)
+        if self._forked:
+            _end_the_rest(self._reaper, self._here)
         result = {"exit": None, "signal": int(signal.SIGKILL)} if killed else cell.ended_by(status)
         result["over"] = over = over or result.get("over", False)
         result["stopped"] = killed and not over
@@ -193,7 +200,7 @@ class _Run:
     def _take(self, poll: select.poll) -> None:
         """Take the descriptor through which the kernel asks (seccomp.py); none if the program has ended."""
         for descriptor in _descriptors(self._ours.recvmsg(1, socket.CMSG_SPACE(_ENOUGH), _CLOEXEC)[1]):
-            self._listener = descriptor
+            self._listener, self._forked = descriptor, False
             poll.register(descriptor, select.POLLIN)
 
     def collect(self, channel: int) -> None:
@@ -239,6 +246,37 @@ def _high(descriptor: int) -> int:
     return moved
 
 
+def _end_the_rest(reaper: int, here: int) -> None:
+    """Kill all that the program left, and have the first process of the run reap it: when that process is
+    killed, the kernel reaps the others without counting their CPU time.
+
+    Args:
+        here: a pidfd of this process.
+    """
+    there = os.pidfd_open(reaper)
+    try:
+        kernel.setns(there, kernel.NEWPID)
+        killer = kernel.fork()
+        if killer == 0:
+            _kill_all()
+    finally:
+        kernel.setns(here, kernel.NEWPID)
+        os.close(there)
+    os.waitpid(killer, 0)
+
+
+def _kill_all() -> NoReturn:
+    """Kill all but the first process of the pid namespace until there is no other, then end this process."""
+    try:
+        kernel.drop_capabilities()
+        assert os.getpid() > 1, "outside the run's pid namespace kill(-1) would reach other processes"
+        while True:
+            os.kill(-1, signal.SIGKILL)
+            time.sleep(0.0005)
+    finally:  # none is left
+        os._exit(0)
+
+
 def _become_program(
     order: dict[str, Any],
     fds: list[int],
@@ -275,11 +313,14 @@ def _become_program(
     program.start_alone(bounds, argv, len(fds), source, order["entry"])
 
 
-def fork_parents(controls: list[socket.socket], view: tuple[int, int], mounts: int) -> NoReturn:
+def fork_parents(
+    controls: list[socket.socket], view: tuple[int, int], mounts: int, hello: bytes
+) -> NoReturn:
     """Fork a parent for each socket, wait for the first that ends, and end with it: so all end together.
 
     Args:
         mounts: a descriptor of this process's mount namespace.
+        hello: what the host process gets when they serve.
     """
     here = os.pidfd_open(os.getpid())
     for control in controls:
@@ -293,6 +334,7 @@ def fork_parents(controls: list[socket.socket], view: tuple[int, int], mounts: i
             Parent(control, view, mounts).serve()
             os._exit(0)
         kernel.setns(here, kernel.NEWPID)
+    controls[0].send(hello)
     for control in controls:
         control.close()
     os.wait()

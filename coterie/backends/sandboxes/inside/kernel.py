@@ -145,6 +145,12 @@ def one_arena() -> None:
         libc.mallopt(_M_ARENA_MAX, 1)
 
 
+def trim() -> None:
+    """Return the free pages of the heap to the kernel: a fork copies the table of all pages."""
+    if hasattr(libc, "malloc_trim"):
+        libc.malloc_trim(0)
+
+
 DAC_READ_SEARCH, _AMBIENT_RAISE = 2, 2
 _READING = (ctypes.c_uint32 * 6)(*[1 << DAC_READ_SEARCH] * 3)
 

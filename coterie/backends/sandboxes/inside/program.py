@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import gc
 import io
 import json
@@ -122,10 +123,16 @@ def limits(order: dict[str, Any]) -> list[tuple[int, tuple[int, int]]]:
         (resource.RLIMIT_MEMLOCK, 1 << 16),
         (resource.RLIMIT_CORE, 0),
     ):
-        hard = resource.getrlimit(name)[1]
+        hard = _hard(name)
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
         bounds.append((name, (value, value)))
     return bounds
+
+
+@functools.cache
+def _hard(name: int) -> int:
+    """The hard limit of this process, which nothing changes."""
+    return resource.getrlimit(name)[1]
 
 
 def prepare(folders: list[str], environment: dict[str, str]) -> None:

@@ -234,6 +234,17 @@ def prepare() -> None:
     """Build the filters of programs with namespaces in advance, so that runs need not build them."""
     for sigchld in ("refuse", "ask"):
         _laid_out(build(alone=True, sigchld=sigchld))
+    _asking()
+
+
+@functools.cache
+def _asking() -> tuple[Any, ...]:
+    """The arguments of syscall(2) that install_asking calls; none where it can't."""
+    code = build(alone=True, sigchld="ask")
+    number = _SECCOMP.get(os.uname().machine)
+    if not code or number is None:
+        return ()
+    return *map(ctypes.c_long, (number, _SET_FILTER, _NEW_LISTENER)), _laid_out(code)[0]
 
 
 def known() -> bool:
@@ -274,16 +285,8 @@ def install_asking() -> int:
     before a process is made; -1 if it can't (before Linux 5.5, or where this process is already supervised in
     this way): nothing is filtered then.
     """
-    code = build(alone=True, sigchld="ask")
-    number = _SECCOMP.get(os.uname().machine)
-    if not code or number is None:
-        return -1
-    listener: int = kernel.libc.syscall(
-        ctypes.c_long(number),
-        ctypes.c_long(_SET_FILTER),
-        ctypes.c_long(_NEW_LISTENER),
-        _laid_out(code)[0],
-    )
+    arguments = _asking()
+    listener: int = kernel.libc.syscall(*arguments) if arguments else -1
     return listener
 
 

@@ -35,14 +35,14 @@ _OTHERS = 5.0
 moment to be gone, longer on a busy machine."""
 _MESSAGE = 1 << 16
 _COMMON = """
-    abc array ast bisect builtins cmath codecs collections collections.abc contextlib copy dataclasses
+    abc array ast bisect builtins codecs collections collections.abc contextlib copy dataclasses
     datetime decimal enum fractions functools heapq inspect io itertools json linecache math numbers
     operator os os.path random re select signal string struct sys textwrap threading time traceback
     types typing warnings weakref
 """
 """Modules that programs often import; they are imported once, before the forks. Each module makes each fork
 slower, one with a shared library by most: so those that few programs import are in _RARE."""
-_RARE = "base64 calendar csv queue shutil statistics tempfile unicodedata"
+_RARE = "base64 calendar cmath csv queue shutil statistics tempfile unicodedata"
 """Imported too where there are no namespaces: a user may not be able to read the interpreter's folder."""
 
 
@@ -95,20 +95,27 @@ def main(arguments: list[str]) -> None:
         hello = {"fault": "a package can't be imported ahead", "unusable": list(error.args)}
     except BaseException as error:
         hello = {"fault": f"{type(error).__name__}: {error}"}
-    try:
-        control.send(json.dumps(hello).encode())
-    except OSError:  # the host process is gone
-        _remove(orders["base"])
-        os._exit(1)
+    text = json.dumps(hello).encode()
+    if "fault" in hello or held is not None:
+        _say(control, text, orders["base"])
     if "fault" in hello:
         os._exit(1)
     gc.collect()
+    kernel.trim()
     gc.freeze()  # pages that a child's collection does not touch stay shared
     gc.disable()  # programs enable it
     if held is None:
-        alone.fork_parents([control, *others], view, mounts)
+        alone.fork_parents([control, *others], view, mounts, text)
     worker.serve()
     worker.leave(last=True)
+
+
+def _say(control: socket.socket, text: bytes, base: str) -> None:
+    try:
+        control.send(text)
+    except OSError:  # the host process is gone
+        _remove(base)
+        os._exit(1)
 
 
 def _preload(sources: list[list[str]]) -> None:

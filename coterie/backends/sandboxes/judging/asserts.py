@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from types import CodeType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 NAME = "__judge__"
 """The name that the rewritten source calls; classes don't mangle it, since it also ends in underscores."""
@@ -36,39 +36,59 @@ def rewrite(source: str) -> tuple[CodeType, list[Test]]:
     """
     tree = ast.parse(source, "tests.py")
     rewriter = _Rewriter(source)
-    tree = ast.fix_missing_locations(rewriter.visit(tree))
+    rewriter.block(tree.body)
     return compile(tree, "tests.py", "exec", dont_inherit=True), rewriter.tests
 
 
-class _Rewriter(ast.NodeTransformer):
+class _Rewriter:
+    """Visits statements alone: an `assert` is in no expression, and most nodes of a tree are expressions."""
+
     def __init__(self, source: str) -> None:
         self._lines = source.replace("\r\n", "\n").replace("\r", "\n").split("\n")
         self._forbidden: list[list[int]] = []  # indices by enclosing function
         self.tests: list[Test] = []
 
-    def visit_Assert(self, node: ast.Assert) -> ast.stmt:
+    def block(self, statements: list[Any]) -> None:
+        """Rewrite statements in place, in their order in the source."""
+        for at, node in enumerate(statements):
+            kind = type(node)
+            if kind is ast.Assert:
+                statements[at] = self._assert(node)
+            elif kind is ast.FunctionDef or kind is ast.AsyncFunctionDef:
+                self._function(node)
+            else:
+                self._inside(node)
+
+    def _inside(self, node: Any) -> None:
+        for name in ("body", "handlers", "orelse", "finalbody", "cases"):
+            inner = getattr(node, name, None)
+            if not inner:
+                continue
+            if name in ("handlers", "cases"):
+                for part in inner:
+                    self.block(part.body)
+            else:
+                self.block(inner)
+
+    def _assert(self, node: ast.Assert) -> ast.stmt:
         forbidden = isinstance(node.test, ast.Constant) and not node.test.value
         index = len(self.tests)
         self.tests.append(Test(node.lineno, self._text(node), forbidden, bool(self._forbidden)))
         if forbidden and self._forbidden:
             self._forbidden[-1].append(index)
+        where = _where(node)
         message = [node.msg] if node.msg is not None else []
-        question = ast.If(node.test, [_call("held", index)], [_call("failed", index, *message)])
-        handler = ast.ExceptHandler(None, None, [_call("raised", index)])
-        return ast.copy_location(ast.Try([question], [handler], [], []), node)
+        held, failed = _call(where, "held", index), _call(where, "failed", index, *message)
+        question = ast.If(node.test, [held], [failed], **where)
+        handler = ast.ExceptHandler(None, None, [_call(where, "raised", index)], **where)
+        return ast.Try([question], [handler], [], [], **where)
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        return self._function(node)
-
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
-        return self._function(node)
-
-    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
+    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         self._forbidden.append([])
-        self.generic_visit(node)
+        self.block(node.body)
         start = 1 if ast.get_docstring(node, clean=False) is not None else 0
-        node.body[start:start] = [_call("entered", index) for index in self._forbidden.pop()]
-        return node
+        where = _where(node)
+        node.body[start:start] = [_call(where, "entered", index) for index in self._forbidden.pop()]
 
     def _text(self, node: ast.Assert) -> str:
         """The statement; columns count UTF-8 bytes. `ast.get_source_segment` splits the source each time."""
@@ -79,6 +99,17 @@ class _Rewriter(ast.NodeTransformer):
         return b"\n".join(lines).decode("utf-8", "replace")
 
 
-def _call(method: str, index: int, *args: ast.expr) -> ast.stmt:
-    function = ast.Attribute(ast.Name(NAME, ast.Load()), method, ast.Load())
-    return ast.Expr(ast.Call(function, [ast.Constant(index), *args], []))
+def _where(node: Any) -> dict[str, int]:
+    """The place of a node, for those that are made of it."""
+    return {
+        "lineno": node.lineno,
+        "col_offset": node.col_offset,
+        "end_lineno": node.end_lineno,
+        "end_col_offset": node.end_col_offset,
+    }
+
+
+def _call(where: dict[str, int], method: str, index: int, *args: ast.expr) -> ast.stmt:
+    judge = ast.Name(NAME, ast.Load(), **where)
+    function = ast.Attribute(judge, method, ast.Load(), **where)
+    return ast.Expr(ast.Call(function, [ast.Constant(index, **where), *args], [], **where), **where)
