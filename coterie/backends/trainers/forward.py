@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 from coterie.backends.models.memory import LOGITS_AT_ONCE, block_logits, most_logits
 from coterie.backends.trainers.attention_kernels import kernel, layout_for
-from coterie.backends.trainers.head import head_scores, terms_of
+from coterie.backends.trainers.head import embedded, head_scores, terms_of
 from coterie.backends.trainers.liger_head import liger_kernel, liger_scores
 from coterie.backends.trainers.packing import Packed, Row, pack, pad, plan
 from coterie.backends.trainers.probe import ForwardMode, Probe as Probe, choose, cost
@@ -175,9 +175,11 @@ class Scorer:
         select = torch.from_numpy(packed.select).to(device)
         inputs = _inputs(packed, device, self.attention)
         if mode.trained_only:
-            return self.model.base_model(**inputs).last_hidden_state.flatten(0, 1).index_select(
-                0, select
-            ), None
+            rows = None if self.divided else embedded(self.model.get_input_embeddings(), inputs["input_ids"])
+            if rows is not None:
+                inputs = {**inputs, "input_ids": None, "inputs_embeds": rows}
+            states = self.model.base_model(**inputs).last_hidden_state
+            return states.flatten(0, 1).index_select(0, select), None
         output = self.model(**inputs, **({"output_hidden_states": True} if hidden else {}))
         states = output.hidden_states[-1].flatten(0, 1).index_select(0, select) if hidden else None
         return states, output.logits.flatten(0, 1).index_select(0, select)

@@ -6,6 +6,9 @@ each block's logits once more and turns them, in place, into the gradient of the
 vocabulary rather than of tokens make each row of the weight's gradient complete in one product: nothing as
 large as the weight is read and written again for every block.
 
+Where only the hidden states need a gradient (a frozen head), the forward pass makes it too, for a gradient of
+1 of each log-prob: sum_j p_j w_j is a mean that runs along with the sums, and nothing is computed twice.
+
 With z = logits / temperature, p = softmax(z), H the entropy and t the target:
 d log p_t / dz = onehot(t) - p, and dH / dz = -p (log p + H).
 """
@@ -20,6 +23,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from coterie.backends.models.memory import LOGITS_AT_ONCE
 
 Sum = Callable[[], Tensor]
 """Gives the tensor that a weight's gradient is added to, of the weight's shape; called in backward passes."""
@@ -99,6 +104,45 @@ def _hooked(module: torch.nn.Module) -> bool:
     return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
+class _Embedding(torch.autograd.Function):
+    """Rows of a weight. Their gradients are added to a sum, without an array of the weight's size."""
+
+    @staticmethod
+    def forward(ctx: Any, ids: Tensor, weight: Tensor, add: Sum, ignored: int | None) -> Tensor:
+        ctx.add, ctx.ignored = add, ignored
+        ctx.save_for_backward(ids)
+        return torch.nn.functional.embedding(ids, weight)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_rows: Tensor) -> tuple[None, ...]:
+        (ids,), total = ctx.saved_tensors, ctx.add()
+        rows = d_rows.flatten(0, -2).to(total.dtype)
+        if ctx.ignored is not None:
+            rows = rows.masked_fill((ids == ctx.ignored).flatten()[:, None], 0)
+        total.index_add_(0, ids.flatten(), rows)
+        return None, None, None, None
+
+
+def embedded(module: Any, ids: Tensor) -> Tensor | None:
+    """An embedding's output whose gradient is added to a sum (`adding_to`); None: autograd adds it.
+
+    A dense gradient of an embedding is as large as a tied head's, and all zeros but for a few rows. Small
+    weights are left to autograd.
+
+    Args:
+        ids: int64, any shape.
+    """
+    plain = type(module) is torch.nn.Embedding and not _hooked(module) and module.max_norm is None
+    if not plain or module.scale_grad_by_freq or module.sparse or not torch.is_grad_enabled():
+        return None
+    add = sum_for(module.weight) if module.weight.requires_grad else None
+    if add is None or module.weight.numel() <= LOGITS_AT_ONCE:
+        return None
+    rows: Tensor = _Embedding.apply(ids, module.weight, add, module.padding_idx)  # type: ignore[no-untyped-call]
+    return rows
+
+
 def head_scores(
     terms: Sequence[Term],
     bias: Tensor | None,
@@ -117,6 +161,12 @@ def head_scores(
         most: logits that are held at once.
     """
     tensors = [bias, *(tensor for term in terms for tensor in term)]
+    trained = [tensor is not None and tensor.requires_grad for tensor in tensors]
+    if torch.is_grad_enabled() and trained == [False, True, False] and not entropy_grad:
+        frozen: tuple[Tensor, Tensor] = _FrozenHeadScores.apply(  # type: ignore[no-untyped-call]
+            targets, temperatures, most, *tensors
+        )
+        return frozen
     sums = [None if tensor is None else sum_for(tensor) for tensor in tensors]
     scores: tuple[Tensor, Tensor] = HeadScores.apply(  # type: ignore[no-untyped-call]
         targets, temperatures, entropy_grad, most, sums, *tensors
@@ -138,29 +188,12 @@ class HeadScores(torch.autograd.Function):
         *tensors: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         blocks = _Blocks(tensors, targets, temperatures, most)
-        peak = blocks.numbers().fill_(torch.finfo(blocks.wide).min)
-        total, weighted, chosen = blocks.numbers(), blocks.numbers(), blocks.numbers()
-        spare = blocks.buffer()
-        for _, logits, (rows, columns) in blocks:
-            chosen[rows] = logits[rows, columns]
-            highest = torch.maximum(peak, logits.amax(1))
-            # S = sum e^(z - peak) and W = sum e^(z - peak) (z - peak), when the peak rises by d:
-            # S' = S e^-d and W' = (W - S d) e^-d.
-            fall = peak - highest
-            weighted = (weighted + total * fall) * fall.exp()
-            total = total * fall.exp()
-            logits.sub_(highest[:, None])
-            powers = torch.exp(logits, out=spare[: logits.numel()].view_as(logits))
-            total += powers.sum(1)
-            weighted += powers.mul_(logits).sum(1)
-            peak = highest
-        logsum = peak + total.log()
-        entropy = total.log() - weighted / total
+        logprobs, entropy, logsum = _summed(blocks)
         ctx.most, ctx.sums, ctx.entropy_grad = most, sums, entropy_grad
         ctx.save_for_backward(targets, temperatures, logsum, entropy if entropy_grad else None, *tensors)
         if not entropy_grad:
             ctx.mark_non_differentiable(entropy)
-        return chosen - logsum, entropy
+        return logprobs, entropy
 
     @staticmethod
     @once_differentiable
@@ -182,6 +215,66 @@ class HeadScores(torch.autograd.Function):
                 logits.div_(temperatures[:, None])
             gradients.add(part, logits)
         return (None, None, None, None, None, *gradients.left())
+
+
+class _FrozenHeadScores(torch.autograd.Function):
+    """`HeadScores` where features alone need a gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        targets: Tensor,
+        temperatures: Tensor | None,
+        most: int,
+        bias: Tensor | None,
+        features: Tensor,
+        weight: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        blocks = _Blocks((bias, features, weight), targets, temperatures, most)
+        slope = torch.zeros_like(features, dtype=blocks.wide)
+        logprobs, entropy, _ = _summed(blocks, slope)
+        slope.neg_().add_(weight[targets])
+        if temperatures is not None:
+            slope.div_(temperatures[:, None])
+        ctx.save_for_backward(slope.to(features.dtype))
+        ctx.mark_non_differentiable(entropy)
+        return logprobs, entropy
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_logprobs: Tensor, _: Tensor) -> tuple[Any, ...]:
+        (slope,) = ctx.saved_tensors
+        return None, None, None, None, (slope * d_logprobs[:, None]).to(slope.dtype), None
+
+
+def _summed(blocks: _Blocks, mean: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-probs, entropies and the logs of the sums of exponentials, each of shape (N,).
+
+    Args:
+        mean: zeros of shape (N, H), which become sum_j p_j w_j of the only term's weight.
+    """
+    peak = blocks.numbers().fill_(torch.finfo(blocks.wide).min)
+    total, weighted, chosen = blocks.numbers(), blocks.numbers(), blocks.numbers()
+    spare, weight = blocks.buffer(), blocks.terms[0].weight
+    for part, logits, (rows, columns) in blocks:
+        chosen[rows] = logits[rows, columns]
+        highest = torch.maximum(peak, logits.amax(1))
+        # S = sum e^(z - peak) and W = sum e^(z - peak) (z - peak), when the peak rises by d:
+        # S' = S e^-d and W' = (W - S d) e^-d.
+        fall = peak - highest
+        weighted = (weighted + total * fall) * fall.exp()
+        total = total * fall.exp()
+        logits.sub_(highest[:, None])
+        powers = torch.exp(logits, out=spare[: logits.numel()].view_as(logits))
+        total += powers.sum(1)
+        if mean is not None:
+            _add_product(mean.mul_(fall.exp()[:, None]), powers.to(weight.dtype), weight[part])
+        weighted += powers.mul_(logits).sum(1)
+        peak = highest
+    if mean is not None:
+        mean.div_(total[:, None])
+    logsum = peak + total.log()
+    return chosen - logsum, total.log() - weighted / total, logsum
 
 
 class _Blocks:

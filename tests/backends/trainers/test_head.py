@@ -13,7 +13,7 @@ from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
 from coterie.backends.trainers import head as head_module
-from coterie.backends.trainers.head import Term, adding_to, head_scores, terms_of
+from coterie.backends.trainers.head import Term, adding_to, embedded, head_scores, terms_of
 
 pytestmark = pytest.mark.torch
 
@@ -53,13 +53,15 @@ def drawn(
     heated=st.booleans(),
     biased=st.booleans(),
     second=st.booleans(),
+    frozen=st.booleans(),
 )
 def test_scores_and_gradients_are_those_of_a_log_softmax(
-    seed: int, tokens: int, vocabulary: int, most: int, heated: bool, biased: bool, second: bool
+    seed: int, tokens: int, vocabulary: int, most: int, heated: bool, biased: bool, second: bool, frozen: bool
 ) -> None:
     features, weight, targets, temperatures = drawn(seed, tokens, vocabulary, 4)
-    bias = torch.randn(vocabulary, dtype=torch.float64, requires_grad=True) if biased else None
-    terms, leaves = [Term(features, weight)], [features, weight]
+    weight.requires_grad_(not frozen)
+    bias = torch.randn(vocabulary, dtype=torch.float64, requires_grad=not frozen) if biased else None
+    terms, leaves = [Term(features, weight)], [features] if frozen else [features, weight]
     logits = features @ weight.T
     if second:  # a second term, as an adapter's
         inner, up, _, _ = drawn(seed + 1, tokens, vocabulary, 2)
@@ -67,12 +69,15 @@ def test_scores_and_gradients_are_those_of_a_log_softmax(
         leaves += [inner, up]
         logits = logits + inner @ up.T
     if bias is not None:
-        leaves.append(bias)
+        leaves += [] if frozen else [bias]
         logits = logits + bias
     given_temperatures = temperatures if heated else None
     wanted = independent(logits, targets, given_temperatures)
-    scores = head_scores(terms, bias, targets, given_temperatures, entropy_grad=True, most=most)
+    scores = head_scores(terms, bias, targets, given_temperatures, entropy_grad=not frozen, most=most)
     weights = torch.randn(2, tokens, dtype=torch.float64)
+    if frozen:
+        assert not scores[1].requires_grad
+        weights[1] = 0
     for one, other in zip(scores, wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
     mine = torch.autograd.grad((weights * torch.stack(scores)).sum(), leaves)
@@ -110,6 +115,44 @@ def test_16_bit_products_are_summed_in_float32() -> None:
     for one, other in zip(scores, wanted, strict=True):
         assert one.dtype == torch.float32
         torch.testing.assert_close(one.double(), other, rtol=0, atol=2e-5)
+
+
+def test_a_frozen_head_in_16_bits_has_the_gradient_of_a_trained_one() -> None:
+    features, weight, targets, temperatures = drawn(0, 40, 3000, 16, torch.bfloat16)
+    slope, results = torch.randn(40), []
+    for trained in (True, False):
+        weight.requires_grad_(trained)
+        scores = head_scores(
+            [Term(features, weight)], None, targets, temperatures, entropy_grad=False, most=4000
+        )
+        gradient = torch.autograd.grad((scores[0] * slope).sum(), features)[0]
+        results.append((*scores, gradient.double()))
+    assert torch.equal(results[0][0], results[1][0]) and torch.equal(results[0][1], results[1][1])
+    assert (results[0][2] - results[1][2]).norm() / results[0][2].norm() < 0.01
+
+
+@pytest.mark.parametrize("padding", [None, 3])
+def test_an_embedding_s_gradient_is_added_to_the_sum(
+    monkeypatch: pytest.MonkeyPatch, padding: int | None
+) -> None:
+    monkeypatch.setattr(head_module, "LOGITS_AT_ONCE", 0)
+    module = torch.nn.Embedding(9, 4, padding_idx=padding)
+    ids = torch.tensor([[3, 1, 3], [8, 8, 0]])
+    slopes = torch.randn(2, 3, 4)
+    (module(ids) * slopes).sum().backward()
+    wanted, module.weight.grad = module.weight.grad, None
+    assert embedded(module, ids) is None, "no sum"
+    total = torch.ones(9, 4)
+    with adding_to(lambda tensor: (lambda: total) if tensor is module.weight else None):
+        rows = embedded(module, ids)
+        with torch.no_grad():
+            assert embedded(module, ids) is None
+        module.register_forward_hook(lambda *_: None)
+        assert embedded(module, ids) is None
+    torch.testing.assert_close(rows, module(ids))
+    (rows * slopes).sum().backward()
+    assert module.weight.grad is None
+    torch.testing.assert_close(total - 1, wanted)
 
 
 def test_frozen_weights_get_no_gradient() -> None:

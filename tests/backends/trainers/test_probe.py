@@ -314,6 +314,32 @@ def test_grouped_heads_with_a_mask_fold_into_queries() -> None:
             torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_attention_of_16_bits_is_that_of_float32_rounded(masked: bool, dtype: Any) -> None:
+    from coterie.backends.trainers.attention import grouped_sdpa
+
+    torch.manual_seed(0)
+    tensors = [
+        torch.randn(3, heads, length, 8).to(dtype).requires_grad_()
+        for heads, length in ((6, 5), (2, 9 if masked else 5), (2, 9 if masked else 5))
+    ]
+    mask = torch.zeros(3, 1, 5, 9).masked_fill_(torch.rand(3, 1, 5, 9) > 0.6, -math.inf) if masked else None
+    if mask is not None:
+        mask[..., 0] = 0
+    exact = [tensor.detach().double().requires_grad_() for tensor in tensors]
+    given = None if mask is None else mask.to(dtype)
+    output = grouped_sdpa(*tensors, given, 0.5)
+    wanted = grouped_sdpa(*exact, None if mask is None else mask.double(), 0.5)
+    assert output.dtype == dtype
+    torch.testing.assert_close(output.double(), wanted, rtol=0.01, atol=0.01)
+    slope = torch.randn_like(wanted)
+    (output * slope).sum().backward()
+    (wanted * slope).sum().backward()
+    for one, other in zip(tensors, exact, strict=True):
+        assert (one.grad.double() - other.grad).norm() / other.grad.norm() < 0.01
+
+
 def test_keys_of_grouped_heads_are_saved_once() -> None:
     network = deep(dtype=torch.float32, layers=1, num_attention_heads=8, num_key_value_heads=1)
     scorer = Scorer(network, packing=True, budget=1000, name="p")
