@@ -206,7 +206,7 @@ def test_a_step_and_a_draw_read_no_value(dtype):
             np.array([0, 5] * 4), np.array([1.0, 0.9] * 4), device,
         )  # fmt: skip
         tokens, logprobs = device_sampling.draw(logits, settings, 0)
-        assert tokens.is_meta and logprobs.is_meta and logits.dtype == torch.float32
+        assert tokens.is_meta and logprobs.is_meta and logprobs.dtype == torch.float32
         decoder._prompt_lengths = torch.zeros(8, dtype=torch.int64, device=device)
         decoder._slot_routing = decoder._routing_of(np.arange(8))
         assert decoder._step([bucket], tokens, 0, 20).shape == (8, 50)

@@ -74,6 +74,14 @@ class CacheShape:
     device: torch.device
     tokens: int | None = None
     """Drawn tokens a row that room is made for at once; None: room grows with the tokens, by doubling."""
+    turned: bool = False
+    """Whether drawn tokens' keys are stored as (width, capacity), the order in which products read them."""
+
+    def own(self, groups: int, siblings: int, capacity: int, *, turned: bool) -> Tensor:
+        """Room for the keys or the values of drawn tokens; (groups, heads, siblings, capacity, width)."""
+        sizes = (self.width, capacity) if turned else (capacity, self.width)
+        room = torch.empty(groups, self.heads, siblings, *sizes, dtype=self.dtype, device=self.device)
+        return room.transpose(3, 4) if turned else room
 
 
 class Bucket:
@@ -128,17 +136,17 @@ class Bucket:
         for layers in (self.keys, self.values):
             # Zeros instead of uninitialised memory: masked keys must be finite numbers.
             layers.append(torch.zeros(count, heads, self.longest, width, **options))
-        for layers in (self.own_keys, self.own_values):
-            layers.append(torch.empty(count, heads, siblings, self.capacity, width, **options))
+        self.own_keys.append(self.shape.own(count, siblings, self.capacity, turned=self.shape.turned))
+        self.own_values.append(self.shape.own(count, siblings, self.capacity, turned=False))
 
     def reserve(self, tokens: int, most: int) -> None:
         """Make room for `tokens` drawn tokens per row. Capacity doubles, since most rows stop early."""
         if tokens <= self.capacity:
             return
         filled, self.capacity = self.capacity, min(max(tokens, 2 * self.capacity, 32), max(most, tokens))
-        for layers in (self.own_keys, self.own_values):
+        for layers, turned in ((self.own_keys, self.shape.turned), (self.own_values, False)):
             for index, old in enumerate(layers):
-                new = old.new_empty(*old.shape[:3], self.capacity, old.shape[4])
+                new = self.shape.own(*self.slots.shape, self.capacity, turned=turned)
                 new[:, :, :, :filled] = old
                 layers[index] = new
 

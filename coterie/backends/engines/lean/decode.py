@@ -17,10 +17,11 @@ from torch import Tensor
 
 from coterie.backends.engines.lean.adapters import AdapterRouting, LeanAdapter
 from coterie.backends.engines.lean.cache import Bucket, CacheShape, Costs, Group, plan, repack, surviving
-from coterie.backends.engines.lean.precision import attend, product
+from coterie.backends.engines.lean.precision import attend, cache_dtype, product
 from coterie.backends.engines.lean.weights import LeanWeights
 from coterie.backends.engines.rows import Counts, Drawn, Row, siblings
 from coterie.backends.engines.sampling import SamplingState
+from coterie.backends.engines.shared_base import MERGED_NUMBERS
 from coterie.backends.models.merged_weights import MergedWeights
 
 _KERNEL_FLOPS = 3e6
@@ -32,7 +33,8 @@ class LeanDecoder:
 
     Args:
         dense: the model, with its adapter if it has one.
-        dtype: of the copy and of the computation; logits are always float32.
+        dtype: of the copy and of the computation. Scores and softmax of attention are float32, and so are
+            log-probs.
     """
 
     def __init__(self, merged: MergedWeights, dtype: torch.dtype) -> None:
@@ -47,6 +49,7 @@ class LeanDecoder:
         # On a GPU a few more rows cost no time, and kernel launches are slow.
         self.costs = Costs(key=4.0 * width / linear, bucket=_KERNEL_FLOPS / linear if on_cpu else 64.0)
         self._chunk = 2048 if on_cpu else 16384
+        self._turned = on_cpu and (dtype != torch.float32 or merged.base_numbers > MERGED_NUMBERS)
         self.exact = not on_cpu
         """Whether rows get room for all of their tokens at once, as the bound of a batch counts them."""
 
@@ -71,7 +74,13 @@ class LeanDecoder:
         self._cos, self._sin = self.weights.rotary(longest + most)
         w = self.weights
         self._cache = CacheShape(
-            len(w.layers), w.kv_heads, w.head_dim, w.dtype, w.device, most if self.exact else None
+            len(w.layers),
+            w.kv_heads,
+            w.head_dim,
+            cache_dtype(w.dtype, w.device),
+            w.device,
+            most if self.exact else None,
+            turned=self._turned,
         )
         buckets = self._in_buckets(groups, state)
         logits = torch.cat([self._prefill(bucket, rows) for bucket in buckets])
@@ -196,8 +205,8 @@ class LeanDecoder:
                 part.reshape(count, longest, -1, w.head_dim).transpose(1, 2)
                 for part in self._heads(x, index, cos, sin, routing)
             )
-            bucket.keys[index][groups, :, :longest] = k
-            bucket.values[index][groups, :, :longest] = v
+            bucket.keys[index][groups, :, :longest] = k.to(bucket.shape.dtype)
+            bucket.values[index][groups, :, :longest] = v.to(bucket.shape.dtype)
             k, v = self._repeated(k), self._repeated(v)
             attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
             attended = attended.transpose(1, 2).reshape(count * longest, -1)
@@ -253,14 +262,14 @@ class LeanDecoder:
         own_keys[:, :, :, filled] = k.view(groups, each, heads, width).transpose(1, 2)
         own_values[:, :, :, filled] = v.view(groups, each, heads, width).transpose(1, 2)
         total = filled + 1
-        capacity = bucket.capacity
-        own_keys = own_keys.view(-1, capacity, width)[:, :total]  # (G h K, T, D)
-        own_values = own_values.view(-1, capacity, width)[:, :total]
+        own_keys = own_keys.flatten(0, 2)[:, :total]  # (G h K, T, D)
+        own_values = own_values.flatten(0, 2)[:, :total]
         keys = bucket.keys[index].view(groups * heads, -1, width)  # (G h, P, D)
         values = bucket.values[index].view(groups * heads, -1, width)
         length = keys.shape[1]
         q = q.view(groups, each, heads, times, width).transpose(1, 2).reshape(groups * heads, -1, width)
-        if w.dtype != torch.float32:
+        q = q.to(keys.dtype)
+        if keys.dtype != torch.float32:
             output = attend(q, keys, values, own_keys, own_values, bucket.mask)
             output = output.view(groups, heads, each, times * width).transpose(1, 2)
             return output.reshape(groups * each, heads * times * width)
@@ -276,7 +285,7 @@ class LeanDecoder:
         output = torch.bmm(share[..., :length], values).view(-1, times, width)
         output = torch.baddbmm(output, share[..., length:].reshape(-1, times, total), own_values)
         output = output.view(groups, heads, each, times * width).transpose(1, 2)
-        return output.reshape(groups * each, heads * times * width)
+        return output.reshape(groups * each, heads * times * width).to(w.dtype)
 
     # ------------------------------------------------------------------------------- prefill and decode
 
@@ -320,4 +329,4 @@ class LeanDecoder:
             logits = product(normed, w.head.T)  # on a CPU, a float32 copy of the head would be read each time
         else:
             logits = F.linear(normed, w.head)
-        return routing.add_head(logits, normed).float()
+        return routing.add_head(logits, normed)
