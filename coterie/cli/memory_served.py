@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the backends of models import torch, and a plan of tables works without it
@@ -78,21 +78,24 @@ class _Made:
     def __enter__(self) -> _Made:
         self._enabled = gc.isenabled()
         gc.disable()
-        self._older = {tensor.untyped_storage()._cdata: tensor for tensor in _meta_tensors()}
+        self._older = _meta_tensors()
+        # Held as storages, so that no new one gets the identity of one that is given up.
+        self._storages = {storage._cdata: storage for storage in _storages(self._older)}
         gc.freeze()
         return self
 
     def __exit__(self, *exception: object) -> None:
         gc.unfreeze()
         self._older.clear()
+        self._storages.clear()
         if self._enabled:
             gc.enable()
 
     def meta_bytes(self) -> int:
-        """Bytes of the tensors on the meta device, each storage counted once."""
-        storages = (tensor.untyped_storage() for tensor in _meta_tensors())
-        sizes = {storage._cdata: storage.nbytes() for storage in storages}
-        return sum(size for key, size in sizes.items() if key not in self._older)
+        """Bytes of new storages on the meta device, less the older ones that tensors have left."""
+        now = {storage._cdata: storage.nbytes() for storage in _storages([*self._older, *_meta_tensors()])}
+        made = sum(size for key, size in now.items() if key not in self._storages)
+        return made - sum(storage.nbytes() for key, storage in self._storages.items() if key not in now)
 
     def decoders(self) -> list[LeanWeights]:
         """The weights of lean decoders on the meta device."""
@@ -108,6 +111,10 @@ class _Made:
         """Make the tables of positions that lean decoders make in their first batch."""
         for weights in self.decoders():
             weights.rotary(longest)
+
+
+def _storages(tensors: Iterable[Tensor]) -> Iterator[Any]:
+    return (tensor.untyped_storage() for tensor in tensors)
 
 
 def _meta_tensors() -> list[Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,12 +11,16 @@ import torch
 from coterie.backends.engines.batches import KvCost
 from coterie.backends.engines.lean.adapters import unmixable
 from coterie.backends.engines.lean.decode import LeanDecoder
+from coterie.backends.engines.lean.precision import cache_dtype
+from coterie.backends.engines.lean.sharing import share
 from coterie.backends.engines.lean.weights import unsupported
 from coterie.backends.engines.rows import Decoder
 from coterie.backends.engines.stepwise import StepwiseDecoder
 from coterie.backends.models.merged_weights import MergedWeights
 from coterie.backends.models.sizes import cache_numbers
 from coterie.core.errors import ConfigError
+
+log = logging.getLogger("coterie")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +35,17 @@ class DecoderFactory:
 
     def __call__(self, weights: MergedWeights) -> Decoder:
         return self.kind(weights, self.dtype)
+
+    def share(self, base: MergedWeights, policy: str) -> None:
+        """Let decoder and module hold frozen weights once. Call it while nothing computes with the module.
+
+        Args:
+            base: without an adapter.
+        """
+        if self.kind is not LeanDecoder or not base.frozen("model.norm.weight"):
+            return  # transformers' forward reads the module's tensors as they are
+        if (reason := share(base, self.dtype)) is not None:
+            log.info("policy %s: the engine copies frozen weights that it could share: %s", policy, reason)
 
 
 def decoder_factory(
@@ -82,5 +98,6 @@ def decoder_factory(
             "would round small updates away: twice the memory"
         )
         chosen = torch.float32
-    kv = KvCost(cache_numbers(merged.config) * chosen.itemsize, lean)
+    cached = cache_dtype(chosen, merged.model.get_input_embeddings().weight.device) if lean else chosen
+    kv = KvCost(cache_numbers(merged.config) * cached.itemsize, lean)
     return DecoderFactory(LeanDecoder if lean else StepwiseDecoder, chosen, apart, kv)

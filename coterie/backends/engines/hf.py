@@ -18,7 +18,7 @@ from coterie.backends.engines.batches import Bound, KvCost, generate, kv_limit, 
 from coterie.backends.engines.request_batching import RequestBatcher
 from coterie.backends.engines.requests import StopTokens, checked_limit
 from coterie.backends.engines.rows import Counts, Drawn, Row
-from coterie.backends.engines.shared_base import MIXED_ROWS, SharedBase
+from coterie.backends.engines.shared_base import MERGED_NUMBERS, MIXED_ROWS, SharedBase
 from coterie.backends.engines.versions import Versions
 from coterie.backends.models.compute_threads import compute
 from coterie.backends.models.devices import device_of, fix_cublas, is_deterministic
@@ -87,9 +87,10 @@ class HFEngine(Plugin):
             "auto",
             description="LoRA policies of one base. `mixed`: one batch and one copy of the base, adapters "
             "apart from it; `merged`: a copy of the weights and a batch for each policy; `auto`: mixed for "
-            f"several waiting policies with at most {MIXED_ROWS} rows each (on a GPU, and in bfloat16: any "
-            "number), else merged into one spare copy, one after the other. In bfloat16 a merged copy would "
-            "round small updates away: it is kept in float32.",
+            f"several waiting policies with at most {MIXED_ROWS} rows each (on a GPU: any number), else "
+            "merged into one spare copy, one after the other; in bfloat16, and on a base of more than "
+            f"{MERGED_NUMBERS // 10**6} million weights, always mixed. In bfloat16 a merged copy would round "
+            "small updates away: it is kept in float32.",
         )
 
     Policy = TensorPolicy
@@ -283,11 +284,11 @@ class HFEngine(Plugin):
         device = self._device or device_of(self.config.device, "engine.device")
         if weights.folder is not None:
             module, tokenizer = load_folder(weights.folder, policy=weights.policy)
-            module.to(device)
+            module.to(device).requires_grad_(False)
             return module, tokenizer if weights.tokenizer is None else weights.tokenizer
         config = with_choice(self._configs[weights.policy], weights.policy, device.type)
         loaded = load_model(config, policy=weights.policy, seed=0, vocabulary=ctx.vocabulary)
-        return loaded.module.to(device), loaded.tokenizer
+        return loaded.module.to(device).requires_grad_(False), loaded.tokenizer
 
     def _decoder_for(
         self,
@@ -305,6 +306,7 @@ class HFEngine(Plugin):
             adapter: its name in a shared base.
         """
         old = None if unused is None else unused.decoder
+        make.share(base, policy)
         if make.unmixable is not None or not merged.adaptable or self.config.adapters == "merged":
             if old is None or isinstance(old, SharedBase):
                 return make(merged)
@@ -312,14 +314,19 @@ class HFEngine(Plugin):
             return old
         key = id(merged.model), self._dtype(policy, merged)
         if key not in self._bases:
-            # The memory planner computes on "meta", for a run on a CPU.
-            on_cpu = merged.model.get_input_embeddings().weight.device.type in ("cpu", "meta")
-            mixed_rows = None if self.config.adapters == "mixed" else MIXED_ROWS if on_cpu else math.inf
-            if self._dtype(policy, merged) != "float32":
-                mixed_rows = None  # a merge would round small updates away
-            self._bases[key] = SharedBase(policy, base, make, mixed_rows)
+            self._bases[key] = SharedBase(policy, base, make, self._mixed_rows(policy, merged))
         self._bases[key].load(merged, adapter)
         return self._bases[key]
+
+    def _mixed_rows(self, policy: str, merged: MergedWeights) -> float | None:
+        """Most rows per adapter of a mixed batch; None: every batch is mixed."""
+        # The memory planner computes on "meta", for a run on a CPU.
+        on_cpu = merged.model.get_input_embeddings().weight.device.type in ("cpu", "meta")
+        if self.config.adapters == "mixed" or self._dtype(policy, merged) != "float32":
+            return None  # in 16 bits a merge would round small updates away
+        if merged.base_numbers > MERGED_NUMBERS:
+            return None
+        return MIXED_ROWS if on_cpu else math.inf
 
     def _dtype(self, policy: str, merged: MergedWeights) -> str:
         """The policy's dtype; with `auto` that of the weights, which the trainer chose by its device."""

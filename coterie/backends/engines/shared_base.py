@@ -21,6 +21,12 @@ four. With 64 rows per adapter both are equal (0.93 to 1.05). With 128 rows per 
 to 0.97), as it is for a single adapter (0.80 to 0.99). GPUs have no such limit; they were not measured.
 """
 
+MERGED_NUMBERS = 20_000_000
+"""Most weights of a base that `adapters: auto` may merge adapters into: the copy is as large as the base.
+
+Measured (PLACEHOLDER).
+"""
+
 
 class SharedBase:
     """Generates for the policies of one base, each identified by an adapter's name (None: the base alone).

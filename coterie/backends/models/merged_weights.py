@@ -31,7 +31,7 @@ class LowRank(NamedTuple):
 
 
 class MergedWeights:
-    """Weights of a CausalLM, plain or wrapped by PEFT, under a plain model's names. Never changes the module.
+    """Weights of a CausalLM, plain or wrapped by PEFT, under a plain model's names; their values stay.
 
     Args:
         module: a transformers CausalLM, or a PeftModel around one.
@@ -87,6 +87,11 @@ class MergedWeights:
             yield from (part.down, part.up)
 
     @property
+    def base_numbers(self) -> int:
+        """The number of the model's weights, without the adapter's; tied ones count once."""
+        return sum(tensor.numel() for tensor in {id(plain): plain for plain in self._plain.values()}.values())
+
+    @property
     def low_rank(self) -> Mapping[str, LowRank]:
         """The adapter's additions to weights, by name."""
         return self._low_rank
@@ -115,10 +120,14 @@ class MergedWeights:
         return not changed and first in self._plain and self._plain[first] is self._plain.get(second)
 
     def frozen(self, name: str) -> bool:
-        """Whether the tensor belongs to the frozen base of adapters, which nothing changes."""
+        """Whether nothing trains the tensor, and the adapter does not change it."""
         changed = name in self._low_rank or name in self._shifts or name.startswith(self._trained)
         plain = self._plain.get(name)
-        return self.adaptable and plain is not None and not changed and not plain.requires_grad
+        return plain is not None and not changed and not plain.requires_grad
+
+    def move(self, name: str, tensor: Tensor) -> None:
+        """Let the module hold a weight in another tensor of the same values: a part of a larger one."""
+        self._plain[name].data = tensor
 
     def _collect(self, module: nn.Module, prefix: str) -> None:
         if hasattr(module, "base_layer"):

@@ -1,13 +1,15 @@
-"""Copies of a Llama-like model's weights, laid out for decoding: QKV fused, gate and up fused."""
+"""A Llama-like model's weights, laid out for decoding: QKV fused, gate and up fused."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from coterie.backends.engines.lean.sharing import FUSED as FUSED, joined
 from coterie.backends.models.merged_weights import MergedWeights
 
 _CLASSES = ("Qwen3ForCausalLM", "Qwen2ForCausalLM", "LlamaForCausalLM", "MistralForCausalLM")
@@ -41,15 +43,6 @@ def unsupported(model: Any) -> str | None:
     return None
 
 
-FUSED: dict[str, tuple[str, ...]] = {
-    "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-    "out": ("self_attn.o_proj",),
-    "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
-    "down": ("mlp.down_proj",),
-}
-"""A layer's linear products, and the modules whose weights are concatenated in each."""
-
-
 def _head_dim(config: Any) -> int:
     return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
 
@@ -77,6 +70,9 @@ class Layer:
 class LeanWeights:
     """The model's sizes and its weights, refreshed in place.
 
+    Frozen weights of the decoder's dtype are the module's own tensors where `sharing.share` laid them out, or
+    where a product has one module; others are copied.
+
     Args:
         dense: the model, with its adapter if it has one.
         dtype: of the copies.
@@ -98,23 +94,20 @@ class LeanWeights:
         self._frequencies: Tensor = rotary.inv_freq.detach().float().clone()
         self._rotary_scale = float(getattr(rotary, "attention_scaling", 1.0))
         self._rotary: tuple[Tensor, Tensor] | None = None
-        self._tables: dict[str, Tensor] = {}
+        self._copies: dict[str, Tensor] = {}
+        """By the first name of what is copied; they are written over at each refresh."""
         self.refresh(merged)
 
     def refresh(self, merged: MergedWeights) -> None:
-        """Copy the present values into the existing tensors; tables that no adapter changes are shared."""
+        """Take the present values: frozen ones are shared, others copied into the existing tensors."""
         with torch.inference_mode():
-            self.embedding = self._table(merged, "model.embed_tokens.weight")
+            self.embedding = self._taken(merged, ["model.embed_tokens.weight"])
             if merged.tied("lm_head.weight", "model.embed_tokens.weight"):
                 self.head = self.embedding
             else:
-                self.head = self._table(merged, "lm_head.weight")
-            self.norm = self._copy([merged["model.norm.weight"]], getattr(self, "norm", None))
-            for index in range(self._depth):
-                old = self.layers[index] if index < len(self.layers) else None
-                layer = self._layer(merged, f"model.layers.{index}.", old)
-                if old is None:
-                    self.layers.append(layer)
+                self.head = self._taken(merged, ["lm_head.weight"])
+            self.norm = self._taken(merged, ["model.norm.weight"])
+            self.layers = [self._layer(merged, f"model.layers.{index}.") for index in range(self._depth)]
 
     def rotary(self, length: int) -> tuple[Tensor, Tensor]:
         """Cosines and signed sines of positions [0, length) at least; (>= length, head_dim) each.
@@ -131,55 +124,56 @@ class LeanWeights:
             )
         return self._rotary
 
-    def _layer(self, merged: MergedWeights, prefix: str, old: Layer | None) -> Layer:
-        def norm(field: str, name: str) -> Tensor:
-            return self._copy([merged[f"{prefix}{name}.weight"]], getattr(old, field, None))
+    def _layer(self, merged: MergedWeights, prefix: str) -> Layer:
+        def norm(name: str) -> Tensor:
+            return self._taken(merged, [f"{prefix}{name}.weight"])
 
         def weight(field: str) -> Tensor:
-            return self._copy(
-                [merged[f"{prefix}{name}.weight"] for name in FUSED[field]], getattr(old, field, None)
-            )
+            return self._taken(merged, [f"{prefix}{name}.weight" for name in FUSED[field]])
 
         def bias(field: str) -> Tensor | None:
-            parts = [merged.get(f"{prefix}{name}.bias") for name in FUSED[field]]
-            present = [part for part in parts if part is not None]
-            return self._copy(present, getattr(old, f"{field}_bias", None)) if present else None
+            names = [f"{prefix}{name}.bias" for name in FUSED[field]]
+            present = [name for name in names if name in merged]
+            return self._taken(merged, present) if present else None
 
         return Layer(
-            norm=norm("norm", "input_layernorm"),
+            norm=norm("input_layernorm"),
             qkv=weight("qkv"),
             qkv_bias=bias("qkv"),
-            qk_norm=self._qk_norm(merged, f"{prefix}self_attn.", old),
+            qk_norm=self._qk_norm(merged, f"{prefix}self_attn."),
             out=weight("out"),
             out_bias=bias("out"),
-            mlp_norm=norm("mlp_norm", "post_attention_layernorm"),
+            mlp_norm=norm("post_attention_layernorm"),
             gate_up=weight("gate_up"),
             gate_up_bias=bias("gate_up"),
             down=weight("down"),
             down_bias=bias("down"),
         )
 
-    def _qk_norm(self, merged: MergedWeights, attention: str, old: Layer | None) -> Tensor | None:
+    def _qk_norm(self, merged: MergedWeights, attention: str) -> Tensor | None:
         q, k = merged.get(f"{attention}q_norm.weight"), merged.get(f"{attention}k_norm.weight")
         if q is None or k is None:
             return None
         rows = [q.expand(self.heads, -1), k.expand(self.kv_heads, -1)]
-        return self._copy(rows, None if old is None else old.qk_norm)
+        return self._copy(f"{attention}qk_norm", rows)
 
-    def _copy(self, parts: list[Tensor], into: Tensor | None) -> Tensor:
-        """The parts, concatenated along the first dimension, in `into` or (None) in a new tensor."""
+    def _taken(self, merged: MergedWeights, names: Sequence[str]) -> Tensor:
+        """The named tensors, concatenated along the first dimension: the module's own, or a copy."""
+        if all(merged.frozen(name) and merged[name].dtype == self.dtype for name in names):
+            fused = joined([merged[name] for name in names])
+            if fused is not None:
+                self._copies.pop(names[0], None)
+                return fused
+        return self._copy(names[0], [merged[name] for name in names])
+
+    def _copy(self, name: str, parts: Sequence[Tensor]) -> Tensor:
+        """The parts, concatenated along the first dimension, in the copy of this name."""
+        into = self._copies.get(name)
         if into is None:
             shape = (sum(len(part) for part in parts), *parts[0].shape[1:])
-            into = torch.empty(shape, dtype=self.dtype, device=self.device)
+            into = self._copies[name] = torch.empty(shape, dtype=self.dtype, device=self.device)
         start = 0
         for part in parts:
             into[start : start + len(part)].copy_(part)
             start += len(part)
         return into
-
-    def _table(self, merged: MergedWeights, name: str) -> Tensor:
-        """An embedding or head. A frozen one is not copied: it can be half of a model's weights."""
-        if merged.frozen(name) and merged[name].dtype == self.dtype:
-            return merged[name]
-        self._tables[name] = self._copy([merged[name]], self._tables.get(name))
-        return self._tables[name]
