@@ -124,6 +124,19 @@ def test_a_template_that_has_written_a_thought_gets_answers_without_one():
     assert (measured.anew, measured.why) == (0, "")
 
 
+def test_a_template_that_also_rewrites_other_answers_says_how_many():
+    """It writes the first answer in capitals while there is one more question, and drops all thoughts."""
+    first = "m.content | upper if messages | length == 3 else m.content.split('</think>')[-1].lstrip('\\n')"
+    turn = "{{- '<|im_start|>' ~ m.role ~ '\n' ~ (" + first + ") ~ '<|im_end|>\n' -}}"
+    ask = "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\n' -}}{%- endif -%}"
+    template = "{%- for m in messages -%}" + turn + "{%- endfor -%}" + ask
+    measured = growth(AutoChat().codec(bpe(template), None), FIRST[1:], 4, 1, 40)
+    assert measured.anew == 3
+    assert measured.why == (
+        "the template drops earlier thoughts, where answers have some, 2 where they have none"
+    )
+
+
 def test_the_least_that_could_be_new_is_what_a_template_that_keeps_all_adds():
     keeps, drops = (growth(FAMILIES[name].codec(), FIRST, 4, 1, 40) for name in ("chatml", "thoughts"))
     assert drops.least == keeps.new
