@@ -7,7 +7,7 @@
 Weights are random and of the shapes of real_models.py. Every measurement is a process of its own in the
 peer's environment (that of step_time.py), and peers take turns. The limits are the products that a step
 needs, alone, with the same shapes, dtype and threads, measured in the same turns. Results go to
-results/real_size.json, after each setting; the exit code is 1 where a bar isn't met.
+results/real_size.json, after each process; the exit code is 1 where a bar isn't met.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def main() -> int:
                         at = {"shape": shape, "group": group, "threads": threads, "turn": turn}
                         runs.append({**at, "peer": name, **measure(peer, pythons, model, at, args)})
                         show(runs[-1], args.clock)
-                write(args.json, runs, args)
+                        write(args.json, runs, args)
     result = write(args.json, runs, args)
     print(real_size_report.text(result))
     print(f"written to {args.json}")
