@@ -73,20 +73,16 @@ GROUPS: dict[str, dict[str, Peer]] = {
         "coterie float32 lora": _coterie(dtype="float32", train="lora"),
         "coterie bfloat16 lora": _coterie(dtype="bfloat16", train="lora"),
         "trl float32 lora": _trl(dtype="float32", train="lora"),
-        "trl bfloat16 lora": _trl(dtype="bfloat16", train="lora"),
     },
     "roles": {
         "coterie bfloat16 2 roles": _coterie(dtype="bfloat16", roles=2),
-        "coterie float32 lora 2 roles": _coterie(dtype="float32", train="lora", roles=2),
         "coterie bfloat16 lora 2 roles": _coterie(dtype="bfloat16", train="lora", roles=2),
     },
     "vllm": {
         "coterie float32 vllm": _coterie(dtype="float32", engine="vllm"),
         "coterie bfloat16 vllm": _coterie(dtype="bfloat16", engine="vllm"),
-        "coterie bfloat16 lora vllm": _coterie(dtype="bfloat16", train="lora", engine="vllm"),
     },
     "profile": {
-        "coterie float32 profiled": _coterie(dtype="float32", profile=""),
         "coterie bfloat16 profiled": _coterie(dtype="bfloat16", profile=""),
     },
 }
@@ -117,7 +113,7 @@ SHAPES = {
             "lora": {2: 1},
             "roles": {2: 1},
             "vllm": {2: 1},
-            "profile": {1: 1},
+            "profile": {1: 1, 2: 1},
         },
     ),
     "qwen3-0.6b": Work(
@@ -125,7 +121,7 @@ SHAPES = {
         siblings=2,
         prompt_tokens=128,
         new_tokens=32,
-        groups={"bars": {2: 1}, "lora": {2: 1}, "roles": {2: 1}, "vllm": {2: 1}, "profile": {2: 1}},
+        groups={"bars": {2: 1}, "lora": {2: 1}, "vllm": {2: 1}, "profile": {2: 1}},
     ),
 }
 KEYS = ("shape", "group", "threads", "peer")
