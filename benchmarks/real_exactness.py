@@ -354,12 +354,12 @@ def _case(args: argparse.Namespace) -> int:
     """The process of one case: its result is the last line of stdout."""
     import tempfile
 
-    import real_exports
-
     kind, engine, dtype = args.case
     if kind == "engines":
         result: Any = engine_case(args.models, engine, dtype)
     else:
+        import real_exports
+
         with tempfile.TemporaryDirectory() as scratch:
             result = real_exports.export_case(args.models, Path(scratch))
     print(json.dumps(result), flush=True)
