@@ -21,6 +21,10 @@ from coterie.core.protocols.sandbox import KeptFiles
 REPORT = 1 << 20
 """Most bytes kept of a report, from its beginning."""
 _CHUNK = 1 << 16
+_SOON = 0.02
+"""Seconds before the outputs of a program are read while it runs: most programs have ended by then."""
+_SMALL = 1 << 15
+"""Bytes that an empty socket takes at once."""
 _HEADER = 4 << 20
 
 
@@ -32,6 +36,7 @@ class Drain:
         os.set_blocking(self._ours, False)
         self._keep, self._end, self._flooded = keep, end, flooded
         self._held = bytearray()
+        self._followed = False
         self.count = 0
         """Bytes that were read."""
 
@@ -44,7 +49,12 @@ class Drain:
         os.close(self.theirs)
 
     def start(self) -> None:
+        """Close this process's copy of the writing end, which the worker has."""
         os.close(self.theirs)
+
+    def follow(self) -> None:
+        """Read from now on whenever there is something: a pipe holds what a short program writes."""
+        self._followed = True
         asyncio.get_running_loop().add_reader(self._ours, self._read)
 
     def _read(self) -> bool:
@@ -54,7 +64,7 @@ class Drain:
         except BlockingIOError:
             return False
         if not data:
-            asyncio.get_running_loop().remove_reader(self._ours)
+            self._leave()
             return False
         self.count += len(data)
         if self._end:
@@ -75,8 +85,13 @@ class Drain:
         self.close()
         return bytes(self._held[-self._keep :] if self._end else self._held[: self._keep])
 
+    def _leave(self) -> None:
+        if self._followed:
+            self._followed = False
+            asyncio.get_running_loop().remove_reader(self._ours)
+
     def close(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._ours)
+        self._leave()
         os.close(self._ours)
 
     @property
@@ -145,6 +160,8 @@ class CellSide:
             made.pop_all()
         self._stop: Callable[[], None] = lambda: None
         self._talk: asyncio.Task[None] | None = None
+        self._later: asyncio.TimerHandle | None = None
+        self._answers, self._started = True, False
         self.reported = b""
         """The program's report, after `finish`."""
 
@@ -171,15 +188,45 @@ class CellSide:
             "entry": self._entry,
         }
 
-    def start(self, stop: Callable[[], None]) -> None:
-        """Close this side's copies of the descriptors, which the worker has, and start to write and read."""
-        self._stop = stop
+    def start(self, stop: Callable[[], None], *, answers: bool) -> None:
+        """Close this side's copies of the descriptors, which the worker has, and start to write and read.
+
+        Args:
+            answers: whether a cell answers over the channel in any case, or only with files and faults.
+        """
+        self._stop, self._answers, self._started = stop, answers or self._collects, True
         self._theirs.close()
         if self._link is not None:
             self._link.close()
         for drain in self._drains():
             drain.start()
+        self._later = asyncio.get_running_loop().call_later(_SOON, self._follow)
+        if not self._answers and self._sent_at_once():
+            return
         self._talk = asyncio.ensure_future(self._converse())
+
+    def _follow(self) -> None:
+        for drain in self._drains():
+            drain.follow()
+
+    def _sent_at_once(self) -> bool:
+        """Send a small program without waiting."""
+        data = b"".join(self._payload)
+        if len(data) > _SMALL:
+            return False
+        with contextlib.suppress(ConnectionError):
+            sent = self._channel.send(data)
+            if sent < len(data):
+                self._payload = [data[sent:]]
+                return False
+        self._payload.clear()
+        return True
+
+    def _fault(self) -> None:
+        """Take the answer of a run that could not begin; others have none."""
+        with contextlib.suppress(BlockingIOError, ConnectionError):
+            while part := self._channel.recv(_CHUNK):
+                self._answer.feed(part)
 
     def _drains(self) -> list[Drain]:
         return [drain for drain in (self._out, self._err, self._report) if drain is not None]
@@ -211,8 +258,12 @@ class CellSide:
 
         Raises SystemFault if the cell could not be set up.
         """
-        assert self._talk is not None, "finish comes after start"
-        await self._talk
+        assert self._later is not None, "finish comes after start"
+        self._later.cancel()
+        if self._talk is not None:
+            await self._talk
+        else:
+            self._fault()
         self._channel.close()
         outputs = [drain.finish() for drain in self._drains()]
         self.reported = outputs[2] if self._report is not None else b""
@@ -275,13 +326,15 @@ class CellSide:
             self._keeping.store.release(self._answer.committed())
         if self._channel.fileno() == -1:
             return
-        if self._talk is None:
+        if not self._started:
             self._theirs.close()
             if self._link is not None:
                 self._link.close()
             for drain in self._drains():
                 os.close(drain.theirs)
-        else:
+        if self._later is not None:
+            self._later.cancel()
+        if self._talk is not None:
             self._talk.cancel()
         for drain in self._drains():
             drain.close()

@@ -326,7 +326,7 @@ class LocalSandbox(Plugin):
             wall = max(side.limits.wall_seconds for side in sides)
             worker.begin([side.order() for side in sides], [side.descriptors() for side in sides], wall)
             for number, side in enumerate(sides):
-                side.start(functools.partial(worker.stop, number))
+                side.start(functools.partial(worker.stop, number), answers=not pool.alone)
             ended = await worker.answers(len(sides), wall)
             ran = [await side.finish(how) for side, how in zip(sides, ended, strict=True)]
         except BaseException:
