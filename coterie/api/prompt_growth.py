@@ -149,14 +149,10 @@ class _Walk:
             self.why = f"the template writes earlier {'prompts' if earlier else 'answers'} differently"
 
     def _added(self, added: Sequence[Message]) -> int:
-        """Tokens that these messages add behind an answer, the marks of their turns included, about."""
-        codec = self.codec
-        end = len(codec.encode_completion(""))  # sampled with the answer
-        question, *later = [_message("user", "?"), _message("assistant", "?")]
-        later += [_message(message["role"], "?") for message in added]
-        marks = len(codec.encode([question, *later]).ids) - len(codec.encode([question]).ids) - end
-        marks -= len(later) * (len(codec.encode_completion("?")) - end)
-        return marks + sum(len(codec.encode_completion(message["content"])) - end for message in added)
+        """Tokens that these messages add behind a short answer to the first prompt, the answer left out."""
+        codec, answer = self.codec, _message("assistant", "?")
+        longer = codec.encode([*self.messages, answer, *added])
+        return len(longer.ids) - len(codec.encode(self.messages).ids) - len(codec.encode_completion("?"))
 
     def result(self, calls: int) -> Growth:
         return Growth(

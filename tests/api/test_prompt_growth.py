@@ -58,7 +58,16 @@ def test_four_turns_of_each_family(name, anew, why):
     assert (measured.anew, measured.why) == (anew, why)
     assert len(measured.begins_anew) == 3
     assert (measured.factor == 1) == (anew == 0) and measured.factor >= 1
-    assert measured.least <= measured.new <= measured.whole
+
+
+def test_a_system_message_that_comes_again_and_is_left_out_counts_nothing():
+    codec = FAMILIES["inst_first"].codec()
+    turn = len(
+        codec.tokenizer.encode("[INST] what is 2 + 2? [/INST]")
+    )  # and a space on both sides of answers
+    measured = growth(codec, FIRST, 4, 1, 40)
+    assert measured.least == pytest.approx(len(codec.encode(FIRST).ids) + 3 * (turn + 2), abs=3)
+    assert measured.factor > 1.2
 
 
 def test_tokens_to_prefill_are_what_a_prefix_cache_lacks():
