@@ -48,13 +48,13 @@ def test_a_row_is_what_is_measured_of_its_templates(names, row):
         assert repeats == ("shown" if limits.repeats else "joined")
         measured = growth(codec, [QUESTION], 3, 1, 30)
         with_system = growth(codec, [SYSTEM, QUESTION], 3, 1, 30)
-        said = {
+        expected = {
             "extend": (0, 0),
             "begin anew": (2, 2),
             "extend without a system message; else begin anew": (0, 2),
             "begin anew where answers have thoughts; with `enable_thinking: false`, always": (2, 2),
         }[later]
-        assert (measured.anew, with_system.anew) == said
+        assert (measured.anew, with_system.anew) == expected
         assert ("where answers have some" in measured.why) == (name == "thoughts")
 
 

@@ -221,8 +221,8 @@ def test_a_system_message_moves_into_the_first_turn_and_the_log_says_so_once(cap
             assert text == (
                 f"<bos><start_of_turn>user\nbe brief\n\n{question}<end_of_turn>\n<start_of_turn>model\n"
             )
-    (said,) = warnings(caplog)
-    assert "the system message begins the first message of the user (told once)" in said
+    (warning,) = warnings(caplog)
+    assert "the system message begins the first message of the user (told once)" in warning
 
 
 def test_a_system_message_that_comes_again_is_left_out(caplog):
@@ -236,7 +236,7 @@ def test_a_system_message_that_comes_again_is_left_out(caplog):
     assert text.endswith(
         "user\nbe long\n\nwhat is 2 + 2?<end_of_turn>\n<start_of_turn>model\n"
     ) and text.count("be brief") == 1  # fmt: skip
-    assert any("is left out where it repeats the first one" in said for said in warnings(caplog))
+    assert any("is left out where it repeats the first one" in warning for warning in warnings(caplog))
 
 
 def test_messages_in_a_row_become_one_where_roles_alternate(caplog):
@@ -244,8 +244,8 @@ def test_messages_in_a_row_become_one_where_roles_alternate(caplog):
     codec = FAMILIES["inst"].codec()
     text = codec.render([message("user", "a"), message("user", "b")])
     assert text == "<s>[INST] a\n\nb[/INST]"
-    (said,) = warnings(caplog)
-    assert "messages of the user that follow each other become one" in said
+    (warning,) = warnings(caplog)
+    assert "messages of the user that follow each other become one" in warning
     assert FAMILIES["chatml"].codec().render([message("user", "a"), message("user", "b")]).count("user") == 2
     assert len(warnings(caplog)) == 1
 

@@ -29,7 +29,7 @@ ASK = "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\n' -}}{%- endi
 
 
 @pytest.fixture
-def said(caplog):
+def warned(caplog):
     """Warnings of templates, which are told again for each test."""
     say_once.cache_clear()
     caplog.set_level(logging.WARNING, "coterie")
@@ -48,11 +48,11 @@ def following(codec, answer="hello", finish="stop", end=None):
     return call, codec.encode(messages, call, [QUESTION]), codec.encode(messages)
 
 
-def test_a_date_is_fixed_so_that_a_run_repeats(said):
+def test_a_date_is_fixed_so_that_a_run_repeats(warned):
     tokenizer = bpe("{{- strftime_now('%d %b %Y') -}}" + LOOP + ASK)
     codec = AutoChat().codec(tokenizer, None)
     assert codec.render([QUESTION]).startswith("01 Jan 2025<|im_start|>user")
-    (warning,) = said()
+    (warning,) = warned()
     assert "writes the date: every prompt has 2025-01-01" in warning and "date: YYYY-MM-DD" in warning
     other = TemplateChat(TemplateChat.Config(date="2026-02-03")).codec(tokenizer, None)
     assert other.render([QUESTION]).startswith("03 Feb 2026<")
@@ -62,7 +62,7 @@ def test_a_date_is_fixed_so_that_a_run_repeats(said):
     assert following(codec)[1].continues
 
 
-def test_a_date_that_the_configuration_names_in_the_templates_way_is_its(said):
+def test_a_date_that_the_configuration_names_in_the_templates_way_is_its(warned):
     family = FAMILIES["headers"]
     chat = TemplateChat(TemplateChat.Config(template_kwargs={"date_string": "3 Feb 2026"}))
     assert "Today: 3 Feb 2026\n" in chat.codec(family.tokenizer(), None).render([QUESTION])
@@ -70,14 +70,14 @@ def test_a_date_that_the_configuration_names_in_the_templates_way_is_its(said):
     assert "Today: 03 Feb 2026\n" in clock.codec(family.tokenizer(), None).render([QUESTION])
 
 
-def test_a_template_that_ignores_the_generation_prompt_is_warned_of(said):
+def test_a_template_that_ignores_the_generation_prompt_is_warned_of(warned):
     AutoChat().codec(bpe(LOOP), None)
-    (warning,) = said()
+    (warning,) = warned()
     assert "ignores add_generation_prompt" in warning
     say_once.cache_clear()
     for family in FAMILIES.values():  # `inst` needs no mark before an answer
         family.codec()
-    assert len(said()) == 1
+    assert len(warned()) == 1
 
 
 def test_a_tokenizer_that_adds_bos_adds_no_second_one():
@@ -102,13 +102,13 @@ def test_a_template_that_trims_answers_continues_where_there_is_nothing_to_trim(
     assert following(codec, "hello\n")[1].ids == following(codec, "hello\n")[2].ids
 
 
-def test_a_template_that_adds_an_empty_thought_to_answers_without_one_never_continues_them(said):
+def test_a_template_that_adds_an_empty_thought_to_answers_without_one_never_continues_them(warned):
     odd = LOOP.replace(
         "~ m.content", "~ ('<think>\n\n</think>\n\n' if m.role == 'assistant' else '') ~ m.content"
     )
     _, prompt, fresh = following(AutoChat().codec(bpe(odd + ASK), None))
     assert prompt == fresh and not prompt.continues
-    assert not said()  # the prompt has the marks of an answer, and the thought is the template's
+    assert not warned()  # the prompt has the marks of an answer, and the thought is the template's
 
 
 def test_spaces_before_the_end_of_a_turn_hide_it_from_nobody():
@@ -170,12 +170,12 @@ def test_a_template_that_leaves_out_the_question_is_refused():
     assert caught.value.path == "chat"
 
 
-def test_a_template_that_leaves_out_system_messages_gets_them_as_text_of_the_user(said):
+def test_a_template_that_leaves_out_system_messages_gets_them_as_text_of_the_user(warned):
     silent = "{%- for m in messages if m.role != 'system' -%}" + TURN + "{%- endfor -%}" + ASK
     codec = AutoChat().codec(bpe(silent), None)
     text = codec.render([{"role": "system", "content": "be brief"}, QUESTION])
     assert text.startswith("<|im_start|>user\nbe brief\n\nwhat is 2 + 2?<|im_end|>")
-    assert "the system message begins" in said()[0]
+    assert "the system message begins" in warned()[0]
 
 
 @pytest.mark.parametrize("fails", ["{{ raise_exception('no') }}", "{{ 1 + none }}", "{{ messages[7].x }}"])
@@ -227,7 +227,7 @@ def test_one_id_and_none_and_ids_of_words(tmp_path):
     assert AutoChat().codec(read, None).stop_ids == usual | {end}
 
 
-def test_a_template_without_any_end_is_warned_of(said):
+def test_a_template_without_any_end_is_warned_of(warned):
     from transformers import PreTrainedTokenizerFast
 
     backend = bpe().backend_tokenizer
@@ -236,4 +236,4 @@ def test_a_template_without_any_end_is_warned_of(said):
         "{%- for m in messages -%}{{- m.role ~ ': ' ~ m.content ~ '\n' -}}{%- endfor -%}"
     )
     assert not AutoChat().codec(tokenizer, None).stop_ids
-    assert any("every answer goes on to max_new_tokens" in warning for warning in said())
+    assert any("every answer goes on to max_new_tokens" in warning for warning in warned())
