@@ -99,7 +99,7 @@ ELSEWHERE = {
     ("environment", "math"),
     ("environment", "writing"),
     ("reward", "writing"),
-    *(("data_source", name) for name in ("cooperative", "ds_pack", "posts")),
+    *(("data_source", name) for name in ("cooperative", "ds_pack", "posts", "sums")),
     *(("role", f"writing_{name}") for name in ("first", "second", "solver")),
     *(("role", f"code_{name}") for name in ("aux", "main", "solver")),
     *(("role", f"code_game_{name}") for name in ("aux", "main", "solver")),
