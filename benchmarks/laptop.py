@@ -9,8 +9,9 @@ that come with Coterie, as long as those of TL;DR and arXiv. A reward that is a 
 that every action has an advantage and is trained on.
 
 Run three steps of each recipe, the second with an evaluation, in a process of its own, and derive the whole
-schedule: start + steps * the third step + evaluations * one. Print a Markdown table, and write
-results/laptop.json. Exit with 1 where a recipe takes more than an hour or 4 GB.
+schedule: start + steps * the third step + evaluations * one. Print a Markdown table, and write it to
+docs/laptop.md and the numbers to results/laptop.json. Exit with 1 where a recipe takes more than an hour or
+4 GB.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "laptop.json"
+PAGE = HERE.parent / "docs" / "laptop.md"
+BEGIN, END = "<!-- Made by benchmarks/laptop.py. -->", "<!-- End of what benchmarks/laptop.py makes. -->"
+"""Lines of the page between which the script writes."""
 RECIPES = ("magrpo_tldr", "grpo_tldr", "magrpo_arxiv", "team_task", "mathchat_coach", "plan_path")
 WORDS = {"tldr": (100, 340), "arxiv": (120, 260)}
 """Fewest and most words of a made source: most of TL;DR's posts and of arXiv's abstracts are so long."""
@@ -195,6 +199,34 @@ def table(rows: list[dict[str, Any]]) -> str:
     )
 
 
+def stored_rows(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """The rows of an earlier call that were measured alike."""
+    if not options.json.exists():
+        return []
+    rows = json.loads(options.json.read_text(encoding="utf-8"))["rows"]
+    return [row for row in rows if (row["threads"], row["clock"]) == (options.threads, options.clock)]
+
+
+def part(stored: dict[str, Any]) -> str:
+    """The part of docs/laptop.md that the script writes: the table, and what it was measured on."""
+    rows, machine = stored["rows"], stored["machine"]
+    if not rows:
+        return "The times are not measured yet: `python benchmarks/laptop.py` writes them here."
+    clocks = {"wall": "seconds that passed", "cpu": "seconds of the processor"}
+    [(threads, clock)] = {(row["threads"], row["clock"]) for row in rows}
+    return (
+        f"{table(rows)}\n\n{machine['processor']}, {threads} thread{'s' * (threads > 1)}, {clocks[clock]}; "
+        f"PyTorch {machine['torch']}, transformers {machine['transformers']}."
+    )
+
+
+def write_page(stored: dict[str, Any], page: Path = PAGE) -> None:
+    """Write the page's part anew."""
+    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    after = rest.partition(END)[2]
+    page.write_text(f"{before}{BEGIN}\n\n{part(stored)}\n\n{END}{after}", encoding="utf-8")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -214,17 +246,16 @@ def main() -> int:
         from measuring import machine
 
         options.model = real_models.make("smollm2-135m", options.model or Path(folder, "model"))
-        stored = (
-            json.loads(options.json.read_text(encoding="utf-8")) if options.json.exists() else {"rows": []}
-        )
-        rows = {row["recipe"]: row for row in stored["rows"]}
+        rows = {row["recipe"]: row for row in stored_rows(options)}
         for recipe in options.recipes:
             rows[recipe] = {**measure(recipe, options), "threads": options.threads, "clock": options.clock}
             ordered = [rows[name] for name in RECIPES if name in rows]
-            text = json.dumps({"machine": machine(), "rows": ordered}, indent=1) + "\n"
-            options.json.write_text(text, encoding="utf-8")
+            stored = {"machine": machine(), "rows": ordered}
+            options.json.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
             print(table([rows[recipe]]).splitlines()[-1], flush=True)
     print(table(ordered))
+    if options.json == RESULTS:
+        write_page(stored)
     return int(not all(row["met"] for row in ordered))
 
 

@@ -87,3 +87,53 @@ def test_the_sums_are_right_and_each_is_there_once():
         signs = 1 if re.search(r"\+|get on|more|buys", record["question"]) else -1
         value = numbers[0] + signs * numbers[1] - sum(numbers[2:])
         assert value == record["answer"] and len(numbers) == {"two": 2, "three": 3}[record["kind"]]
+
+
+# ---------------------------------------------------------------------------------------- what is measured
+
+
+def row(recipe: str, **changed) -> dict:
+    seconds = {"start": 20.0, "step": 24.6, "evaluation": 31.2}
+    return {"recipe": recipe, "steps": 60, "evaluations": 3, "whole_seconds": 1590.0, "met": True,
+            "threads": 2, "clock": "wall", "seconds": seconds, "generated_tokens": 3072,
+            "prompt_tokens": 12784, "trained_tokens": 3072, "rollouts_share": 0.4, "peak_bytes": 2.86e9, **changed}  # fmt: skip
+
+
+def test_the_page_has_what_is_stored():
+    stored = json.loads(laptop.RESULTS.read_text(encoding="utf-8"))
+    page = laptop.PAGE.read_text(encoding="utf-8")
+    assert f"{laptop.BEGIN}\n\n{laptop.part(stored)}\n\n{laptop.END}" in page
+    for measured in stored["rows"]:
+        schedule = load(measured["recipe"], scale="laptop").config.schedule
+        assert measured["met"] and measured["steps"] == schedule.steps
+        assert measured["peak_bytes"] <= laptop.MEMORY and measured["whole_seconds"] <= laptop.SECONDS
+        assert measured["trained_tokens"] > 0.9 * measured["generated_tokens"], "actions are trained on"
+
+
+def test_a_page_is_written_between_its_marks(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(f"# Page\n\n{laptop.BEGIN}\nold\n{laptop.END}\n\n- rest\n")
+    stored = {"machine": {"processor": "P", "torch": "2", "transformers": "5"}, "rows": [row("plan_path")]}
+    for _ in range(2):
+        laptop.write_page(stored, page)
+    text = page.read_text()
+    assert text.startswith("# Page\n") and text.endswith("\n\n- rest\n") and "old" not in text
+    assert "| `plan_path` | 60 | 12,784 | 3,072 | 25 s | 31 s | 26 min | 2.9 GB |" in text
+    assert "P, 2 threads, seconds that passed; PyTorch 2, transformers 5." in text
+
+
+def test_the_parts_of_a_run_are_told_apart(monkeypatch):
+    now = iter([0.0, 50.0, 90.0, 115.0])
+    monkeypatch.setattr(laptop.time, "perf_counter", lambda: next(now))
+    watch = laptop.Watch("wall")
+    for done in (1, 2, 3):
+        watch(done, 3)
+    assert watch.seconds() == {"start": 25.0, "step": 25.0, "evaluation": 15.0}
+
+
+def test_made_sources_are_as_long_as_those_of_the_hub_and_differ():
+    for kind, (least, most) in laptop.WORDS.items():
+        made = [record["prompt"] for record in laptop.sources(kind)]
+        lengths = [len(text.split()) for text in made]
+        assert len(set(made)) == laptop.SOURCES and least <= min(lengths) <= max(lengths) <= most
+        assert max(lengths) - min(lengths) > 0.9 * (most - least)
