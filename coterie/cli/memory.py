@@ -153,6 +153,7 @@ class _Estimator:
                 model.size,
                 references="ref_logprobs" in annotations,
                 values="values" in annotations,
+                low_gradients=self.run.config.trainer["type"] == "deepspeed",
             )
         trains = self._trains()
         if not trains:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from coterie.machine import machine_memory
+
 if TYPE_CHECKING:
     from coterie.api.counts import Counts
     from coterie.cli.disk import Disk
@@ -18,11 +20,32 @@ LARGE = 10**300
 
 
 class Capacity(NamedTuple):
-    """The GPUs that a run is planned for."""
+    """The GPUs that a run is planned for, or the memory of this machine for a run on its CPU."""
 
     gpus: int
     each: float
-    """Memory of one GPU, in bytes."""
+    """Memory of one GPU, or of the machine, in bytes."""
+    machine: bool = False
+    """Whether it is the machine's."""
+
+    @property
+    def name(self) -> str:
+        """What a run fits into: `a GPU of 80 GB`."""
+        return f"{'this machine, which has' if self.machine else 'a GPU of'} {size(int(self.each))}"
+
+
+def capacity_of(memory: Footprint, gpus: int | None, gpu_memory: float, *, named: bool) -> Capacity:
+    """The capacity for a plan.
+
+    Args:
+        gpus: how many there are; None: as many as the settings need.
+        gpu_memory: bytes of one.
+        named: whether options name GPUs. Else a run on a CPU has what the machine gives.
+    """
+    here = machine_memory() if memory.device == "cpu" and not named else None
+    if here is not None:
+        return Capacity(1, here, machine=True)
+    return Capacity(gpus or memory.layout.needed, gpu_memory)
 
 
 class Load(NamedTuple):
@@ -72,7 +95,12 @@ def fit(memory: Footprint, capacity: Capacity) -> dict[str, Any]:
     Both are False where the settings need more GPUs than there are.
     """
     peak, needed = memory.peak, memory.layout.needed
-    known = {"gpus": capacity.gpus, "gpu_memory": capacity.each, "needed_gpus": needed}
+    known = {
+        "gpus": capacity.gpus,
+        "gpu_memory": capacity.each,
+        "of": "machine" if capacity.machine else "gpu",
+        "needed_gpus": needed,
+    }
     if peak is None:
         return {**known, "one": None, "spread": None, "least_gpus": None}
     enough = needed <= capacity.gpus
@@ -128,7 +156,7 @@ def assumed(counts: Counts, memory: Footprint) -> str:
 
 def _show_fit(peak: int, memory: Footprint, capacity: Capacity, given: bool, note: str) -> None:
     fits = "fits" if peak <= capacity.each else "does not fit"
-    click.echo(f"{fits} a GPU of {size(int(capacity.each))}: {percent(peak / capacity.each)} of it{note}")
+    click.echo(f"{fits} {capacity.name}: {percent(peak / capacity.each)} of it{note}")
     layout = memory.layout
     if layout.fixed:
         click.echo(layout.sentence)

@@ -165,7 +165,7 @@ def test_a_prompt_length_that_is_not_known_is_said_and_bounded_by_the_context(fo
     assert any("prompts are assumed to fill the context" in note for note in plan["notes"])
     text = coterie("plan", "plan_path", f"policies.shared.model={folder}").stdout
     assert "prompt tokens (about)" not in text and "prompt tokens" in text
-    (verdict,) = [line for line in text.splitlines() if " a GPU of 80 GB: " in line]
+    (verdict,) = [line for line in text.splitlines() if " of it, with prompts" in line]
     assert "with prompts that fill the context of 40,960 tokens" in verdict
     assert verdict.endswith("policies.shared.context=N bounds it")
 

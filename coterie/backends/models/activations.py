@@ -22,7 +22,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from coterie.backends.models.memory import FP32, WIDTH, most_logits
+from coterie.backends.models.memory import (
+    FP32,
+    LOGITS_AT_ONCE,
+    NARROWEST_BLOCK,
+    WIDTH,
+    block_logits,
+    most_logits,
+)
 from coterie.backends.models.policy import TorchPolicy
 from coterie.backends.models.sizes import Adapted, ModelSize
 
@@ -77,15 +84,36 @@ def largest_forward(
 
 
 def kept_bytes(
-    size: ModelSize, config: TorchPolicy, policy: str, forward: Forward, *, checkpointing: bool = False
+    size: ModelSize,
+    config: TorchPolicy,
+    policy: str,
+    forward: Forward,
+    *,
+    checkpointing: bool = False,
+    divided: bool = False,
 ) -> int:
-    """Bytes that autograd saves in a forward, without the model's own weights; logits in one chunk included.
+    """Bytes that autograd saves in a forward, without the model's own weights; logits that are few included.
 
     With checkpointing: the input of each layer; one layer's tensors exist while it is computed again.
 
     Args:
         policy: its name, by which its adapter is found in the size.
+        divided: whether ranks divide the model, as at ZeRO stage 3.
     """
+    body = body_bytes(size, config, policy, forward, checkpointing=checkpointing)
+    logits = forward.trained * size.vocabulary
+    if divided:
+        return body + FP32 * (logits if logits <= most_logits(None) else 2 * forward.trained)
+    if logits <= LOGITS_AT_ONCE:
+        return body + FP32 * logits
+    states = 0 if config.train == "full" else WIDTH[config.dtype] * size.hidden  # full: in the body
+    return body + forward.trained * (states + 2 * FP32)
+
+
+def body_bytes(
+    size: ModelSize, config: TorchPolicy, policy: str, forward: Forward, *, checkpointing: bool = False
+) -> int:
+    """`kept_bytes` without what the head's logits take."""
     width, full = WIDTH[config.dtype], config.train == "full"
     layer = layer_bytes(size, config, policy, forward)
     if checkpointing:
@@ -97,10 +125,31 @@ def kept_bytes(
     last_norm = (FP32 + width * full) * size.hidden + FP32
     positions = 2 * width * size.head_dim
     head = forward.trained * (width * size.hidden * full + 2 * INDEX)
-    logits = forward.trained * size.vocabulary
-    saved = FP32 * logits if logits <= most_logits(None) else FP32 * 2 * forward.trained
     masks = width * forward.masked
-    return int(layers + forward.tokens * (last_norm + positions + INDEX) + masks + head + saved)
+    return int(layers + forward.tokens * (last_norm + positions + INDEX) + masks + head)
+
+
+def head_bytes(
+    size: ModelSize, config: TorchPolicy, forward: Forward, *, gpu: float | None, divided: bool = False
+) -> int:
+    """Bytes that come and go in the head, besides what is kept; see `trainers/head.py`.
+
+    Few logits, their log-softmax and their gradient exist at once, in fp32; of a divided model those of one
+    chunk. Else two fp32 arrays of a block of the vocabulary do, with 16-bit weights one in 16 bits besides,
+    and the gradient of the hidden states in fp32 and in the states' dtype.
+
+    Args:
+        gpu: bytes of the GPU; None: a CPU. It decides the size of a block or a chunk.
+    """
+    width, logits = WIDTH[config.dtype], forward.trained * size.vocabulary
+    if divided:
+        kept = FP32 * logits if logits <= most_logits(None) else 0
+        return 3 * FP32 * min(logits, most_logits(gpu)) - kept
+    if logits <= LOGITS_AT_ONCE:
+        return 2 * FP32 * logits
+    columns = min(max(block_logits(gpu) // forward.trained, NARROWEST_BLOCK), size.vocabulary)
+    low = width if width < FP32 else 0
+    return forward.trained * ((2 * FP32 + low) * columns + (FP32 + width) * size.hidden)
 
 
 def layer_bytes(size: ModelSize, config: TorchPolicy, policy: str, forward: Forward) -> int:
@@ -164,15 +213,13 @@ def activation_bytes(
     *,
     checkpointing: bool = False,
     gpu: float | None = None,
+    divided: bool = False,
 ) -> int:
     """The most bytes that a forward and its backward pass hold: what is kept, and the head's temporaries.
 
-    Logits in fp32, their log-softmax and their gradient exist at once, of one chunk.
-
     Args:
-        gpu: bytes of the GPU; None: a CPU. It decides the size of a chunk.
+        gpu: bytes of the GPU; None: a CPU.
+        divided: whether ranks divide the model, as at ZeRO stage 3.
     """
-    logits = forward.trained * size.vocabulary
-    kept = kept_bytes(size, config, policy, forward, checkpointing=checkpointing)
-    alone = FP32 * logits if logits <= most_logits(None) else 0
-    return kept - alone + 3 * FP32 * min(logits, most_logits(gpu))
+    kept = kept_bytes(size, config, policy, forward, checkpointing=checkpointing, divided=divided)
+    return kept + head_bytes(size, config, forward, gpu=gpu, divided=divided)

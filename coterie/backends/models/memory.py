@@ -3,7 +3,8 @@
 Only tensors are counted, not an allocator's overhead (fragments, a GPU's context). `activations.py` counts
 what a forward keeps. The rules follow
 `trainers/policies.py` (the owners of weights), `trainers/optim.py` (the tensors in fp32) and
-`engines/lean/cache.py` (the tensors of a batch). A test compares them with the allocations of a run.
+`engines/lean/cache.py` (the tensors of a batch). A test compares them with the allocations of a run, and
+`benchmarks/update_memory.py` with a process's memory.
 """
 
 from __future__ import annotations
@@ -40,6 +41,10 @@ LOGITS_AT_ONCE = 2**22
 """Most logits of a forward that the trainer keeps for the backward pass; above, the head runs in blocks."""
 
 
+NARROWEST_BLOCK = 256
+"""Fewest tokens of the vocabulary in a block: products of fewer columns are slow."""
+
+
 def block_logits(gpu: float | None) -> int:
     """Logits that the trainer's head holds at once, in blocks of the vocabulary (`trainers/head.py`).
 
@@ -54,11 +59,18 @@ def block_logits(gpu: float | None) -> int:
 
 
 def trainer_bytes(
-    configs: Mapping[str, TorchPolicy], size: ModelSize, *, references: bool = False, values: bool = False
+    configs: Mapping[str, TorchPolicy],
+    size: ModelSize,
+    *,
+    references: bool = False,
+    values: bool = False,
+    low_gradients: bool = False,
 ) -> dict[str, Parts]:
     """Bytes of each part, by policy, for all policies with the same initial weights.
 
     Args:
+        low_gradients: whether all gradients of 16-bit weights exist at once, besides their fp32 sums, as with
+            DeepSpeed; trainer `torch` adds each to its sum as soon as it is complete.
         references: whether the log-probs of the initial weights are needed.
         values: whether value heads are needed: one fp32 weight per hidden unit, for each trained policy.
     """
@@ -73,7 +85,7 @@ def trainer_bytes(
             parts["weights"] = width * size.parameters
             if width < FP32:
                 parts["masters"] = FP32 * size.parameters
-                parts["gradients"] = width * size.parameters  # besides the masters' gradients
+                parts["gradients"] = width * size.parameters if low_gradients else 0
         if config.train == "lora":
             parts["adapter"] = FP32 * trained  # PEFT makes adapters of a bf16 base in fp32
         parts["weights"] += FP32 * head
@@ -89,8 +101,12 @@ def trainer_bytes(
 
 def warm_start_bytes(config: TorchPolicy, size: ModelSize) -> int:
     """Bytes of a warm start besides the weights; it trains all initial weights, whatever `train` is."""
-    width = WIDTH[config.dtype]
-    return size.parameters * (3 * FP32 + (FP32 + width if width < FP32 else 0))
+    return size.parameters * (3 * FP32 + (FP32 if WIDTH[config.dtype] < FP32 else 0))
+
+
+def embedding_gradient(config: TorchPolicy, size: ModelSize) -> int:
+    """Bytes of the embedding's gradient at the end of a backward pass, beside the sum that it is added to."""
+    return WIDTH[config.dtype] * size.vocabulary * size.hidden if config.train == "full" else 0
 
 
 def kv_bytes(token: int, *, prompts: int, prompt: int, rows: int, answer: int) -> int:

@@ -13,7 +13,18 @@ from coterie.cli.comlrl import FromCommand, from_option, translated
 from coterie.cli.interrupt import interruptible
 from coterie.cli.options import json_option, layer_options, overrides, plugin_option
 from coterie.cli.output import print_json, rendered
-from coterie.cli.plan_fit import GB, LARGE, Capacity, fit, loads, share_of, show_disk, show_verdict, size
+from coterie.cli.plan_fit import (
+    GB,
+    LARGE,
+    Capacity,
+    capacity_of,
+    fit,
+    loads,
+    share_of,
+    show_disk,
+    show_verdict,
+    size,
+)
 from coterie.cli.plan_nodes import check_options, on_one_machine, placement_of
 
 if TYPE_CHECKING:
@@ -127,7 +138,7 @@ def command(
         gpus = gpus if placement is None else placement.shared_by(run)
         on = "cuda" if gpus or given else None
         memory = footprint(run, counts, device=on, gpu=gpu_memory * GB, gpus=gpus)
-    capacity = Capacity(gpus or memory.layout.needed, gpu_memory * GB)
+    capacity = capacity_of(memory, gpus, gpu_memory * GB, named=on is not None)
     if as_json:
         print_json(report(run, counts, memory, capacity) | plan_nodes.report(placement))
         return

@@ -178,12 +178,20 @@ def test_bytes_of_a_layer_by_hand():
     assert layer_bytes(size, policy, "p", Forward(1, 1)) == layer
 
 
-def test_the_head_is_counted_three_times_in_its_largest_chunk():
+def test_a_head_of_few_logits_is_counted_three_times():
     _, policy, size = model("grouped", "bfloat16", "full")
-    few, many = Forward(100, 50), Forward(100, 10**6)
-    logits = 50 * 128
-    assert activation_bytes(size, policy, "p", few) - kept_bytes(size, policy, "p", few) == 2 * FP32 * logits
-    on_cpu, on_gpu = (activation_bytes(size, policy, "p", many, gpu=gpu) for gpu in (None, 80e9))
+    few = Forward(100, 50)
+    assert (
+        activation_bytes(size, policy, "p", few) - kept_bytes(size, policy, "p", few) == 2 * FP32 * 50 * 128
+    )
+
+
+def test_the_head_of_a_divided_model_is_counted_three_times_in_its_largest_chunk():
+    _, policy, size = model("grouped", "bfloat16", "full")
+    many = Forward(100, 10**6)
+    on_cpu, on_gpu = (
+        activation_bytes(size, policy, "p", many, gpu=gpu, divided=True) for gpu in (None, 80e9)
+    )
     assert on_gpu - on_cpu == 3 * FP32 * (min(128 * 10**6, most_logits(80e9)) - most_logits(None))
 
 

@@ -8,6 +8,7 @@ pytest.importorskip("transformers")
 from coterie.backends.models.memory import (  # noqa: E402
     batch_of,
     cache_bytes,
+    embedding_gradient,
     trainer_bytes,
     warm_start_bytes,
 )
@@ -34,10 +35,12 @@ def policy(train, dtype="float32"):
     return TorchPolicy.model_validate({"model": {"init": "qwen3"}, "train": train, "dtype": dtype})
 
 
-def of(dtype="float32", references=False, values=False, **policies):
+def of(dtype="float32", references=False, values=False, low_gradients=False, **policies):
     """The parts that are not 0, by policy."""
     configs = {name: policy(train, dtype) for name, train in policies.items()}
-    by_policy = trainer_bytes(configs, SIZE, references=references, values=values)
+    by_policy = trainer_bytes(
+        configs, SIZE, references=references, values=values, low_gradients=low_gradients
+    )
     return {name: {part: size for part, size in parts.items() if size} for name, parts in by_policy.items()}
 
 
@@ -45,9 +48,16 @@ def test_full_weights_are_trained_where_they_lie():
     assert of(one="full") == {"one": {"weights": 4000, "moments": 8000, "gradients": 4000}}
 
 
-def test_bf16_has_masters_in_fp32_and_gradients_in_both():
-    parts = {"weights": 2000, "masters": 4000, "moments": 8000, "gradients": 4000 + 2000}
+def test_bf16_has_masters_and_gradients_in_fp32_and_all_gradients_in_both_where_a_trainer_keeps_them():
+    parts = {"weights": 2000, "masters": 4000, "moments": 8000, "gradients": 4000}
     assert of("bfloat16", one="full") == {"one": parts}
+    assert of("bfloat16", one="full", low_gradients=True) == {"one": {**parts, "gradients": 4000 + 2000}}
+
+
+def test_the_embeddings_gradient_is_there_twice_for_a_moment():
+    assert embedding_gradient(policy("full"), SIZE) == 4 * 7 * 10
+    assert embedding_gradient(policy("full", "bfloat16"), SIZE) == 2 * 7 * 10
+    assert embedding_gradient(policy("lora"), SIZE) == 0
 
 
 def test_each_full_policy_has_weights_of_its_own_and_one_reference_serves_all():
@@ -76,7 +86,7 @@ def test_a_value_head_is_a_vector_for_each_trained_policy():
 
 def test_a_warm_start_trains_all_weights_even_below_an_adapter():
     assert warm_start_bytes(policy("lora"), SIZE) == 3 * 4000  # gradients and two moments
-    assert warm_start_bytes(policy("lora", "bfloat16"), SIZE) == 3 * 4000 + 4000 + 2000
+    assert warm_start_bytes(policy("lora", "bfloat16"), SIZE) == 3 * 4000 + 4000
 
 
 def test_a_batch_keeps_siblings_together_where_they_fit():
