@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import json
 import logging
 import pickle
@@ -10,6 +11,8 @@ import pickle
 import pytest
 
 pytest.importorskip("transformers")
+
+from hypothesis import given, settings, strategies as st
 
 from coterie.backends.chat_formats.conversations import Limits, fitted, say_once
 from coterie.backends.chat_formats.formats import AutoChat, PlainChat, TemplateChat
@@ -184,6 +187,30 @@ def test_a_template_that_fails_is_an_error_of_the_conversation(fails):
     assert codec.render.limits == Limits()  # nothing is known of it, so nothing is changed
     with pytest.raises(UserError, match=r"rejects a conversation of \[user\]"):
         codec.encode([QUESTION])
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["system", "user", "assistant", "tool"]), st.integers(0, 3)), max_size=8
+    ),
+    st.builds(Limits, *[st.booleans()] * 4),
+)
+def test_no_text_is_lost_and_nothing_that_a_template_refuses_is_left(turns, limits):
+    messages = [{"role": role, "content": f"<{number}>"} for role, number in turns]
+    taken, changed = fitted(messages, limits)
+    repeats = [m for m in messages[1:] if messages[0]["role"] == "system" and m == messages[0]]
+    left_out = [] if limits.later_system else repeats
+    shown = "".join(m["content"] for m in taken).replace("\n", "")
+    kept = [m for index, m in enumerate(messages) if not index or m not in left_out]
+    assert shown == "".join(m["content"] for m in kept)
+    roles = [m["role"] for m in taken]
+    assert limits.tool or "tool" not in roles
+    assert limits.system or roles[:1] != ["system"]
+    assert limits.later_system or "system" not in roles[1:]
+    assert limits.repeats or all(pair != ("user", "user") for pair in itertools.pairwise(roles))
+    assert (taken == messages) == (not changed)
+    assert fitted(messages, Limits()) == (messages, set())
 
 
 # -------------------------------------------------------------------------------------------- ends of answers
