@@ -15,31 +15,43 @@ def with_end_ids(tokenizer: Any, source: str, revision: str | None) -> Any:
 
     Models of a family end turns, messages with calls of tools, and texts with different tokens: Llama 3.1
     has three, and the tokenizer's `eos_token` is one of them. They are `eos_token_id` of
-    generation_config.json or, where it has none, of config.json; without both files there are none.
+    generation_config.json or, where it has none, of config.json; without both files there are none. An
+    adapter's are those of its base, if that is still there.
     """
     setattr(tokenizer, END_IDS, _end_ids(source, revision))
     return tokenizer
 
 
 def _end_ids(source: str, revision: str | None) -> tuple[int, ...]:
-    for name in ("generation_config.json", "config.json"):
-        path = _file(source, name, revision)
-        ids = None if path is None else json.loads(Path(path).read_text()).get("eos_token_id")
-        if ids is not None:
-            return tuple(ids) if isinstance(ids, list) else (int(ids),)
+    adapter = _table(source, "adapter_config.json", revision)
+    places = [(source, revision), (adapter.get("base_model_name_or_path"), adapter.get("revision"))]
+    for place, its_revision in places:
+        for name in ("generation_config.json", "config.json"):
+            ids = _table(str(place), name, its_revision).get("eos_token_id") if place else None
+            if ids is not None:
+                return tuple(ids) if isinstance(ids, list) else (int(ids),)
     return ()
+
+
+def _table(source: str, name: str, revision: str | None) -> dict[str, Any]:
+    """A JSON file of a folder or of the hub; empty where there is none."""
+    path = _file(source, name, revision)
+    return {} if path is None else dict(json.loads(Path(path).read_text()))
 
 
 def _file(source: str, name: str, revision: str | None) -> str | None:
     """The path of a file of a folder or of the hub, fetched if the cache lacks it; None: there is none."""
     from transformers.utils import cached_file
 
-    path: str | None = cached_file(
-        source,
-        name,
-        revision=revision,
-        _raise_exceptions_for_gated_repo=False,
-        _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_connection_errors=False,
-    )
+    try:
+        path: str | None = cached_file(
+            source,
+            name,
+            revision=revision,
+            _raise_exceptions_for_gated_repo=False,
+            _raise_exceptions_for_missing_entries=False,
+            _raise_exceptions_for_connection_errors=False,
+        )
+    except OSError:  # a base's folder that is gone is no id of the hub either
+        return None
     return path

@@ -254,6 +254,19 @@ def test_one_id_and_none_and_ids_of_words(tmp_path):
     assert AutoChat().codec(read, None).stop_ids == usual | {end}
 
 
+def test_an_adapters_answers_end_as_those_of_its_base(tmp_path):
+    base, adapter = tmp_path / "base", tmp_path / "adapter"
+    base.mkdir()
+    adapter.mkdir()
+    end = FAMILIES["user_and_model"].tokenizer().convert_tokens_to_ids("<start>")
+    (base / "config.json").write_text(json.dumps({"eos_token_id": [end]}))
+    read = saved(adapter, "user_and_model", adapter_config={"base_model_name_or_path": str(base)})
+    assert end in AutoChat().codec(read, None).stop_ids
+    for odd in (str(adapter), str(tmp_path / "gone"), None):
+        read = saved(adapter, "user_and_model", adapter_config={"base_model_name_or_path": odd})
+        assert end not in AutoChat().codec(read, None).stop_ids
+
+
 def test_a_template_without_any_end_is_warned_of(warned):
     from transformers import PreTrainedTokenizerFast
 
