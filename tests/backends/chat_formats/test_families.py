@@ -122,7 +122,7 @@ def clean(codec, text):
     return text
 
 
-@settings(deadline=None, max_examples=400, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=250, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.sampled_from(sorted(FAMILIES)),
     st.booleans(),

@@ -189,7 +189,7 @@ def test_a_template_that_fails_is_an_error_of_the_conversation(fails):
         codec.encode([QUESTION])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["system", "user", "assistant", "tool"]), st.integers(0, 3)), max_size=8
