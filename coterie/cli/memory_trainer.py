@@ -115,14 +115,13 @@ def activations(
     answer: int,
     gpu: float | None,
 ) -> int:
-    """Bytes of the largest micro-batch of so many samples: the most in the course of its backward pass.
+    """Bytes of the largest micro-batch of so many samples.
 
     Args:
         prompts: distinct prompts of the samples; `prompt` and `answer` are lengths in tokens.
         gpu: bytes of the GPU; None: a CPU.
     """
     from coterie.backends.models.activations import activation_bytes, largest_forward
-    from coterie.backends.models.memory import embedding_gradient
 
     settings = settings_of(run)
     forward = largest_forward(
@@ -137,10 +136,9 @@ def activations(
         forward = forward._replace(masked=forward.masked * size.heads // size.kv_heads)
     checkpointing = settings is not None and settings.gradient_checkpointing
     divided = division_of(run).stage == 3
-    most = activation_bytes(
+    return activation_bytes(
         size, config, policy, forward, checkpointing=checkpointing, gpu=gpu, divided=divided
     )
-    return max(most, embedding_gradient(config, size))
 
 
 def leave(division: Division, held: Sequence[Mapping[str, int]], notes: list[str]) -> int:

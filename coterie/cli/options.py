@@ -102,7 +102,7 @@ def out_option(
 _scale_option = click.option(
     "--scale",
     metavar="NAME",
-    help="A block of the recipe's `scales`: smoke, cpu, gpu.",
+    help="A block of the recipe's `scales`: smoke, laptop, cpu, gpu.",
 )
 _with_option = click.option(
     "--with",

@@ -136,7 +136,9 @@ def show_verdict(counts: Counts, memory: Footprint, capacity: Capacity, *, given
     elif memory.peak and memory.policies:
         _show_fit(memory.peak, memory, capacity, given, assumed(counts, memory))
     first = loads(counts, memory, capacity)[0]
-    limit = f"the bound of {int(first.limit):,}" if first.part == "generations" else size(int(first.limit))
+    limit = ("this machine's " if capacity.machine else "") + size(int(first.limit))
+    if first.part == "generations":
+        limit = f"the bound of {int(first.limit):,}"
     click.echo(f"saturates first: {first.part} at {percent(first.share)} of {limit}")
 
 

@@ -39,8 +39,6 @@ def most_logits(gpu: float | None) -> int:
 
 LOGITS_AT_ONCE = 2**22
 """Most logits of a forward that the trainer keeps for the backward pass; above, the head runs in blocks."""
-
-
 NARROWEST_BLOCK = 256
 """Fewest tokens of the vocabulary in a block: products of fewer columns are slow."""
 
@@ -102,11 +100,6 @@ def trainer_bytes(
 def warm_start_bytes(config: TorchPolicy, size: ModelSize) -> int:
     """Bytes of a warm start besides the weights; it trains all initial weights, whatever `train` is."""
     return size.parameters * (3 * FP32 + (FP32 if WIDTH[config.dtype] < FP32 else 0))
-
-
-def embedding_gradient(config: TorchPolicy, size: ModelSize) -> int:
-    """Bytes of the embedding's gradient at the end of a backward pass, beside the sum that it is added to."""
-    return WIDTH[config.dtype] * size.vocabulary * size.hidden if config.train == "full" else 0
 
 
 def kv_bytes(token: int, *, prompts: int, prompt: int, rows: int, answer: int) -> int:

@@ -8,7 +8,6 @@ pytest.importorskip("transformers")
 from coterie.backends.models.memory import (  # noqa: E402
     batch_of,
     cache_bytes,
-    embedding_gradient,
     trainer_bytes,
     warm_start_bytes,
 )
@@ -52,12 +51,6 @@ def test_bf16_has_masters_and_gradients_in_fp32_and_all_gradients_in_both_where_
     parts = {"weights": 2000, "masters": 4000, "moments": 8000, "gradients": 4000}
     assert of("bfloat16", one="full") == {"one": parts}
     assert of("bfloat16", one="full", low_gradients=True) == {"one": {**parts, "gradients": 4000 + 2000}}
-
-
-def test_the_embeddings_gradient_is_there_twice_for_a_moment():
-    assert embedding_gradient(policy("full"), SIZE) == 4 * 7 * 10
-    assert embedding_gradient(policy("full", "bfloat16"), SIZE) == 2 * 7 * 10
-    assert embedding_gradient(policy("lora"), SIZE) == 0
 
 
 def test_each_full_policy_has_weights_of_its_own_and_one_reference_serves_all():
