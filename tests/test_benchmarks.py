@@ -286,5 +286,5 @@ def test_the_page_has_the_committed_results_of_real_sizes():
     exact = stored("real_exactness")
     assert real_size_report.written(REAL_SIZES, "real_exactness") == real_exactness.page(exact)
     assert all(map(real_exactness.met, exact["engines"])) and all(
-        row["met"] for row in exact["export"].values()
+        row["met"] for row in exact.get("export", {}).values()
     )
