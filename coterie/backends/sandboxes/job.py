@@ -344,8 +344,8 @@ class CellSide:
 def payload(program: Program, more: dict[str, Any]) -> list[bytes | memoryview]:
     """A checked program as it is read in the sandbox, in parts: code and stdin, whose sizes are in the order.
 
-    With arguments or files 8 bytes of length, a JSON header and the files follow. Where files are to be brought
-    back another length and header follow, of the collection.
+    With arguments or files 8 bytes of length, a JSON header and the files follow. Where files are to be
+    brought back another length and header follow, of the collection.
 
     Args:
         more: of the header of the collection, for files that are kept.

@@ -1,17 +1,17 @@
 """The warm parent of runs with namespaces: one run at a time, each in namespaces of its own.
 
 Each worker has two parents, for the two sides of a judged run. A parent is a fork of the worker, the first
-process of a pid namespace in which there is nothing else but the run, so it can read the clocks of all the run's
-processes, which can neither see it nor send it a signal.
+process of a pid namespace in which there is nothing else but the run, so it can read the clocks of all the
+run's processes, which can neither see it nor send it a signal.
 
 A run is a new pid namespace in that of its parent, with two processes: its first one (first.py), and the
-program's. The latter is a fork of the parent. It mounts its folder, reads the program from its channel, gives up
-its privileges and starts it. The parent never holds a program's data: it waits, watches the clock, ends the run
-and reports how it ended. Files that are brought back are read by another fork, after all the run's processes
-have ended.
+program's. The latter is a fork of the parent, which makes its folder, empty, and enters the run's mount
+namespace for that. The fork reads the program from its channel, gives up its privileges and starts it. The
+parent never holds a program's data: it waits, watches the clock, ends the run and reports how it ended.
+Files that are brought back are read by another fork, after all the run's processes have ended.
 
-An order is one message: {"cell": {"fds": n, ...}, "count": runs of the job, "wall": seconds}, sent with the run's
-descriptors. {"kill": why} ends the run. The answer: {"why", "exit", "signal", "over", "cpu", "wall"}.
+An order is one message: {"cell": {"fds": n, ...}, "count": runs of the job, "wall": seconds}, sent with the
+run's descriptors. {"kill": why} ends the run. The answer: {"why", "exit", "signal", "over", "cpu", "wall"}.
 """
 
 from __future__ import annotations
@@ -99,15 +99,18 @@ class Parent:
             opened = [os.open(_MAIN, _NEW | os.O_WRONLY, 0o644), -1, -1]
             if not given["input"]:
                 opened[1] = os.open(_STDIN, _NEW | os.O_RDONLY, 0o644)
-                os.dup2(opened[1], 0)
             if given["collects"]:
                 opened[2] = os.open(spaces.BOX, os.O_RDONLY | os.O_DIRECTORY)
             reaper = first.start()
-            for number, descriptor in enumerate(fds[1:], 1):
-                os.dup2(descriptor, number)
+            for number, descriptor in enumerate((opened[1], *fds[1:])):
+                if descriptor >= 0:
+                    os.dup2(descriptor, number)
             pid = kernel.fork()
             if pid == 0:
-                _become_program(given, fds, opened[0], theirs, bounds, asked=self._view[1] >= 0)
+                try:
+                    _become_program(given, fds, opened[0], theirs, bounds, asked=self._view[1] >= 0)
+                finally:
+                    os._exit(1)
         except OSError:
             ours.close()
             _end(reaper)
@@ -145,7 +148,7 @@ class _Run:
         """Whether it may have made other processes: the kernel asks before it makes the first."""
 
     def watch(self, control: socket.socket, until: float) -> dict[str, Any]:
-        """Wait for the program, end it where it is time or the host process asks for it, and all that it left.
+        """Wait for the program; end it where it is time or the host process asks, and all that it left.
 
         Args:
             until: time.monotonic() of its wall limit.
@@ -313,9 +316,7 @@ def _become_program(
     program.start_alone(bounds, argv, len(fds), source, order["entry"])
 
 
-def fork_parents(
-    controls: list[socket.socket], view: tuple[int, int], mounts: int, hello: bytes
-) -> NoReturn:
+def fork_parents(controls: list[socket.socket], view: tuple[int, int], mounts: int, hello: bytes) -> NoReturn:
     """Fork a parent for each socket, wait for the first that ends, and end with it: so all end together.
 
     Args:

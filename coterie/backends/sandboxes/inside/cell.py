@@ -97,7 +97,10 @@ def report(channel: int, result: dict[str, Any], box: str, order: dict[str, Any]
 
 
 def lay_out(box: str, channel: int, order: dict[str, Any]) -> list[str]:
-    """Write the files as they arrive: a program begins with what this process holds. Returns the arguments."""
+    """Write the files as they arrive: a program begins with what this process holds.
+
+    Returns the arguments.
+    """
     if not order["more"]:
         return []
     header = framed(channel)

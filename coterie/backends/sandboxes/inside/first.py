@@ -1,8 +1,8 @@
 """The first process of a run's pid namespace: it reaps orphans, and its end ends all inside.
 
-It is no interpreter but a program of one page, since a fork of an interpreter copies 400 pages before it waits.
-It has no memory of the worker, no capability and no open file but /dev/null. The kernel delivers no signal from
-inside to it.
+It is no interpreter but a program of one page, since a fork of an interpreter copies 400 pages before it
+waits. It has no memory of the worker, no capability and no open file but /dev/null. The kernel delivers no
+signal from inside to it.
 
 On architectures without it an interpreter does the same.
 """
@@ -66,9 +66,9 @@ _AT = 0x400000
 _HEADERS = 64 + 56
 
 
-def program() -> bytes:
-    """The ELF file of the program (elf(5)); empty on other machines."""
-    machine, code = _CODE.get(os.uname().machine, (0, ""))
+def program(architecture: str = "") -> bytes:
+    """The ELF file of the program for this machine or another one (elf(5)); empty where there is no code."""
+    machine, code = _CODE.get(architecture or os.uname().machine, (0, ""))
     if not machine:
         return b""
     size = _HEADERS + len(code) // 2

@@ -1,8 +1,8 @@
-"""One worker: prepares what programs are forked from, and serves. With namespaces it forks the parents of the
-runs for that (alone.py). Without them it gets orders from the host process over a socket, forks a cell for each
-program, watches the wall clock, and reports how the cells ended. A worker never holds a program or its output:
-these go directly between the host process and the cell, so the memory that the next cell is forked from has
-nothing of a run.
+"""One worker: prepares what programs are forked from, and serves. With namespaces it forks the parents of
+the runs for that (alone.py). Without them it gets orders from the host process over a socket, forks a cell
+for each program, watches the wall clock, and reports how the cells ended. A worker never holds a program or
+its output: these go directly between the host process and the cell, so the memory that the next cell is
+forked from has nothing of a run.
 
 An order is one message: {"cells": [{"fds": n, ...}, ...], "wall": seconds}, sent with the descriptors of all
 cells. {"kill": i} ends a cell. The answer: {"ended": [{"why", "signal", "wall"}, ...]}.

@@ -17,7 +17,7 @@ REPORT_BYTES = 1 << 16
 """Most bytes kept of a report; the tests' side writes less."""
 
 ENTRIES = ("test_side", "candidate_side")
-"""The modules of the two sides. Where they are loaded a side is the JSON of what its `main` is called with."""
+"""The modules of the two sides. Where they are loaded, a side is the JSON of the arguments of its `main`."""
 
 _LOAD = """\
 import sys, types
