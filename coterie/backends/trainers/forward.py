@@ -8,8 +8,8 @@ few tokens and keeps the first whose log-probs agree with the model's own padded
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from coterie.backends.models.memory import LOGITS_AT_ONCE, block_logits, most_logits
+from coterie.backends.trainers.adapted_linear import fused_adapters
 from coterie.backends.trainers.attention_kernels import kernel, layout_for
 from coterie.backends.trainers.head import embedded, head_scores, terms_of
 from coterie.backends.trainers.liger_head import liger_kernel, liger_scores
@@ -90,9 +91,14 @@ class Scorer:
         """Indices of the rows of each forward (see `packing.plan`)."""
         return plan(rows, self.budget, self.mode.packed)
 
-    def session(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def session(self) -> Iterator[None]:
         """The context of forward and backward passes."""
-        return kernel(self.model, self.attention, packed=self.mode.packed)
+        with ExitStack() as stack:
+            stack.enter_context(kernel(self.model, self.attention, packed=self.mode.packed))
+            if not self.divided:
+                stack.enter_context(fused_adapters(self.model))
+            yield
 
     def __call__(
         self, rows: Sequence[Row], *, entropy_grad: bool = False, value_head: Tensor | None = None
