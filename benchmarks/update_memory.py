@@ -9,9 +9,9 @@ during the updates, minus what it had when all libraries were imported and no we
 temporaries of kernels and the allocator's overhead count, whatever made them. The plan is that of the same
 configuration, its phase `update`.
 
-Two bars: the plan is within 15 % of what is measured; and the peak is at most the weights (the trainer's and
+Three bars: the plan is within 15 % of what is measured; the peak is at most the weights (the trainer's and
 the engine's), the optimiser with its gradients, the activations of one micro-batch without its logits, and
-300 MB.
+300 MB; and two roles with adapters on one base take less than 1.15 times what one takes.
 The results go to results/update_memory.json, by case.
 """
 
@@ -47,6 +47,7 @@ TOKENS, PROMPT_WORDS = 512, 40
 ROOM = 300e6
 """Bytes that an update may hold beyond what it has to."""
 WITHIN = 0.15
+TWO_ROLES = 1.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,7 +302,19 @@ def _table(options: argparse.Namespace, folder: Path) -> int:
         results[case.name] = {**result, "machine": machine()}
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    for name, ratio in two_roles(results).items():
+        met &= ratio < TWO_ROLES
+        print(f"{ratio:.3f} times the memory of one role: {name}", flush=True)
     return int(not met)
+
+
+def two_roles(results: dict[str, Any]) -> dict[str, float]:
+    """By case of two roles with adapters: the measured memory over that of one role."""
+    return {
+        name: result["measured"] / results[one]["measured"]
+        for name, result in results.items()
+        if ", lora, 2 roles, " in name and (one := name.replace("2 roles", "1 role")) in results
+    }
 
 
 if __name__ == "__main__":

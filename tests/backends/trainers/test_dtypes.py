@@ -17,7 +17,7 @@ from coterie.backends.chat_formats.formats import AutoChat
 from coterie.backends.engines.hf import HFEngine
 from coterie.backends.models import precision
 from coterie.backends.models.precision import Rates
-from coterie.backends.trainers.dtypes import kept
+from coterie.backends.trainers.dtypes import kept, left_open
 from coterie.backends.trainers.replicas import layout_of
 from coterie.backends.trainers.torch_trainer import TorchTrainer
 from coterie.core.errors import RunFolderError
@@ -149,3 +149,30 @@ def test_an_engine_without_a_trainer_chooses_by_the_same_rule(machine, caplog, r
         wait(engine.load_weights(Weights(policy="p", version=0)))
     assert engine._served.at("p").kv.token == dtype.itemsize * NUMBERS
     assert f"policies.p.dtype: auto is {str(dtype).removeprefix('torch.')}" in caplog.text
+
+
+@pytest.mark.parametrize(("stage", "dtypes"), [(0, {"all": "float32"}), (1, {})])
+def test_deepspeeds_stage_0_trains_in_float32(machine, stage, dtypes):
+    from coterie.backends.trainers.deepspeed.trainer import DeepSpeedTrainer
+
+    trainer = DeepSpeedTrainer(DeepSpeedTrainer.Config(device="cpu", stage=stage))
+    required = trainer.required_dtypes(left_open(team()))
+    assert {name: config.dtype for name, config in required.items()} == dtypes
+
+
+def test_a_warm_start_trains_in_the_chosen_dtype_and_so_does_its_resume(machine, tmp_path: Path):
+    start = {"demonstrations": "oracle", "steps": 1, "batch": 2}
+    policies = {"p": policy("lora", warm_start=start), "q": policy("none", warm_start=start)}
+    trainer = opened(policies)
+    assert set(dtypes(trainer).values()) == {"bfloat16"}
+    initial = trainer._initial_weights[0]
+    initial.warmed = True
+    with torch.no_grad():
+        for weight in initial.weights().values():
+            weight.add_(0.5)
+    trainer.save(tmp_path)
+    machine(1.0)
+    other = opened(policies)
+    other.load(tmp_path)
+    assert set(dtypes(other).values()) == {"bfloat16"} and other._initial_weights[0].warmed
+    assert other.digest() == trainer.digest()
