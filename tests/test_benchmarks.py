@@ -254,6 +254,16 @@ def test_generation_s_bound_is_of_bytes_where_memory_is_slow_and_of_flops_where_
     assert half == pytest.approx(prefill / speed + read / 4.0)
 
 
+def test_roles_with_adapters_read_one_base_and_whole_models_are_read_each():
+    def bound(agents: int, train: str) -> float:
+        run = peer_run("a", 1, 1, agents=agents, train=train)
+        return real_size_report.generation_limit(CONFIG, STEP, [limit_run()], run)
+
+    weights = 3 * 400 * 4 / 2.0
+    assert bound(2, "full") == pytest.approx(2 * bound(1, "full"))
+    assert bound(2, "lora") == pytest.approx(2 * bound(1, "lora") - weights)
+
+
 def test_a_bar_compares_the_best_dtypes_and_float32_and_says_what_is_not_met():
     runs = [
         limit_run(),
