@@ -1,6 +1,7 @@
 """Programs that try to leave something in the process that they are a fork of, for the runs after them.
 
-They begin with hostile.BEFORE and end with hostile.REFUSED. `{first}` is the first descriptor that is not theirs. `escaped` says what succeeded; what only would
+They begin with hostile.BEFORE and end with hostile.REFUSED. `{first}` is the first descriptor that is
+not theirs. `escaped` says what succeeded; what only would
 show in the parent or in a later run, the test looks for there.
 """
 

@@ -65,24 +65,31 @@ def ended(pid: int) -> bool:
     return True
 
 
-def leaves_an_orphan() -> NoReturn:
-    if os.fork() == 0:
-        time.sleep(0.3)
-        os._exit(5)
-    time.sleep(0.1)
-    os._exit(3)
-
-
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_it_reaps_children_and_orphans_and_stays(architecture: str, tmp_path: Path) -> None:
+    child_ends, orphan_ends = os.pipe(), os.pipe()
+
+    def leaves_an_orphan() -> NoReturn:
+        if os.fork() == 0:
+            os.read(orphan_ends[0], 1)
+            os._exit(5)
+        os.read(child_ends[0], 1)
+        os._exit(3)
+
     pid = started(command(tmp_path / "first", architecture), leaves_an_orphan)
     try:
         assert until(lambda: len(descendants(pid)) == 2), "the child and its child live"
-        assert until(lambda: descendants(pid) == []), "both have ended and are reaped"
+        _, orphan = descendants(pid)
+        os.write(child_ends[1], b".")
+        assert until(lambda: descendants(pid) == [orphan]), "the child is reaped, and the orphan adopted"
+        os.write(orphan_ends[1], b".")
+        assert until(lambda: descendants(pid) == []), "the orphan is reaped"
         time.sleep(0.1)
         assert not ended(pid)
     finally:
         os.kill(pid, signal.SIGKILL)
+        for descriptor in (*child_ends, *orphan_ends):
+            os.close(descriptor)
     _, status = os.waitpid(pid, 0)
     assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL
 

@@ -99,7 +99,7 @@ class _Rewriter:
         return b"\n".join(lines).decode("utf-8", "replace")
 
 
-def _where(node: Any) -> dict[str, int]:
+def _where(node: Any) -> dict[str, Any]:
     """The place of a node, for those that are made of it."""
     return {
         "lineno": node.lineno,
@@ -109,7 +109,7 @@ def _where(node: Any) -> dict[str, int]:
     }
 
 
-def _call(where: dict[str, int], method: str, index: int, *args: ast.expr) -> ast.stmt:
+def _call(where: dict[str, Any], method: str, index: int, *args: ast.expr) -> ast.stmt:
     judge = ast.Name(NAME, ast.Load(), **where)
     function = ast.Attribute(judge, method, ast.Load(), **where)
     return ast.Expr(ast.Call(function, [ast.Constant(index, **where), *args], [], **where), **where)

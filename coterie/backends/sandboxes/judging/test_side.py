@@ -7,6 +7,7 @@ the outcome. A report without an outcome means that this side ended early; then 
 from __future__ import annotations
 
 import builtins
+import importlib
 import json
 import os
 import select
@@ -34,6 +35,8 @@ GONE = "ended"
 UNREQUESTED = "it answered what was not asked"
 _SIGNALS = (signal.SIGALRM, signal.SIGPROF, signal.SIGVTALRM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 """Signals whose handlers can raise in the middle of a call."""
+_sigmask: Any = importlib.import_module("_signal").pthread_sigmask
+"""What `signal` wraps in code that makes enums; each call of the candidate changes the mask."""
 _CHUNK = 1 << 15
 """Bytes that a socket takes without waiting, once it takes any."""
 _LOOK = 0.5
@@ -93,12 +96,12 @@ class Candidate:
 
     def __enter__(self) -> None:
         """Let signals' handlers run, and raise, only where this waits."""
-        self._unmasked = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        self._unmasked = _sigmask(signal.SIG_BLOCK, _SIGNALS)
         self._calling = True
 
     def __exit__(self, *_: object) -> None:
         self._calling = False
-        signal.pthread_sigmask(signal.SIG_SETMASK, self._unmasked)
+        _sigmask(signal.SIG_SETMASK, self._unmasked)
 
     def _call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.lost:
@@ -177,7 +180,7 @@ class Candidate:
     def _wait(self, *, writing: bool = False) -> None:
         """Wait until the channel is ready; here alone signals' handlers may raise."""
         ends = ([], [self.channel]) if writing else ([self.channel], [])
-        masked = signal.pthread_sigmask(signal.SIG_SETMASK, self._unmasked)
+        masked = _sigmask(signal.SIG_SETMASK, self._unmasked)
         try:
             left = _LOOK
             while not any(select.select(*ends, [], left)):
@@ -188,7 +191,7 @@ class Candidate:
                 if self.lost:
                     raise CandidateEnded(self.lost)
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, masked)
+            _sigmask(signal.SIG_SETMASK, masked)
 
     def _lose(self, why: str) -> NoReturn:
         self.lost = why
