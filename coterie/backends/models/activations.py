@@ -8,10 +8,11 @@ bytes of a number. autograd saves, per layer and token:
 - Linear layers, for their weights' gradient: their inputs. Query, key and value share one, gate and up too.
 - Attention: queries, keys, values, output (w each), and one fp32 number per head.
 - MLP: gate, its activation, up, and their product, which is the input of down (w m each).
-- LoRA: the weights are frozen, so neither normalised inputs nor inputs of linear layers are kept. PEFT casts
-  the input of every adapted layer to fp32, each by itself (4 bytes per input; in fp32 there is no cast, and
-  layers with one input share it), and keeps rank numbers in fp32, with dropout also a mask (fp32 on CPUs; one
-  byte on GPUs, where the estimate is high).
+- LoRA: the weights are frozen, so neither normalised inputs nor inputs of linear layers are kept, but those
+  of adapted layers, which layers with one input share (w per input), and rank numbers (w each). In 16 bits on
+  a GPU, or on a divided model, PEFT casts the input of every adapted layer to fp32, each by itself (4 bytes
+  per input), and keeps rank numbers in fp32. With dropout it does so everywhere, and keeps a mask (fp32 on
+  CPUs; one byte on GPUs, where the estimate is high).
 
 Packed rows gather queries for their kernel, so that their output is kept twice (w q more), and keys and
 values of every prompt and of every completion with its prompt (2 w k per gathered token). Masks are kept once
@@ -90,6 +91,7 @@ def kept_bytes(
     forward: Forward,
     *,
     checkpointing: bool = False,
+    gpu: float | None = None,
     divided: bool = False,
 ) -> int:
     """Bytes that autograd saves in a forward, without the model's own weights; logits that are few included.
@@ -98,9 +100,11 @@ def kept_bytes(
 
     Args:
         policy: its name, by which its adapter is found in the size.
+        gpu: bytes of the GPU; None: a CPU.
         divided: whether ranks divide the model, as at ZeRO stage 3.
     """
-    body = body_bytes(size, config, policy, forward, checkpointing=checkpointing)
+    cast = gpu is not None or divided
+    body = body_bytes(size, config, policy, forward, checkpointing=checkpointing, cast=cast)
     logits = forward.trained * size.vocabulary
     if divided:
         return body + FP32 * (logits if logits <= most_logits(None) else 2 * forward.trained)
@@ -111,11 +115,21 @@ def kept_bytes(
 
 
 def body_bytes(
-    size: ModelSize, config: TorchPolicy, policy: str, forward: Forward, *, checkpointing: bool = False
+    size: ModelSize,
+    config: TorchPolicy,
+    policy: str,
+    forward: Forward,
+    *,
+    checkpointing: bool = False,
+    cast: bool = False,
 ) -> int:
-    """`kept_bytes` without what the head's logits take."""
+    """`kept_bytes` without what the head's logits take.
+
+    Args:
+        cast: whether inputs of adapted layers of 16 bits are cast to fp32.
+    """
     width, full = WIDTH[config.dtype], config.train == "full"
-    layer = layer_bytes(size, config, policy, forward)
+    layer = layer_bytes(size, config, policy, forward, cast=cast)
     if checkpointing:
         layers = size.layers * width * size.hidden * forward.tokens + layer
     else:
@@ -152,7 +166,9 @@ def head_bytes(
     return forward.trained * ((2 * FP32 + low) * columns + (FP32 + width) * size.hidden)
 
 
-def layer_bytes(size: ModelSize, config: TorchPolicy, policy: str, forward: Forward) -> int:
+def layer_bytes(
+    size: ModelSize, config: TorchPolicy, policy: str, forward: Forward, *, cast: bool = False
+) -> int:
     """Bytes that one layer keeps; see the module's text."""
     width, full, packed = WIDTH[config.dtype], config.train == "full", forward.gathered > 0
     queries, keys = size.heads * size.head_dim, size.kv_heads * size.head_dim
@@ -168,30 +184,33 @@ def layer_bytes(size: ModelSize, config: TorchPolicy, policy: str, forward: Forw
         adapters = 0.0
     else:
         inputs = 0
-        adapters = _adapter_bytes(size, size.adapted.get(policy, ()), config, packed)
+        adapters = _adapter_bytes(size, size.adapted.get(policy, ()), config, packed, cast)
     per_token = norms + attention + pairs + mlp + inputs + adapters
     return int(forward.tokens * per_token + forward.gathered * 2 * width * keys)
 
 
-def _adapter_bytes(size: ModelSize, layers: tuple[Adapted, ...], config: TorchPolicy, packed: bool) -> float:
+def _adapter_bytes(
+    size: ModelSize, layers: tuple[Adapted, ...], config: TorchPolicy, packed: bool, cast: bool
+) -> float:
     """Bytes per token that an adapter keeps in one layer; the mean where layers differ."""
     total = 0
     dropout = 0.0 if config.lora is None else config.lora.dropout
-    cast = WIDTH[config.dtype] < FP32
+    cast = WIDTH[config.dtype] < FP32 and (cast or dropout > 0)
+    width = FP32 if cast else WIDTH[config.dtype]
     shared: set[str] = set()
     per_layer = len(layers) / max(size.layers, 1)
     for layer in layers:
-        total += FP32 * layer.rank
+        total += width * layer.rank
         if dropout:
             total += layer.inputs * 2 * FP32  # the dropped input and its mask
         elif cast or layer.name not in _SHARES:
             if cast or layer.name != "o_proj" or packed:
-                total += FP32 * layer.inputs
+                total += width * layer.inputs
         else:
             group = f"{_SHARES[layer.name]}"
             shared.add(group)
     if shared:
-        total += FP32 * size.hidden * len(shared) * size.layers
+        total += width * size.hidden * len(shared) * size.layers
     return total / max(size.layers, 1) if per_layer else 0.0
 
 
@@ -221,5 +240,5 @@ def activation_bytes(
         gpu: bytes of the GPU; None: a CPU.
         divided: whether ranks divide the model, as at ZeRO stage 3.
     """
-    kept = kept_bytes(size, config, policy, forward, checkpointing=checkpointing, divided=divided)
+    kept = kept_bytes(size, config, policy, forward, checkpointing=checkpointing, gpu=gpu, divided=divided)
     return kept + head_bytes(size, config, forward, gpu=gpu, divided=divided)

@@ -173,9 +173,14 @@ def test_bytes_of_a_layer_by_hand():
     small = FP32 * (2 + 4 + 2 + 4)  # a number for each norm, and one for each head of the kernel
     assert layer_bytes(size, policy, "p", Forward(1, 1)) == 16 * n + 10 * q + 10 * k + 8 * m + small
     _, policy, size = model("grouped", "bfloat16", "lora")
-    adapters = 7 * FP32 * 8
-    layer = 28 * n + 12 * q + 8 * k + 10 * m + adapters + small
-    assert layer_bytes(size, policy, "p", Forward(1, 1)) == layer
+    assert layer_bytes(size, policy, "p", Forward(1, 1)) == 12 * n + 8 * q + 8 * k + 8 * m + 7 * 2 * 8 + small
+    casts = 28 * n + 12 * q + 8 * k + 10 * m + 7 * FP32 * 8 + small
+    assert layer_bytes(size, policy, "p", Forward(1, 1), cast=True) == casts
+    on_cpu, on_gpu, divided = (
+        kept_bytes(size, policy, "p", Forward(1, 1), **where)
+        for where in ({}, {"gpu": 80e9}, {"divided": True})
+    )
+    assert on_gpu - on_cpu == divided - on_cpu == 3 * (casts - layer_bytes(size, policy, "p", Forward(1, 1)))
 
 
 def test_a_head_of_few_logits_is_counted_three_times():
