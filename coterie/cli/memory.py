@@ -141,6 +141,8 @@ class _Estimator:
         self.kv_limit = math.inf
         self.prompt_once = set(self.sizes)
         """Policies whose siblings share one copy of their prompt's keys and values."""
+        self.cached_in = {name: config.dtype for name, config in configs.items()}
+        """The dtype of keys and values."""
 
     def fill(self) -> None:
         from coterie.backends.models import memory
@@ -268,6 +270,8 @@ class _Estimator:
             )
             for name in parts:
                 parts[name]["engine"] = copies[name]
+                if name in self.prompt_once and self.estimate.device == "cpu":
+                    self.cached_in[name] = "float32"  # `engines.lean.precision.cache_dtype`
         elif self.run.config.engine["type"] == "vllm":
             return self._serve_vllm()
         else:
@@ -329,7 +333,7 @@ class _Estimator:
         def of(prompts: int, rows: int) -> int:
             return memory.cache_bytes(
                 self.sizes[names[0]],
-                self.configs[names[0]].dtype,
+                self.cached_in[names[0]],
                 prompts=prompts if names[0] in self.prompt_once else rows,
                 prompt=max(self.lengths[name].prompt for name in names),
                 rows=rows,

@@ -24,7 +24,9 @@ to 0.97), as it is for a single adapter (0.80 to 0.99). GPUs have no such limit;
 MERGED_NUMBERS = 20_000_000
 """Most weights of a base that `adapters: auto` may merge adapters into: the copy is as large as the base.
 
-Measured (PLACEHOLDER).
+Measured on one thread in float32 at SmolLM2's width, 6 layers (50 million weights), 16 rows of 32 tokens,
+each batch after a load: for one adapter (rank 16, all linear layers) both take the same time, and for two a
+mixed batch is 1.45 times as fast. So a merged copy of a large base gains nothing.
 """
 
 
