@@ -38,7 +38,8 @@ LEVELS = {
     "outcome/style": "transition words, common words",
 }
 """Metrics of an evaluation that are compared, and what they measure."""
-INTERRUPTED = 130
+WRONG_INPUT, INTERRUPTED = 2, 130
+"""Exit codes of a command: something in the input is wrong; Ctrl-C."""
 
 
 class StoppedError(Exception):
@@ -195,7 +196,7 @@ def advise(code: int, options: Options) -> None:
     """Say how to go on after a command that did not end well."""
     if code == INTERRUPTED:
         print("interrupted; the same command goes on from here", file=sys.stderr)
-    elif not (options.model and options.data):
+    elif code == WRONG_INPUT and not (options.model and options.data):
         lacking = ["MODEL=FOLDER"] * (not options.model) + ["DATA=FILE"] * (not options.data)
         print(
             f"without the hub: make laptop {' '.join(lacking)}: a folder that holds a model and its "

@@ -81,9 +81,8 @@ class RecordTasks:
             records = self._sources[split].records(split)
         tasks = tuple(self._task(split, index, record, records) for index, record in enumerate(records))
         if not tasks:
-            raise ConfigError(
-                f"split '{split}' has no problems", path=f"data.{split}", fix="name other records"
-            )
+            fix = "name more records: those of one file are divided by a hash, a tenth each for val and test"
+            raise ConfigError(f"split '{split}' has no records", path=f"data.{split}", fix=fix)
         first: dict[str, int] = {}
         for index, task in enumerate(tasks):
             if (earlier := first.setdefault(task.id, index)) < index:
