@@ -163,6 +163,8 @@ def test_the_dtype_of_auto_is_that_of_the_planned_device(folder, monkeypatch):
     assert [plan["memory"]["device"] for plan in plans] == ["cpu", "cuda", "cpu"]
     assert any("a CPU; dtype auto of shared is float32" in note for note in on_cpu["notes"])
     assert any("a GPU of 80 GB; dtype auto of shared is bfloat16" in note for note in on_gpu["notes"])
+    caches = [plan["policies"]["shared"]["memory"]["kv"] for plan in (on_cpu, faster)]
+    assert caches[0] == caches[1], "keys and values of a CPU's lean decoder are float32"
     why = "policies.shared.dtype: auto is bfloat16: its products take 0.44 of float32's time here (205 and 90"
     assert any(note.startswith(why) for note in faster["notes"])
     assert not any("products" in note for note in on_gpu["notes"])

@@ -15,7 +15,9 @@ pytest.importorskip("peft")
 
 from coterie.backends.chat_formats.formats import AutoChat
 from coterie.backends.engines.hf import HFEngine
+from coterie.backends.engines.lean.precision import cache_dtype
 from coterie.backends.models import precision
+from coterie.backends.models.merged_weights import MergedWeights
 from coterie.backends.models.precision import Rates
 from coterie.backends.trainers.dtypes import kept, left_open
 from coterie.backends.trainers.replicas import layout_of
@@ -29,6 +31,7 @@ pytestmark = pytest.mark.torch
 
 NUMBERS = 2 * 2 * 2 * 8
 """Keys and values of a token in all layers of `MODEL`."""
+CPU = torch.device("cpu")
 Machine = Callable[[float], None]
 
 
@@ -137,7 +140,8 @@ def test_the_engine_takes_what_the_trainer_has(machine, tmp_path: Path):
     engine = HFEngine(HFEngine.Config())
     wait(engine.open(ctx))
     wait(engine.load_weights(trainer.weights("p")))
-    assert engine._served.at("p").kv.token == 2 * NUMBERS
+    assert engine._dtype("p", MergedWeights(trainer.weights("p").module)) == "bfloat16"
+    assert engine._served.at("p").kv.token == cache_dtype(torch.bfloat16, CPU).itemsize * NUMBERS
 
 
 @pytest.mark.parametrize(("ratio", "dtype"), [(2.0, torch.bfloat16), (1.0, torch.float32)])
@@ -147,7 +151,9 @@ def test_an_engine_without_a_trainer_chooses_by_the_same_rule(machine, caplog, r
     wait(engine.open(context({"p": policy("none")}, AutoChat(), WORDS)))
     with caplog.at_level(logging.INFO, "coterie"):
         wait(engine.load_weights(Weights(policy="p", version=0)))
-    assert engine._served.at("p").kv.token == dtype.itemsize * NUMBERS
+    module = engine._module(Weights(policy="p", version=0))[0]
+    assert module.dtype == dtype
+    assert engine._served.at("p").kv.token == cache_dtype(dtype, CPU).itemsize * NUMBERS
     assert f"policies.p.dtype: auto is {str(dtype).removeprefix('torch.')}" in caplog.text
 
 
