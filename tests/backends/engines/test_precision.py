@@ -14,11 +14,12 @@ pytest.importorskip("transformers")
 peft = pytest.importorskip("peft")
 
 from coterie.backends.engines import device_sampling  # noqa: E402
+from coterie.backends.engines.decoders import decoder_factory  # noqa: E402
 from coterie.backends.engines.device_sampling import RowSettings  # noqa: E402
 from coterie.backends.engines.hf import HFEngine  # noqa: E402
 from coterie.backends.engines.lean.cache import Bucket, CacheShape  # noqa: E402
 from coterie.backends.engines.lean.decode import LeanDecoder  # noqa: E402
-from coterie.backends.engines.lean.precision import attend, product  # noqa: E402
+from coterie.backends.engines.lean.precision import attend, cache_dtype, product  # noqa: E402
 from coterie.backends.engines.shared_base import SharedBase  # noqa: E402
 from coterie.backends.models.merged_weights import MergedWeights  # noqa: E402
 from coterie.backends.models.policy import TorchPolicy  # noqa: E402
@@ -172,6 +173,35 @@ def test_a_16_bit_decoder_is_close_to_its_model_in_float32():
     batch = rows([(40, 3), (9, 8)], limit=20)
     drawn = LeanDecoder(MergedWeights(model), torch.bfloat16).generate(batch)
     assert worst_logprob(copy.deepcopy(model).float(), batch, drawn) < 0.35
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_bound_of_a_batch_counts_a_cpus_keys_and_values_in_float32(dtype):
+    merged = MergedWeights(tiny().to(getattr(torch, dtype)))
+    made = decoder_factory("p", merged, dtype, decoder="lean", adapters="auto", warn=pytest.fail)
+    numbers = 2 * 2 * 2 * 12  # keys and values of 2 layers, 2 heads of 12
+    assert made.kv.token == 4 * numbers
+    plain = decoder_factory("p", merged, dtype, decoder="transformers", adapters="auto", warn=pytest.fail)
+    assert plain.kv.token == getattr(torch, dtype).itemsize * numbers
+
+
+def test_only_a_cpus_keys_and_values_are_widened():
+    assert cache_dtype(torch.bfloat16, torch.device("cpu")) == torch.float32
+    assert cache_dtype(torch.bfloat16, torch.device("cuda")) == torch.bfloat16
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_keys_in_the_order_of_products_change_no_result(dtype):
+    model = tiny(scale=2.0).to(dtype)
+    batch = rows([(40, 3), (9, 8), (17, 1)], limit=40, stops=(3, 4, 5, 6))  # room grows, and slots close
+    decoder = LeanDecoder(MergedWeights(model), dtype)
+    results = []
+    for turned in (False, True):
+        decoder._turned = turned
+        results.append(decoder.generate(batch))
+    for one, other in zip(*results, strict=True):
+        assert one.token_ids == other.token_ids
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5 if dtype == torch.float32 else 0.05)
 
 
 # ------------------------------------------------------------------------------------- the paths of GPUs
