@@ -151,12 +151,18 @@ def evaluated(file: Path, source: list[str]) -> dict[str, Any]:
 def trained(run: Path, settings: list[str], steps: int | None) -> int:
     """Train to the end, or go on where an earlier call stopped; the run's steps."""
     given = [f"schedule.steps={steps}"] if steps else []
-    if (run / "config.yaml").is_file():
-        coterie("run", "--resume", str(run), *given, shown=True)
-    else:
+    if not (run / "config.yaml").is_file():
         coterie("run", *RECIPE, *settings, *given, "--out", str(run), shown=True)
-    rows = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return int(json.loads(rows[-1])["step"])
+    elif steps is None or steps != last_step(run):
+        coterie("run", "--resume", str(run), *given, shown=True)
+    return last_step(run)
+
+
+def last_step(run: Path) -> int:
+    """The latest step in a run's metrics; 0 where there is none."""
+    file = run / "metrics.jsonl"
+    rows = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+    return int(json.loads(rows[-1])["step"]) if rows else 0
 
 
 def coterie(*words: str, shown: bool = False) -> str:

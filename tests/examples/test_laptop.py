@@ -134,7 +134,10 @@ def test_an_interrupted_call_goes_on_and_a_finished_one_only_prints(called, monk
     assert resumed == ("run", "--resume", "out/run", "schedule.steps=80")
     assert after[1] == "out/run@latest" and after[2:] == evaluated[4:], "the same tasks"
     called.words.clear()
-    assert call(monkeypatch) == 0 and [words[0] for words in called.words] == ["run"]
+    assert call(monkeypatch) == 0 and called.words == [("run", "--resume", "out/run")], (
+        "it says that it is over"
+    )
+    assert call(monkeypatch, "--steps", "60") == 0 and len(called.words) == 1, "it has as many"
 
 
 def test_settings_with_spaces_reach_the_recipe(called, monkeypatch, tmp_path):
