@@ -134,7 +134,7 @@ def has_instructions() -> bool:
     """Whether this CPU has instructions for products in bfloat16."""
     import torch
 
-    known = getattr(torch.cpu, "get_capabilities", dict)()
+    known: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     return any(known.get(name, False) for name in INSTRUCTIONS)
 
 
