@@ -199,8 +199,8 @@ def compare(calls: Sequence[tuple[Any, Any]], reference: Any, candidate: Any = N
         candidate: a module whose own log-probs are compared instead of the calls'.
 
     Returns:
-        `greedy`: share of greedy tokens that the reference chooses after the same tokens; `sequences`: share of
-        greedy completions that are those of its `generate`; `mean`, `max`: differences of log-probs.
+        `greedy`: share of greedy tokens that the reference chooses after the same tokens; `sequences`: share
+        of greedy completions that are those of its `generate`; `mean`, `max`: differences of log-probs.
     """
     import torch
 

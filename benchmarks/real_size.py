@@ -136,10 +136,9 @@ def main() -> int:
         real_size_report.write_page(PAGE, "real_size", real_size_report.page(result))
         return 0
     pythons = interpreters(args)
-    stored: dict[str, Any] = {}
-    if args.json.exists():
-        stored = json.loads(args.json.read_text(encoding="utf-8"))
-    runs: list[dict[str, Any]] = [] if args.fresh else stored.get("runs", [])
+    if args.clock == "processor" and args.threads != [1]:
+        raise SystemExit("--clock processor needs --threads 1: waiting threads use the processor too")
+    runs = [] if args.fresh else earlier(args)
     for shape in args.shapes:
         model = real_models.make(shape, args.models / shape)
         for group in args.only:
@@ -207,6 +206,19 @@ def work_of(shape: str, args: argparse.Namespace) -> dict[str, int]:
     """The step of a shape, by the names of its numbers."""
     names = ("prompts", "siblings", "prompt_tokens", "new_tokens")
     return dict(zip(names, args.work or (getattr(SHAPES[shape], name) for name in names), strict=True))
+
+
+def earlier(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """The runs of earlier calls, of the same steps by the same clock; others are dropped, and it says so."""
+    if not args.json.exists():
+        return []
+    stored = json.loads(args.json.read_text(encoding="utf-8"))
+    works = {shape: work_of(shape, args) for shape in SHAPES}
+    if (stored["work"], stored["clock"]) != (works, args.clock):
+        print(f"{args.json} has runs of other steps or of another clock: they are dropped")
+        return []
+    runs: list[dict[str, Any]] = stored["runs"]
+    return runs
 
 
 def settings(work: Work, group: str, args: argparse.Namespace) -> list[tuple[int, int]]:

@@ -263,7 +263,13 @@ def page(result: Mapping[str, Any]) -> str:
         lines.append(f"| {bar['bar']} | {bar['least']:.2f} | {bar['value']:.2f} | {verdict} |")
     limits = [run for run in result["runs"] if run["peer"] == "limits" and "error" not in run]
     lines += ["", "The machine, in the same turns:", "", limits_table(limits)]
-    lines += ["", "Where the time goes, by torch's profiler in a run of its own:", "", profile_table(result)]
+    if result["profiles"]:
+        lines += [
+            "",
+            "Where the time goes, by torch's profiler in a run of its own:",
+            "",
+            profile_table(result),
+        ]
     return "\n".join(lines) + "\n"
 
 
