@@ -29,7 +29,7 @@ SHAPES = [
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("decoder", ["lean", "transformers"])
+@pytest.mark.parametrize("decoder", ["lean", pytest.param("transformers", marks=pytest.mark.long)])
 def test_tokens_and_logprobs_are_those_of_plain_transformers(folders, shape, decoder):
     [row] = exactness.engine_case(folders(shape), decoder, "float32", siblings=1)
     assert exactness.met(row), row
