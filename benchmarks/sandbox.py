@@ -2,10 +2,11 @@
 
     python benchmarks/sandbox.py
 
-A judged run executes a candidate and its tests, each in its own cell. The tests call the candidate over a
-pipe. The CPU time of a judged run is that of this process, of the workers and of the cells; if its product
-with the rate is the number of CPUs, the CPUs bound the rate. The floor is the CPU time of two cells that do
-nothing: each forks twice, in a new pid and mount namespace with a tmpfs.
+A judged run executes a candidate and its tests, each in namespaces of its own. The tests call the candidate
+over a socket. The CPU time of a judged run is that of this process, of the workers and of the programs
+(`cells`); if its product with the rate is the number of CPUs, the CPUs bound the rate. For comparison the
+script measures two interpreters that do nothing: each forks twice, in a new pid and mount namespace with a
+tmpfs.
 """
 
 from __future__ import annotations
