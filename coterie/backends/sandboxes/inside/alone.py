@@ -190,8 +190,10 @@ class _Run:
         _, status = os.waitpid(self._pid, 0)
         if self._forked:
             _end_the_rest(self._reaper, self._here)
-        result = {"exit": None, "signal": int(signal.SIGKILL)} if killed else cell.ended_by(status)
-        result["over"] = over = over or result.get("over", False)
+        result: dict[str, Any] = {"exit": None, "signal": int(signal.SIGKILL), "over": over}
+        if not killed:
+            result = cell.ended_by(status)
+        over = result["over"] = over or result["over"]
         result["stopped"] = killed and not over
         _end(self._reaper)
         self._ours.close()

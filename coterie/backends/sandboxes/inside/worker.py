@@ -100,14 +100,19 @@ def main(arguments: list[str]) -> None:
         _say(control, text, orders["base"])
     if "fault" in hello:
         os._exit(1)
-    gc.collect()
-    kernel.trim()
-    gc.freeze()  # pages that a child's collection does not touch stay shared
-    gc.disable()  # programs enable it
+    _settle_memory()
     if held is None:
         alone.fork_parents([control, *others], view, mounts, text)
     worker.serve()
     worker.leave(last=True)
+
+
+def _settle_memory() -> None:
+    """Prepare for forks: pages that a child's collection of garbage does not touch stay shared."""
+    gc.collect()
+    kernel.trim()
+    gc.freeze()
+    gc.disable()  # programs enable it
 
 
 def _say(control: socket.socket, text: bytes, base: str) -> None:
