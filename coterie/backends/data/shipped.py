@@ -1,6 +1,7 @@
 """Data sets that come with Coterie.
 
-`cooperative`: problems of code in two parts; `posts`: short stories; `sums`: questions with a number as answer.
+`cooperative`: problems of code in two parts; `posts`: short stories; `sums`: questions with a number as
+answer.
 """
 
 from __future__ import annotations
