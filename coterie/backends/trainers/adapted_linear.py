@@ -100,11 +100,11 @@ class _AdaptedLinear(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, d_output: Tensor) -> tuple[Any, ...]:
         features, weight, down, up, inner = ctx.saved_tensors
-        slope, rows = d_output.flatten(0, -2), features.flatten(0, -2)
-        d_inner = (slope @ up.to(slope.dtype)).mul_(ctx.scaling)
+        d_rows, rows = d_output.flatten(0, -2), features.flatten(0, -2)
+        d_inner = (d_rows @ up.to(d_rows.dtype)).mul_(ctx.scaling)
         d_features = None
         if ctx.needs_input_grad[0]:
-            d_features = (slope @ weight).addmm_(d_inner, down.to(slope.dtype)).view_as(features)
+            d_features = (d_rows @ weight).addmm_(d_inner, down.to(d_rows.dtype)).view_as(features)
         d_down = (d_inner.t() @ rows).to(down.dtype)
-        d_up = (slope.t() @ inner).to(up.dtype).mul_(ctx.scaling)
+        d_up = (d_rows.t() @ inner).to(up.dtype).mul_(ctx.scaling)
         return d_features, None, None, d_down, d_up, None

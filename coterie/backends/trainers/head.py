@@ -231,20 +231,20 @@ class _FrozenHeadScores(torch.autograd.Function):
         weight: Tensor,
     ) -> tuple[Tensor, Tensor]:
         blocks = _Blocks((bias, features, weight), targets, temperatures, most)
-        slope = torch.zeros_like(features, dtype=blocks.wide)
-        logprobs, entropy, _ = _summed(blocks, slope)
-        slope.neg_().add_(weight[targets])
+        gradient = torch.zeros_like(features, dtype=blocks.wide)
+        logprobs, entropy, _ = _summed(blocks, gradient)
+        gradient.neg_().add_(weight[targets])
         if temperatures is not None:
-            slope.div_(temperatures[:, None])
-        ctx.save_for_backward(slope.to(features.dtype))
+            gradient.div_(temperatures[:, None])
+        ctx.save_for_backward(gradient.to(features.dtype))
         ctx.mark_non_differentiable(entropy)
         return logprobs, entropy
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_logprobs: Tensor, _: Tensor) -> tuple[Any, ...]:
-        (slope,) = ctx.saved_tensors
-        return None, None, None, None, (slope * d_logprobs[:, None]).to(slope.dtype), None
+        (gradient,) = ctx.saved_tensors
+        return None, None, None, None, (gradient * d_logprobs[:, None]).to(gradient.dtype), None
 
 
 def _summed(blocks: _Blocks, mean: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:

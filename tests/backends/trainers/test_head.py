@@ -119,13 +119,13 @@ def test_16_bit_products_are_summed_in_float32() -> None:
 
 def test_a_frozen_head_in_16_bits_has_the_gradient_of_a_trained_one() -> None:
     features, weight, targets, temperatures = drawn(0, 40, 3000, 16, torch.bfloat16)
-    slope, results = torch.randn(40), []
+    weights, results = torch.randn(40), []
     for trained in (True, False):
         weight.requires_grad_(trained)
         scores = head_scores(
             [Term(features, weight)], None, targets, temperatures, entropy_grad=False, most=4000
         )
-        gradient = torch.autograd.grad((scores[0] * slope).sum(), features)[0]
+        gradient = torch.autograd.grad((scores[0] * weights).sum(), features)[0]
         results.append((*scores, gradient.double()))
     assert torch.equal(results[0][0], results[1][0]) and torch.equal(results[0][1], results[1][1])
     assert (results[0][2] - results[1][2]).norm() / results[0][2].norm() < 0.01
@@ -138,8 +138,8 @@ def test_an_embedding_s_gradient_is_added_to_the_sum(
     monkeypatch.setattr(head_module, "LOGITS_AT_ONCE", 0)
     module = torch.nn.Embedding(9, 4, padding_idx=padding)
     ids = torch.tensor([[3, 1, 3], [8, 8, 0]])
-    slopes = torch.randn(2, 3, 4)
-    (module(ids) * slopes).sum().backward()
+    weights = torch.randn(2, 3, 4)
+    (module(ids) * weights).sum().backward()
     wanted, module.weight.grad = module.weight.grad, None
     assert embedded(module, ids) is None, "no sum"
     total = torch.ones(9, 4)
@@ -150,7 +150,7 @@ def test_an_embedding_s_gradient_is_added_to_the_sum(
         module.register_forward_hook(lambda *_: None)
         assert embedded(module, ids) is None
     torch.testing.assert_close(rows, module(ids))
-    (rows * slopes).sum().backward()
+    (rows * weights).sum().backward()
     assert module.weight.grad is None
     torch.testing.assert_close(total - 1, wanted)
 

@@ -333,9 +333,9 @@ def test_attention_of_16_bits_is_that_of_float32_rounded(masked: bool, dtype: An
     wanted = grouped_sdpa(*exact, None if mask is None else mask.double(), 0.5)
     assert output.dtype == dtype
     torch.testing.assert_close(output.double(), wanted, rtol=0.01, atol=0.01)
-    slope = torch.randn_like(wanted)
-    (output * slope).sum().backward()
-    (wanted * slope).sum().backward()
+    weights = torch.randn_like(wanted)
+    (output * weights).sum().backward()
+    (wanted * weights).sum().backward()
     for one, other in zip(tensors, exact, strict=True):
         assert (one.grad.double() - other.grad).norm() / other.grad.norm() < 0.01
 
