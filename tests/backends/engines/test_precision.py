@@ -199,9 +199,9 @@ def test_keys_in_the_order_of_products_change_no_result(dtype):
     for turned in (False, True):
         decoder._turned = turned
         results.append(decoder.generate(batch))
-    for one, other in zip(*results, strict=True):
-        assert one.token_ids == other.token_ids
-        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5 if dtype == torch.float32 else 0.05)
+    for first, second in zip(*results, strict=True):
+        assert first.token_ids == second.token_ids
+        assert first.logprobs == pytest.approx(second.logprobs, abs=1e-5 if dtype == torch.float32 else 0.05)
 
 
 # ------------------------------------------------------------------------------------- the paths of GPUs

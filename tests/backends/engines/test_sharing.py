@@ -49,8 +49,8 @@ def base_parameters(model):
 
 def additional(decoder, model):
     """Bytes that the decoder holds beside the module's."""
-    own = storages(base_parameters(model))
-    return sum(size for key, size in storages(held(decoder)).items() if key not in own)
+    of_module = storages(base_parameters(model))
+    return sum(size for key, size in storages(held(decoder)).items() if key not in of_module)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -150,8 +150,11 @@ def test_the_engine_holds_one_base_for_all_adapters_and_sees_an_adapters_change(
     trained(model, seed=5, adapter="planner")
     opened.load(1, "plan", module=model, adapter="planner")
     after = opened(*of_all_policies())
-    changed = {request.policy for request, one, other in zip(of_all_policies(), calls, after, strict=True)
-               if one.logprobs != other.logprobs}  # fmt: skip
+    changed = {
+        request.policy
+        for request, first, second in zip(of_all_policies(), calls, after, strict=True)
+        if first.logprobs != second.logprobs
+    }
     assert changed == {"plan"}
     assert additional(base._mixed, model) == 2 * 6 * 16 * dtype.itemsize
     assert all(torch.equal(a, b) for a, b in zip(base_parameters(model), before, strict=True))

@@ -77,7 +77,7 @@ class CacheShape:
     turned: bool = False
     """Whether drawn tokens' keys are stored as (width, capacity), the order in which products read them."""
 
-    def own(self, groups: int, siblings: int, capacity: int, *, turned: bool) -> Tensor:
+    def room(self, groups: int, siblings: int, capacity: int, *, turned: bool) -> Tensor:
         """Room for the keys or the values of drawn tokens; (groups, heads, siblings, capacity, width)."""
         sizes = (self.width, capacity) if turned else (capacity, self.width)
         room = torch.empty(groups, self.heads, siblings, *sizes, dtype=self.dtype, device=self.device)
@@ -136,8 +136,8 @@ class Bucket:
         for layers in (self.keys, self.values):
             # Zeros instead of uninitialised memory: masked keys must be finite numbers.
             layers.append(torch.zeros(count, heads, self.longest, width, **options))
-        self.own_keys.append(self.shape.own(count, siblings, self.capacity, turned=self.shape.turned))
-        self.own_values.append(self.shape.own(count, siblings, self.capacity, turned=False))
+        self.own_keys.append(self.shape.room(count, siblings, self.capacity, turned=self.shape.turned))
+        self.own_values.append(self.shape.room(count, siblings, self.capacity, turned=False))
 
     def reserve(self, tokens: int, most: int) -> None:
         """Make room for `tokens` drawn tokens per row. Capacity doubles, since most rows stop early."""
@@ -146,7 +146,7 @@ class Bucket:
         filled, self.capacity = self.capacity, min(max(tokens, 2 * self.capacity, 32), max(most, tokens))
         for layers, turned in ((self.own_keys, self.shape.turned), (self.own_values, False)):
             for index, old in enumerate(layers):
-                new = self.shape.own(*self.slots.shape, self.capacity, turned=turned)
+                new = self.shape.room(*self.slots.shape, self.capacity, turned=turned)
                 new[:, :, :, :filled] = old
                 layers[index] = new
 
