@@ -84,11 +84,12 @@ def update_bytes(of: Model, train: str, policies: int, division: Division) -> in
     config = TorchPolicy.model_validate(table)
     names = ["p", *(f"p{number}" for number in range(1, policies))]
     size = replace(of.size, adapters=dict.fromkeys(names, of.adapter))
-    parts = memory.trainer_bytes(dict.fromkeys(names, config), size)
+    parts = memory.trainer_bytes(dict.fromkeys(names, config), size, low_gradients=division.stage > 0)
     held = [division.on_gpu(part) for part in parts.values()]
     forward = largest_forward(64, 64 * SIBLINGS, PROMPT, ANSWER, budget=BUDGET, packing=True)
     forward = forward._replace(masked=forward.masked * size.heads // size.kv_heads)
-    kept = activation_bytes(size, config, "p", forward, checkpointing=True, gpu=GPU)
+    divided = division.stage == 3
+    kept = activation_bytes(size, config, "p", forward, checkpointing=True, gpu=GPU, divided=divided)
     return memory.summed(held) + max(part["gradients"] for part in held) + kept
 
 

@@ -16,7 +16,7 @@ from coterie.core.protocols import EngineClient
 if TYPE_CHECKING:  # the backends of models import torch, and a plan of tables works without it
     from coterie.backends.models.policy import TorchPolicy
     from coterie.backends.models.sizes import Blueprint
-    from coterie.cli.memory import Footprint
+    from coterie.cli.memory_footprint import Footprint
     from coterie.core.training.run import Run
 
 log = logging.getLogger("coterie")

@@ -22,7 +22,6 @@ from coterie.backends.models.policy import (
     TorchPolicy,
     local_folder,
 )
-from coterie.backends.models.precision import with_dtype
 from coterie.backends.models.shapes import advice, known_config, stands_for
 from coterie.backends.models.sources import bounded_context
 from coterie.core.errors import ConfigError, MissingExtra, UserError
@@ -92,7 +91,8 @@ def blueprint(configs: Mapping[str, TorchPolicy], *, vocabulary: tuple[str, ...]
     """The model of policies with the same initial weights; fetches a configuration and a tokenizer at most.
 
     Args:
-        configs: the policies, which agree in `model`, `revision` and `dtype`; `auto` is this CPU's.
+        configs: the policies, which agree in `model`, `revision` and `dtype`, which `precision.with_dtype`
+            has resolved; `auto` counts as float32.
         vocabulary: words of the environment and the roles, for `tokenizer: words`.
 
     Raises:
@@ -100,7 +100,6 @@ def blueprint(configs: Mapping[str, TorchPolicy], *, vocabulary: tuple[str, ...]
         MissingExtra: torch, transformers or (for adapters) peft is not installed.
     """
     known = ""
-    configs = with_dtype(configs, "cpu")
     policy, config = next(iter(configs.items()))
     require_torch(f"policies.{policy}")
     if isinstance(config.model, ModelInit):
@@ -113,7 +112,8 @@ def blueprint(configs: Mapping[str, TorchPolicy], *, vocabulary: tuple[str, ...]
             tokenizer = load_tokenizer(config, policy=policy, vocabulary=vocabulary)
         except UserError:
             tokenizer = None
-    module = _on_meta(model_config, config.dtype)
+    dtype = "float32" if config.dtype == "auto" else config.dtype
+    module = _on_meta(model_config, dtype)
     size = _size(module, tokenizer)
     contexts = {
         name: bounded_context(size.context, configs[name].context, f"policies.{name}") for name in configs
@@ -134,7 +134,7 @@ def blueprint(configs: Mapping[str, TorchPolicy], *, vocabulary: tuple[str, ...]
         size = replace(size, adapters=counts, adapted=adapted)
     modules |= {name: (frozen, adapter_names.get(name)) for name in configs if name not in modules}
     return Blueprint(
-        modules=modules, tokenizer=tokenizer, size=size, dtype=config.dtype, known=known, contexts=contexts
+        modules=modules, tokenizer=tokenizer, size=size, dtype=dtype, known=known, contexts=contexts
     )
 
 
