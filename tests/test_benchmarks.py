@@ -298,3 +298,10 @@ def test_the_page_has_the_committed_results_of_real_sizes():
     assert all(map(real_exactness.met, exact["engines"])) and all(
         row["met"] for row in exact.get("export", {}).values()
     )
+
+
+def test_the_page_has_the_figures_of_the_head_on_a_gpu():
+    page = (RESULTS.parents[1] / "docs" / "gpu.md").read_text(encoding="utf-8")
+    for row in json.loads((RESULTS / "gpu_head.json").read_text(encoding="utf-8"))["rows"]:
+        figures = f"{row['milliseconds']:.1f} | {row['peak_gb']:.2f} | {row['logprob_difference']:.2g}"
+        assert f"| {row['width']:,} | {row['head']} | {row['way']} | {figures} |" in page
