@@ -23,6 +23,12 @@ def attempt(what):
 """
 REFUSED = "\nsys.exit(3)\n"
 SPIN = "while True: pass"
+CLONE = """\
+number = {{'x86_64': 56, 'aarch64': 220}}[os.uname().machine]
+def clone(flags):
+    return libc.syscall(ctypes.c_long(number), ctypes.c_ulong(flags), None, None, None, None)
+"""
+"""clone(2) with the stack of its caller, as fork(2) does it."""
 
 _CPU, _WALL, _RLIMITS = "CPU clock", "wall clock", "rlimits"
 _PID, _MOUNT, _TMPFS, _NET = "pid namespace", "mount namespace", "limited tmpfs", "network namespace"
@@ -272,6 +278,39 @@ HOSTILE = {
         "for kind in (0x10000000, 0x20000, 0x20000000):\n    if libc.unshare(kind) == 0: escaped(hex(kind))\n"
         "if libc.clone(None, None, 0x10000000 | 17, None) > 0: escaped()",
         (_CALLS,),
+    ),
+    "children_of_its_parent": Hostile(
+        CLONE + "for flags in (0x8000, 0x8011, 0x8009, 0xC011):\n    pid = clone(flags)\n"
+        "    if pid == 0: os._exit(0)\n    if pid > 0: escaped(hex(flags))\n"
+        "for flags in (0x8000, 0xC000):\n"
+        "    given = (ctypes.c_uint64 * 11)(flags)\n    pid = libc.syscall(435, given, 88)\n"
+        "    if pid == 0: os._exit(0)\n    if pid > 0: escaped(hex(flags))",
+        (_CALLS,),
+    ),
+    "children_with_other_signals": Hostile(
+        CLONE + "for number_of_signal in (0, signal.SIGURG, signal.SIGWINCH, signal.SIGCONT):\n"
+        "    if clone(number_of_signal) == 0: os._exit(0)\n"
+        "if os.fork() == 0:\n"
+        "    for number_of_signal in (0, signal.SIGKILL, signal.SIGSTOP):\n"
+        "        if clone(number_of_signal) == 0:\n            time.sleep(.02)\n            os._exit(0)\n"
+        "    os._exit(0)\ntime.sleep(.1)",
+        (_PID,),
+    ),
+    "stopped_children": Hostile(
+        "for _ in range(3):\n    if os.fork() == 0:\n        if os.fork(): os._exit(0)\n"
+        "        os.kill(os.getpid(), signal.SIGSTOP)\n        escaped()\n"
+        "time.sleep(.1)",
+        (_PID,),
+    ),
+    "waits_for_a_child_that_never_ends": Hostile(
+        CLONE + "if clone(0x4011) == 0: time.sleep(1e6)", (_WALL, _PID), ("timeout",)
+    ),
+    "adopts_orphans": Hostile(
+        "libc.prctl(36, 1, 0, 0, 0)\nlibc.prctl(1, signal.SIGKILL, 0, 0, 0)\n"
+        "for _ in range(3):\n    if os.fork() == 0:\n        if os.fork(): os._exit(0)\n"
+        "        libc.prctl(36, 1, 0, 0, 0)\n        if os.fork(): time.sleep(1e6)\n        os._exit(0)\n"
+        "time.sleep(.1)",
+        (_PID,),
     ),
     "namespaces_of_the_first_process": Hostile(
         "if libc.setns(os.pidfd_open(1), 0x20000) == 0: escaped()", (_CALLS,)

@@ -51,6 +51,8 @@ def test_the_arguments_of_some_calls_decide() -> None:
     code = codes["refuse"]
     assert verdict(code, number["socket"], 1) == ALLOW and verdict(code, number["socket"], 2) == EACCES
     assert verdict(code, number["clone"], 0x10000000) == EPERM and verdict(code, number["clone3"]) == ENOSYS
+    for flags in (0x8000, 0x8011, 0x18000, 0x3D8F00):  # CLONE_PARENT, with a signal, of a thread
+        assert verdict(code, number["clone"], flags) == EPERM
     assert verdict(code, number["prlimit64"], 7) == EPERM
     assert [verdict(code, number["fcntl"], 3, command) for command in (1031, 1032, 8)] == [
         EPERM, ALLOW, ALLOW,
@@ -77,6 +79,7 @@ def test_without_namespaces_the_user_and_who_holds_signals_decide(process: int |
         {*files} if shared else set()
     )
     assert verdict(code, number["socket"], 1) == EACCES
+    assert verdict(code, number["clone"], 0x8011) == EPERM and verdict(code, number["clone"], 17) == ALLOW
     assert [verdict(code, number["socketpair"], 1, kind) for kind in (1, 0x80001, 2, 5)] == [
         ALLOW, ALLOW, EACCES, ALLOW,
     ]  # fmt: skip

@@ -30,6 +30,7 @@ from . import cell, clock, first, kernel, program, seccomp, spaces
 
 _MESSAGE = 1 << 16
 _CLOEXEC = 0x40000000  # MSG_CMSG_CLOEXEC
+_ALL_CHILDREN = 0x40000000  # __WALL: whatever signal tells of their end
 _ENOUGH = struct.calcsize("=8i")
 _LOW, _HIGH = 5, 16
 """How many descriptors a program begins with at most, and the first that is a parent's."""
@@ -231,7 +232,18 @@ def _end(reaper: int) -> None:
     """End the first process of a run, if there is one, and with it all others."""
     if reaper:
         os.kill(reaper, signal.SIGKILL)
-        os.waitpid(reaper, 0)
+        _wait_for(reaper)
+
+
+def _wait_for(pid: int) -> None:
+    """Wait for the end of a child in a run's pid namespace, and reap all others that end meanwhile.
+
+    Where no filter refuses CLONE_PARENT, a program can make children of this process. While one of them has
+    ended and isn't reaped, it counts as alive: for kill(-1), and for the kernel, which ends the first process
+    of a pid namespace after all others. For that reason the first process is never reaped too early here.
+    """
+    while os.waitpid(-1, _ALL_CHILDREN)[0] != pid:
+        pass
 
 
 def _asked(control: socket.socket) -> str:
@@ -267,7 +279,7 @@ def _end_the_rest(reaper: int, here: int) -> None:
     finally:
         kernel.setns(here, kernel.NEWPID)
         os.close(there)
-    os.waitpid(killer, 0)
+    _wait_for(killer)
 
 
 def _kill_all() -> NoReturn:

@@ -26,6 +26,7 @@ _PR_SET_SECCOMP, _MODE_FILTER = 22, 2
 _NEW_LISTENER, _SET_FILTER, _SECCOMP = 8, 1, {"x86_64": 317, "aarch64": 277}
 _X32 = 0x40000000
 _NEW_NAMESPACES = 0x7E020080  # CLONE_NEWUSER and its like, NEWTIME too
+_PARENT = 0x8000  # CLONE_PARENT: a child of the process that the program is a fork of, which waits for none
 _THREAD = 0x10000  # CLONE_THREAD
 _AF_UNIX, _SIGCHLD = 1, 17
 _TYPE, _STREAM, _SEQPACKET = 0xF, 1, 5  # of a socket, without SOCK_CLOEXEC and SOCK_NONBLOCK
@@ -135,8 +136,8 @@ def build(*, alone: bool, process: int | None = None, shared: bool = False, sigc
     # clone3 has its flags behind a pointer, which a filter can't read; libc falls back to clone.
     code += _when(conditional["clone3"], [_deny(errno.ENOSYS)])
     fork = _op(_RET, _ASK) if sigchld == "ask" else allow
-    spaces = [_low(0), _op(_JSET, _NEW_NAMESPACES, 0, 1), _deny()]
-    code += _when(conditional["clone"], [*spaces, _op(_JSET, _THREAD, 0, 1), allow, fork])
+    outside = [_low(0), _op(_JSET, _NEW_NAMESPACES | _PARENT, 0, 1), _deny()]
+    code += _when(conditional["clone"], [*outside, _op(_JSET, _THREAD, 0, 1), allow, fork])
     # Only local sockets: VSOCK, for example, ignores network namespaces.
     family = [_low(0), _op(_JEQ, _AF_UNIX, 0, 1), allow, _deny(errno.EACCES)]
     code += _when(conditional["socket"], family if alone else [_deny(errno.EACCES)])
