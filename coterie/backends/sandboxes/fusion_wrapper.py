@@ -218,7 +218,7 @@ def collect(home: str, globs: list[str], bound: int) -> tuple[dict[str, str], in
     """({path: base64} of files that match the globs, bytes of all files); links are ignored."""
     files: dict[str, str] = {}
     wrote = 0
-    folders = [home]
+    folders = [] if os.path.islink(home) else [home]  # a program may put a link in its place
     while folders:
         try:
             entries = sorted(os.scandir(folders.pop()), key=lambda entry: entry.name)
@@ -246,7 +246,8 @@ def collect(home: str, globs: list[str], bound: int) -> tuple[dict[str, str], in
 def clear(folder: str) -> None:
     """Remove the folder's contents. The server's own removal raises for folders that are nested too deep, so
     what is not removed in time is cut into trees that the server can remove."""
-    roots = [os.path.join(folder, name) for name in os.listdir(folder)]
+    inside = (os.path.join(folder, name) for name in os.listdir(folder))
+    roots = [path for path in inside if not os.path.islink(path)]  # chmod follows links that it is given
     run_quietly("chmod", "-R", "u+rwX", *roots)
     cut, folders = 0, [folder]
     while folders:

@@ -225,6 +225,11 @@ HOSTILE = {
     ),
     "brings_back_a_link": Hostile("os.symlink('/etc/ld.so.cache', 'a.txt')", (_FILES,)),
     "brings_back_a_linked_folder": Hostile("os.symlink('/usr', 'd')", (_FILES,)),
+    "puts_a_link_in_place_of_its_folder": Hostile(
+        "top = os.path.dirname(os.getcwd())\nos.rename(f'{{top}}/work', f'{{top}}/moved')\n"
+        "os.symlink('/etc', f'{{top}}/work')",
+        (_FILES,),
+    ),
     "brings_back_a_pipe": Hostile("os.mkfifo('a.txt')", (_FILES,)),
     "strange_names": Hostile(
         "open(b'\\xff\\n.txt', 'w').close()\nos.mkdir(b'\\xfe')\nopen(b'\\xfe/a', 'w').close()", (_FILES,)

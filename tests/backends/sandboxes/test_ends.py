@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from coterie.backends.sandboxes import fusion_wrapper
+from tests.backends.sandboxes.support import ran
 
 SCRIPT = """\
 import ctypes, json, os, select, signal, socket, sys, time
@@ -91,7 +96,7 @@ WAITS = {
     "it waits, and a sibling has ended": "sibling() or os._exit(0); time.sleep(1e6)",
     "it stops, and the parent traces it": "libc.ptrace(0, 0, 0, 0); os.kill(os.getpid(), signal.SIGSTOP)",
 }
-WORKS = "sibling() or (burn(.3), os._exit(0)); burn(.1); time.sleep(.7)"
+WORKS = "r, w = os.pipe(); sibling() or (burn(.3), os._exit(0)); os.close(w); os.read(r, 1)"
 
 
 @functools.cache
@@ -123,3 +128,36 @@ def test_a_program_that_waits_ends_at_its_wall_limit(name: str) -> None:
 def test_the_time_of_siblings_is_the_program_s() -> None:
     result = result_of(WORKS)
     assert result.get("left") is False and result["cpu"] >= 0.25, result
+
+
+# -------------------------------------------------------------------------------------- files, after the end
+
+
+@pytest.mark.parametrize("namespaces", ["auto", "off"])
+def test_files_are_those_of_the_working_folder_wherever_a_program_moves_it(namespaces: str) -> None:
+    code = (
+        "import os\ntop = os.path.dirname(os.getcwd())\nopen('kept', 'w').write('x')\n"
+        "os.rename(f'{top}/work', f'{top}/moved')\nos.symlink('/etc', f'{top}/work')"
+    )
+    done = ran(code, {"namespaces": namespaces}, collect=("*",))
+    assert (done.status, done.files) == ("finished", {"kept": b"x"}), done
+
+
+@pytest.mark.parametrize("namespaces", ["auto", "off"])
+def test_a_working_folder_that_is_closed_is_named(namespaces: str) -> None:
+    code = "import os\nopen('kept', 'w').write('x')\nos.chmod('.', 0)"
+    done = ran(code, {"namespaces": namespaces}, collect=("*",))
+    assert (done.status, done.files) == ("finished", {}) and "not readable" in done.reason, done
+
+
+def test_a_server_s_wrapper_follows_no_link_in_place_of_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "a.txt").write_text("x")
+    os.chmod(tmp_path / "elsewhere" / "a.txt", 0o400)
+    box = tmp_path / "box"
+    box.mkdir()
+    (box / "work").symlink_to(tmp_path / "elsewhere")
+    assert fusion_wrapper.collect(str(box / "work"), ["*"], 1 << 20) == ({}, 0)
+    fusion_wrapper.clear(str(box))
+    assert [*box.iterdir()] == []
+    assert os.stat(tmp_path / "elsewhere" / "a.txt").st_mode & 0o777 == 0o400

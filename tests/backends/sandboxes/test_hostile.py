@@ -124,6 +124,7 @@ def test_it_is_contained_without_namespaces(
     assert "ESCAPED" not in ran.stdout, ran
     assert ran.status in HOSTILE[name].ends, ran
     assert left_running() == []
+    assert not any(b"ld.so" in data for data in ran.files.values())
 
 
 def test_the_page_names_every_program_and_what_stops_it() -> None:

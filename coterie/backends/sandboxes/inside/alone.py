@@ -101,7 +101,7 @@ class Parent:
             if not given["input"]:
                 opened[1] = os.open(_STDIN, _NEW | os.O_RDONLY, 0o644)
             if given["collects"]:
-                opened[2] = os.open(spaces.BOX, os.O_RDONLY | os.O_DIRECTORY)
+                opened[2] = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
             reaper = first.start()
             for number, descriptor in enumerate((opened[1], *fds[1:])):
                 if descriptor >= 0:
@@ -215,8 +215,8 @@ class _Run:
         if pid == 0:
             try:
                 kernel.drop_capabilities()
-                os.fchdir(self._folder)
-                cell.report(channel, {}, ".", self._given)
+                _enter(self._folder)
+                cell.report(channel, {}, self._given)
                 os._exit(0)
             finally:
                 os._exit(1)
@@ -226,6 +226,14 @@ class _Run:
 
 def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
     return [number for _, _, data in ancillary for (number,) in struct.iter_unpack("=i", data)]
+
+
+def _enter(folder: int) -> None:
+    """Enter a working folder by its descriptor: a link may be in its place. It may be closed, too."""
+    mode = os.fstat(folder).st_mode
+    os.fchmod(folder, 0o700)
+    os.fchdir(folder)
+    os.fchmod(folder, mode & 0o7777)
 
 
 def _end(reaper: int) -> None:

@@ -44,6 +44,7 @@ def main(order: dict[str, Any], fds: list[int], *, count: int, view: tuple[int, 
         box = users.settle(order)
         for folder in ("work", "tmp"):
             os.mkdir(f"{box}/{folder}")
+        os.chdir(f"{box}/work")  # to stay in it: the program may put a link in its place
         source = exactly(channel, order["code"])
         _make(f"{box}/main.py", source)
         take_stdin(box, channel, order["input"])
@@ -67,7 +68,7 @@ def main(order: dict[str, Any], fds: list[int], *, count: int, view: tuple[int, 
             users.end_all(order["user"])
         sweep()
         result["cpu"] = measured.final(result["over"], order["cpu"])
-        report(channel, result, box, order)
+        report(channel, result, order)
         remove(box)
     except BaseException as error:
         send(channel, {"fault": f"{type(error).__name__}: {error}"})
@@ -82,18 +83,18 @@ def _tasks(order: dict[str, Any], count: int) -> int:
     return int(order["processes"] * count + ids.tasks_of_user(os.getuid()))
 
 
-def report(channel: int, result: dict[str, Any], box: str, order: dict[str, Any]) -> None:
+def report(channel: int, result: dict[str, Any], order: dict[str, Any]) -> None:
     """Answer with how the program ended, and with the files that the host process asks for, after all that
-    the program left has ended."""
+    the program left has ended. The program's working folder is this process's."""
     if not order["collects"]:
         send(channel, result)
         return
     header = framed(channel)
     room = header.get("room", order["disk_mb"] << 20)
-    files, left = collect(f"{box}/work", header["collect"], room, header.get("inputs", ()))
+    files, left = collect(".", header["collect"], room, header.get("inputs", ()))
     result |= left
-    result["same"] = _unchanged(f"{box}/work", files, header.get("known", {}))
-    send(channel, result, f"{box}/work", files)
+    result["same"] = _unchanged(".", files, header.get("known", {}))
+    send(channel, result, ".", files)
 
 
 def lay_out(box: str, channel: int, order: dict[str, Any]) -> list[str]:
