@@ -128,6 +128,10 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+SHOWN = ("coterie.usage", "coterie.dtype")
+"""Loggers whose records of level INFO are printed too."""
+
+
 class _Warnings(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         label = record.levelname.lower()
@@ -136,9 +140,10 @@ class _Warnings(logging.Handler):
 
 def show_warnings() -> None:
     """Print the package's log records from level WARNING on to stderr, as `warning: ...`; `info: ...` for the
-    usage of remote models."""
-    log, usage = logging.getLogger("coterie"), logging.getLogger("coterie.usage")
+    usage of remote models, and for what `dtype: auto` is where that was measured."""
+    log = logging.getLogger("coterie")
     if not any(isinstance(handler, _Warnings) for handler in log.handlers):
         log.addHandler(_Warnings(logging.WARNING))
-        usage.setLevel(logging.INFO)
-        usage.addHandler(_Warnings(logging.INFO))
+        for shown in map(logging.getLogger, SHOWN):
+            shown.setLevel(logging.INFO)
+            shown.addHandler(_Warnings(logging.INFO))

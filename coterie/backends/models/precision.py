@@ -16,6 +16,8 @@ from typing import Any, NamedTuple, TypeVar
 from coterie.backends.models.policy import TensorFields
 
 log = logging.getLogger("coterie")
+chosen = logging.getLogger("coterie.dtype")
+"""For the sentences of `choices`, which the command line prints."""
 Config = TypeVar("Config", bound=TensorFields)
 
 SMALL = 10**8
@@ -96,7 +98,7 @@ def choices(configs: Mapping[str, TensorFields], device: str) -> list[str]:
 def with_choice(config: Config, policy: str, device: str) -> Config:
     """A policy with its dtype resolved, for an engine that reads the weights itself; logs a measurement."""
     for sentence in choices({policy: config}, device):
-        log.info("%s", sentence)
+        chosen.info("%s", sentence)
     return with_dtype({policy: config}, device)[policy]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from coterie.backends.models.policy import TensorFields, TorchPolicy
-from coterie.backends.models.precision import choices, with_dtype
+from coterie.backends.models.precision import choices, chosen, with_dtype
 from coterie.backends.trainers import torch_state
 from coterie.backends.trainers.devices import device_of
 from coterie.backends.trainers.policies import InitialWeights, Policy
@@ -40,7 +40,7 @@ class OpenDtypes:
         self._left_open, device = tuple(open_), device_of(self.config.device).type
         fixed = self.required_dtypes(open_)
         for sentence in choices({**open_, **fixed}, device):
-            log.info("%s", sentence)
+            chosen.info("%s", sentence)
         return replace(ctx, policies={**ctx.policies, **with_dtype({**open_, **fixed}, device)})
 
     def required_dtypes(self, open_: Mapping[str, TorchPolicy]) -> Mapping[str, TorchPolicy]:
