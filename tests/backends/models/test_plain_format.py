@@ -1,5 +1,7 @@
 """The plain format only ever grows at its end."""
 
+from pathlib import Path
+
 from hypothesis import given, strategies as st
 
 from coterie.backends.models.plain_format import pieces
@@ -39,6 +41,15 @@ def test_several_messages_have_markers():
         text([message("system", "s"), *messages])
         == "System: s\nUser: a\nAssistant:b<eos>\nTool: c\nAssistant:"
     )
+
+
+def test_the_table_of_plain_text_is_what_is_written():
+    page = (Path(__file__).parents[3] / "docs" / "chat_templates.md").read_text(encoding="utf-8")
+    turn, system = message("user", "2 + 2 ="), message("system", "Add.")
+    later = [message("assistant", " 4"), message("user", "Again.")]
+    for label, more in (("first", []), ("second", later)):
+        cells = [text([*first, turn, *more]).replace("\n", "\\n") for first in ([], [system])]
+        assert f"| {label} turn | `{cells[0]}` | `{cells[1]}` |" in page
 
 
 def test_without_markers_messages_are_lines():
