@@ -22,7 +22,14 @@ from coterie.backends.engines.shared_base import MERGED_NUMBERS, MIXED_ROWS, Sha
 from coterie.backends.engines.versions import Versions
 from coterie.backends.models.compute_threads import compute
 from coterie.backends.models.devices import device_of, fix_cublas, is_deterministic
-from coterie.backends.models.loading import context_of, load_folder, load_model, load_tokenizer, require_torch
+from coterie.backends.models.loading import (
+    context_of,
+    in_memory,
+    load_folder,
+    load_model,
+    load_tokenizer,
+    require_torch,
+)
 from coterie.backends.models.policy import TensorPolicy, declared
 from coterie.backends.models.precision import dtype_of, with_choice
 from coterie.core.errors import ConfigError
@@ -284,11 +291,11 @@ class HFEngine(Plugin):
         device = self._device or device_of(self.config.device, "engine.device")
         if weights.folder is not None:
             module, tokenizer = load_folder(weights.folder, policy=weights.policy)
-            module.to(device).requires_grad_(False)
+            in_memory(module.to(device)).requires_grad_(False)
             return module, tokenizer if weights.tokenizer is None else weights.tokenizer
         config = with_choice(self._configs[weights.policy], weights.policy, device.type)
         loaded = load_model(config, policy=weights.policy, seed=0, vocabulary=ctx.vocabulary)
-        return loaded.module.to(device).requires_grad_(False), loaded.tokenizer
+        return in_memory(loaded.module.to(device)).requires_grad_(False), loaded.tokenizer
 
     def _decoder_for(
         self,

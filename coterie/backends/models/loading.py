@@ -75,6 +75,18 @@ def load_model(config: TensorFields, *, policy: str, seed: int, vocabulary: tupl
     return Loaded(module, tokenizer, context)
 
 
+def in_memory(module: Any) -> Any:
+    """The module, with weights on a CPU copied out of the file that they were read from.
+
+    safetensors maps the file: as long as one weight lies in it, all of its pages count as the process's.
+    Weights on other devices were copied there.
+    """
+    for parameter in module.parameters():
+        if parameter.device.type == "cpu":
+            parameter.data = parameter.data.clone()
+    return module
+
+
 def load_tokenizer(config: TensorFields, *, policy: str, vocabulary: tuple[str, ...]) -> Any:
     """The policy's tokenizer, without the model.
 

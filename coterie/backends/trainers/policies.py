@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.backends.models.loading import load_model, load_tokenizer
+from coterie.backends.models.loading import in_memory, load_model, load_tokenizer
 from coterie.backends.models.policy import LoraSettings, ModelInit, TorchPolicy, check_settings
 from coterie.backends.models.precision import warn_of_float32, with_dtype
 from coterie.backends.trainers.attention_kernels import kernel_of
@@ -307,6 +307,8 @@ def _set_up_initial(
     size = sum(parameter.numel() for parameter in loaded.module.parameters())
     warn_of_float32(first, config.dtype, torch.device(plan.device).type, size)
     original = loaded.module.to(plan.device).eval()
+    if isinstance(config.model, str):
+        in_memory(original)
     if plan.checkpointing:
         original.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     context = min(loaded.context, *(member.context or loaded.context for member in configs.values()))

@@ -1,7 +1,9 @@
 """A model is loaded or newly initialised, or the error names what is missing."""
 
+import gc
 import json
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +12,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from coterie.backends.models import loading  # noqa: E402
-from coterie.backends.models.loading import context_of, load_model, load_tokenizer  # noqa: E402
+from coterie.backends.models.loading import context_of, in_memory, load_model, load_tokenizer  # noqa: E402
 from coterie.backends.models.policy import TorchPolicy  # noqa: E402
 from coterie.core.config import PolicyConfig  # noqa: E402
 from coterie.core.errors import ConfigError, MissingExtra  # noqa: E402
@@ -203,3 +205,19 @@ def test_without_torch_the_extra_is_named(monkeypatch):
         load(SMALL)
     assert caught.value.extra == "torch" and "policies.main" in str(caught.value)
     assert "torch" in sys.modules  # it was only hidden
+
+
+def test_weights_in_memory_leave_the_mapped_file_and_stay_tied(folder):
+    module = load(str(folder)).module
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    assert mapped(folder)
+    in_memory(module)
+    gc.collect()
+    assert not mapped(folder)
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+    assert module.lm_head.weight is module.model.embed_tokens.weight
+
+
+def mapped(folder):
+    """Whether this process maps a file of the folder."""
+    return str(folder) in Path("/proc/self/maps").read_text(encoding="utf-8")
