@@ -35,7 +35,7 @@ RESULTS = Path(__file__).resolve().parent / "results" / "gpu_head.json"
 VOCABULARY = 151_936
 COMPARED = 64
 """Tokens whose log-probs and gradients are computed in float64 too."""
-Way = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+HeadFunction = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 """From hidden states, weight and targets to log-probs and entropies."""
 
 
@@ -67,7 +67,7 @@ def liger(hidden: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor, Tens
     return liger_scores(kernel, hidden, weight, targets, None)
 
 
-WAYS: dict[str, Way] = {
+WAYS: dict[str, HeadFunction] = {
     "all logits": all_logits,
     "chunks of tokens, checkpointed": chunks,
     "blocks of the vocabulary (Coterie)": blocks,
@@ -75,7 +75,9 @@ WAYS: dict[str, Way] = {
 }
 
 
-def measure(way: Way, width: int, options: argparse.Namespace, device: torch.device) -> dict[str, Any]:
+def measure(
+    way: HeadFunction, width: int, options: argparse.Namespace, device: torch.device
+) -> dict[str, Any]:
     """Time, memory and differences of one way at one width."""
     torch.manual_seed(0)
     hidden = torch.randn(options.tokens, width, device=device, dtype=torch.bfloat16)

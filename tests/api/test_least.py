@@ -179,7 +179,7 @@ def test_the_machine_has_some_memory():
 
 def made(train="full", **model):
     return TorchPolicy.model_validate(
-        {"model": {"init": "qwen3", "tokenizer": "bytes", **model}, "train": train}
+        {"model": {"init": "qwen3", "tokenizer": "bytes", **model}, "train": train, "dtype": "float32"}
     )
 
 
