@@ -220,8 +220,8 @@ def test_recipes_are_grouped_by_environment_and_import_no_torch(tmp_path):
     assert done.returncode == 0 and done.stderr == "False\n"
     heads = [line for line in done.stdout.splitlines() if line and not line.startswith(" ")]
     code = ["code_collab:", "code_game:", "code_tests:"]
-    games = [*code, "data_science:", "math:", "plan_path:", "sokoban:", "sudoku:", "writing:"]
-    assert heads[:11] == [*games, "wrong recipes:", "overlays:"]
+    games = [*code, "data_science:", "math:", "plan_path:", "sokoban:", "sudoku:", "team_task:", "writing:"]
+    assert heads[:12] == [*games, "wrong recipes:", "overlays:"]
     [wrong] = [line for line in done.stdout.splitlines() if "wrong_one" in line]
     assert "team: " in wrong
     [split] = [line for line in done.stdout.splitlines() if "sudoku_split" in line and "--with" not in line]
