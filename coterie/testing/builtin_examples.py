@@ -53,8 +53,8 @@ environment_data_science = Example(
 )
 environment_team_task = Example(
     {"data": "posts", "answer_field": "title"},
-    order=["writer", ["checker", "critic"]],
-    roles=["writer", "checker", "critic"],
+    order=["writer", ["reader", "critic"]],
+    roles=["writer", "reader", "critic"],
     act=["1", "The kettle", 3, 1.5],
     episodes=6,
 )

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from jinja2 import TemplateError
 from pydantic import Field
 
 from coterie.backends.chat_formats.codec import TextCodec, is_blind
@@ -21,8 +20,15 @@ from coterie.core.types import Message
 
 DATE = datetime.date(2025, 1, 1)
 """What `strftime_now` gives, if the configuration names no date."""
-_FAILURES = (TemplateError, TypeError, ValueError, LookupError, AttributeError)
-"""Errors of templates that a conversation doesn't suit."""
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    """What a template raises for a conversation that doesn't suit it; Jinja comes with transformers, and plain text needs neither."""
+    from jinja2 import TemplateError
+
+    return (TemplateError, TypeError, ValueError, LookupError, AttributeError)
+
+
 _MESSAGE_ENDS = ("<|eom_id|>",)
 """Tokens that end an answer which calls a tool; templates never write them."""
 _ENDLESS = (
@@ -175,7 +181,7 @@ class TemplateRender:
         shown = turns if self.limits.texts else as_parts(turns)
         try:
             return self._write(shown, ask=ask)
-        except _FAILURES as error:
+        except _failures() as error:
             roles = ", ".join(message["role"] for message in messages)
             raise UserError(
                 f"the tokenizer's chat template rejects a conversation of [{roles}]",
