@@ -23,7 +23,7 @@ DATE = datetime.date(2025, 1, 1)
 
 
 def _failures() -> tuple[type[Exception], ...]:
-    """What a template raises for a conversation that doesn't suit it; Jinja comes with transformers, and plain text needs neither."""
+    """What a template raises for a conversation. Jinja comes with transformers; plain text needs neither."""
     from jinja2 import TemplateError
 
     return (TemplateError, TypeError, ValueError, LookupError, AttributeError)
