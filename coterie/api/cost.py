@@ -26,11 +26,11 @@ from coterie.api.counts import (
     steps_of_update,
 )
 from coterie.core.config import RunConfig
-from coterie.core.errors import ConfigError, DataError, UserError
+from coterie.core.errors import ConfigError, DataError, NoFileError, UserError
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import Codec, EngineClient, Environment, Plan, RolloutJob, TaskSource, Team
 from coterie.core.protocols.reward import CountsCalls, RewardSource
-from coterie.core.protocols.role import Remembers
+from coterie.core.protocols.role import remembers
 from coterie.core.protocols.transition import TransitionMode
 from coterie.core.rollout.side import LocalRolloutSide
 from coterie.core.training.curriculum import trained_on
@@ -131,10 +131,11 @@ def count(run: Run) -> Counts:
 
     Raises:
         DataError: a record is wrong.
+        NoFileError: a file of records that the configuration names isn't there.
     """
     try:
         decides = decides_stages(run)
-    except DataError:
+    except (DataError, NoFileError):
         raise
     except Exception as error:  # an environment's mistake, or its data isn't here
         counts = _count(run, False)
@@ -233,7 +234,7 @@ def _evaluation(run: Run) -> int:
     calls = sum(calls_of(run.team, role) * decisions for role, decisions in shape.decisions.items())
     try:
         trees = evaluated_trees(run.rollout_side)
-    except DataError:
+    except (DataError, NoFileError):
         raise
     except UserError:  # the records of a set aren't here
         trees = run.config.schedule.evaluate_tasks * sum(
@@ -330,8 +331,7 @@ def first_prompts(run: Run, codecs: Mapping[str, Codec], tasks: int = SAMPLED_TA
     lengths = asyncio.run(_first_prompts(run, codecs, tasks))
     turns = run.team.max_turns
     for role, length in lengths.items():
-        plugin = run.team.members[role].role
-        if isinstance(plugin, Remembers) and plugin.remembers:
+        if remembers(run.team.members[role].role):
             lengths[role] = turns * length + (turns - 1) * run.sampler.sampling(role).max_new_tokens
     return lengths
 

@@ -49,6 +49,17 @@ async def check_prompts(run: Run, split: Split) -> None:
         ConfigError: all first prompts of a role outgrow the context, so that it can never answer.
     """
     doubts = await prompt_doubts(run, run.engine_client, split)
+    check_room(run, doubts)
+    for note in notes_of(doubts):
+        log.warning("%s", note)
+
+
+def check_room(run: Run, doubts: Mapping[str, PromptDoubts]) -> None:
+    """Refuse a role that can never answer.
+
+    Raises:
+        ConfigError: all first prompts of a role outgrow the context.
+    """
     for role, doubt in doubts.items():
         if doubt.too_long and len(doubt.too_long) == doubt.measured:
             policy = run.team.policies[role]
@@ -58,8 +69,6 @@ async def check_prompts(run: Run, split: Split) -> None:
                 why=f"the context has {doubt.context:,} tokens, and the longest prompt {doubt.longest:,}",
                 fix=f"use a model with a longer context, or shorten team.roles.{role}.prompt or the records",
             )
-    for note in notes_of(doubts):
-        log.warning("%s", note)
 
 
 async def prompt_doubts(run: Run, client: EngineClient, split: Split) -> dict[str, PromptDoubts]:

@@ -17,7 +17,7 @@ from coterie.api.cost import PromptsOnly, calls_of
 from coterie.api.counts import Growth
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import Codec, EngineClient, RolloutJob
-from coterie.core.protocols.role import Remembers
+from coterie.core.protocols.role import remembers
 from coterie.core.training.run import Run
 from coterie.core.types import Call, Key, Message, Prompt
 from coterie.core.types.seeding import seed64
@@ -48,9 +48,8 @@ async def _growths(run: Run, codecs: Mapping[str, Codec]) -> dict[str, Growth]:
     grown: dict[str, Growth] = {}
     client = cast(EngineClient, PromptsOnly(codecs))
     for role, policy in run.team.policies.items():
-        plugin = run.team.members[role].role
-        remembers = isinstance(plugin, Remembers) and plugin.remembers
-        turns = min(run.team.max_turns, MOST_TURNS) if remembers else 1
+        again = remembers(run.team.members[role].role)
+        turns = min(run.team.max_turns, MOST_TURNS) if again else 1
         calls = min(calls_of(run.team, role), MOST_CALLS)
         if policy not in codecs or turns * calls == 1:
             continue

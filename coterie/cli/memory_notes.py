@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from coterie.api.cost import SAMPLED_TASKS, PromptsOnly, first_prompts
-from coterie.api.prompt_checks import notes_of, prompt_doubts
+from coterie.api.prompt_checks import check_room, notes_of, prompt_doubts
 from coterie.api.prompt_growth import growths
 from coterie.backends.models.precision import choices, with_dtype
 from coterie.core.protocols import EngineClient
+from coterie.core.protocols.role import remembers
 
 if TYPE_CHECKING:  # the backends of models import torch, and a plan of tables works without it
     from coterie.backends.models.policy import TorchPolicy
@@ -45,7 +46,11 @@ def note_device(
 
 
 def read_prompts(run: Run, models: Sequence[Blueprint], estimate: Footprint) -> None:
-    """Measure first prompts. Where that fails, a note says why, and prompts are assumed to fill it."""
+    """Measure first prompts. Where that fails, a note says why, and prompts are assumed to fill the context.
+
+    Raises:
+        ConfigError: all first prompts of a role outgrow the context, so that a run would be refused.
+    """
     try:
         codecs = {
             name: run.chat.codec(model.tokenizer, model.contexts[name])
@@ -54,9 +59,7 @@ def read_prompts(run: Run, models: Sequence[Blueprint], estimate: Footprint) -> 
             for name in model.modules
         }
         estimate.prompts = first_prompts(run, codecs)
-        estimate.notes += notes_of(
-            asyncio.run(prompt_doubts(run, cast(EngineClient, PromptsOnly(codecs)), "train"))
-        )
+        doubts = asyncio.run(prompt_doubts(run, cast(EngineClient, PromptsOnly(codecs)), "train"))
     except Exception as error:  # an environment's mistake, or its data isn't here
         log.debug("no first prompts", exc_info=True)
         lines = str(error).strip().splitlines()
@@ -65,6 +68,8 @@ def read_prompts(run: Run, models: Sequence[Blueprint], estimate: Footprint) -> 
             + (lines[0] if lines else type(error).__name__)
         )
         return
+    check_room(run, doubts)
+    estimate.notes += notes_of(doubts)
     try:
         estimate.growths = growths(run, codecs)
     except Exception as error:  # a template's refusal, an environment's mistake
@@ -80,6 +85,15 @@ def read_prompts(run: Run, models: Sequence[Blueprint], estimate: Footprint) -> 
     if estimate.prompts:
         estimate.notes.append(
             f"prompts are assumed to be as long as the longest first prompt of {SAMPLED_TASKS} tasks: "
-            + ", ".join(f"{role} {length:,}" for role, length in estimate.prompts.items())
+            + ", ".join(_length_of(run, role, length) for role, length in estimate.prompts.items())
             + "; later turns, and prompts that hold other roles' messages, may be longer"
         )
+
+
+def _length_of(run: Run, role: str, length: int) -> str:
+    """A role's assumed length of prompts; of one that remembers also how it follows from the first."""
+    turns, answer = run.team.max_turns, run.sampler.sampling(role).max_new_tokens
+    if turns == 1 or not remembers(run.team.members[role].role):
+        return f"{role} {length:,}"
+    first = (length - (turns - 1) * answer) // turns
+    return f"{role} {length:,} (its last of {turns} turns: {first:,} a turn and the answers before it)"

@@ -3,6 +3,7 @@
 CoterieError
 ├── UserError            bad input: the command exits with code 2 and prints no traceback
 │   ├── ConfigError      a setting is wrong; carries the dotted path of the key
+│   │   └── NoFileError  it names a file that isn't there
 │   ├── PluginError      a plugin is broken, missing or ambiguous; carries its distribution
 │   ├── MissingExtra     an optional dependency is not installed; names the extra
 │   ├── DataError        a line of the user's data is wrong; carries file, line and field
@@ -47,6 +48,10 @@ class ConfigError(UserError):
     """A setting is wrong; `path` names it."""
 
 
+class NoFileError(ConfigError):
+    """A setting names a file that isn't there, or a folder in its place."""
+
+
 class PluginError(UserError):
     """A plugin can't be loaded, is ambiguous, or lacks a method of its kind."""
 
@@ -62,11 +67,16 @@ class MissingExtra(UserError):
 
 
 class DataError(UserError):
-    """A record of the user's data is wrong; the message names the file, line and field."""
+    """A record of the user's data is wrong; the message names the file, line and field.
+
+    Args:
+        field: `-` where the line as a whole is wrong.
+    """
 
     def __init__(self, file: str, line: int, field: str, what: str, *, fix: str = "") -> None:
         self.file, self.line, self.field = file, line, field
-        super().__init__(f"{file}, line {line}, field '{field}': {what}", fix=fix)
+        where = "" if field == "-" else f", field '{field}'"
+        super().__init__(f"{file}, line {line}{where}: {what}", fix=fix)
 
 
 class RunFolderError(UserError):

@@ -106,3 +106,32 @@ def test_config_says_what_a_run_would_of_the_files_that_are_here(recipe, tmp_pat
         assert done.exit_code == 2 and "train.jsonl, line 1, field 'answer'" in done.stderr, name
     (tmp_path / "train.jsonl").unlink()
     assert command("config", tmp_path / "recipe.yaml").exit_code == 0  # as of a run from another machine
+
+
+def test_a_plan_refuses_what_a_run_refuses(recipe, tmp_path):
+    path = tmp_path / "recipe.json"  # YAML reads JSON
+    path.write_text(json.dumps(recipe(LONG, f"is {LONG}")))
+    done = command("plan", path)
+    assert done.exit_code == 2 and "every first prompt of role 'a' outgrows" in done.stderr, done.output
+    path.write_text(json.dumps(recipe(LONG, "is it")))
+    done = command("plan", path)
+    assert done.exit_code == 0 and "1 of 2 first prompts of role 'a'" in done.stdout, done.output
+
+
+@pytest.mark.parametrize("absent", ["nowhere.jsonl", "."])
+def test_a_plan_without_its_records_is_an_error(recipe, tmp_path, absent):
+    table = recipe("what is it")
+    table["env"]["train"] = str(tmp_path / absent)
+    (tmp_path / "recipe.json").write_text(json.dumps(table))
+    done = command("plan", tmp_path / "recipe.json")
+    assert done.exit_code == 2 and "env.train" in done.stderr and str(tmp_path) in done.stderr, done.output
+
+
+def test_a_plan_says_how_the_prompts_of_a_role_that_remembers_add_up(recipe, tmp_path):
+    table = recipe("what is it")
+    table["team"]["max_turns"] = 3
+    for remembers, text in ((False, "16 tasks: a 3;"), (True, "a 13 (its last of 3 turns: 3 a turn and ")):
+        table["team"]["roles"]["a"]["remembers"] = remembers
+        (tmp_path / "recipe.json").write_text(json.dumps(table))
+        done = command("plan", tmp_path / "recipe.json")
+        assert done.exit_code == 0 and text in " ".join(done.stdout.split()), done.output

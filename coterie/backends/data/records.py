@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import Field, model_validator
 from pydantic.config import JsonDict
 
-from coterie.core.errors import ConfigError, UserError
+from coterie.core.errors import ConfigError, NoFileError, UserError
 from coterie.core.plugins import PluginConfig
 from coterie.core.types.splits import Row, Split, content, split_of
 
@@ -107,7 +107,7 @@ class FileShares(Shares):
         """The file of a split, and the path of its setting.
 
         Raises:
-            ConfigError: the split has no file, or the file doesn't exist or is a folder.
+            ConfigError: the split has no file; `NoFileError`: it doesn't exist or is a folder.
         """
         name = self.path or getattr(self, split)
         key = "path" if self.path else split
@@ -119,7 +119,7 @@ class FileShares(Shares):
         if file.is_dir():
             names = sorted(inside.name for inside in file.iterdir() if inside.is_file())
             more = f", and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-            raise ConfigError(
+            raise NoFileError(
                 f"{name} is a folder, not a file",
                 path=where,
                 why=f"its files: {', '.join(names[:_NAMED])}{more}" if names else "no file lies in it",
@@ -128,7 +128,7 @@ class FileShares(Shares):
         if not file.is_file():
             why = "" if Path(name).is_absolute() else f"looked for in {Path.cwd()}"
             fix = "name the file where it is now"
-            raise ConfigError(f"no such file: {name}", path=where, why=why, fix=fix)
+            raise NoFileError(f"no such file: {name}", path=where, why=why, fix=fix)
         return file, where
 
     def select(self, records: Records, split: Split) -> Records:
