@@ -23,6 +23,7 @@ from coterie.api.counts import (
     by_policy,
     outside_notes,
     outside_tokens,
+    remembers,
     steps_of_update,
 )
 from coterie.core.config import RunConfig
@@ -30,7 +31,6 @@ from coterie.core.errors import ConfigError, DataError, NoFileError, UserError
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import Codec, EngineClient, Environment, Plan, RolloutJob, TaskSource, Team
 from coterie.core.protocols.reward import CountsCalls, RewardSource
-from coterie.core.protocols.role import remembers
 from coterie.core.protocols.transition import TransitionMode
 from coterie.core.rollout.side import LocalRolloutSide
 from coterie.core.training.curriculum import trained_on

@@ -10,7 +10,8 @@ from typing import Any
 
 from coterie.compose.members import CountsOptimizerSteps, CountsTokens
 from coterie.core.plugins.origin import plugin_call
-from coterie.core.protocols import NamedRewardSource, Team
+from coterie.core.protocols import NamedRewardSource, Role, Team
+from coterie.core.protocols.role import Remembers
 from coterie.core.rollout.contracts import refuse
 
 Wave = Mapping[str, int]
@@ -313,3 +314,8 @@ def steps_of_update(trainer: Any, samples: int, siblings: int) -> int:
     if not isinstance(steps, Integral) or int(steps) < 0:
         refuse(trainer, "optimizer_steps", steps, "return an integer, 0 or more: the steps of one update")
     return int(steps)
+
+
+def remembers(role: Role) -> bool:
+    """Whether a role's prompts are conversations: its earlier prompts and answers come first."""
+    return isinstance(role, Remembers) and role.remembers

@@ -14,10 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 
 from coterie.api.cost import PromptsOnly, calls_of
-from coterie.api.counts import Growth
+from coterie.api.counts import Growth, remembers
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import Codec, EngineClient, RolloutJob
-from coterie.core.protocols.role import remembers
 from coterie.core.training.run import Run
 from coterie.core.types import Call, Key, Message, Prompt
 from coterie.core.types.seeding import seed64

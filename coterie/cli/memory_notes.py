@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from coterie.api.cost import SAMPLED_TASKS, PromptsOnly, first_prompts
+from coterie.api.counts import remembers
 from coterie.api.prompt_checks import check_room, notes_of, prompt_doubts
 from coterie.api.prompt_growth import growths
 from coterie.backends.models.precision import choices, with_dtype
 from coterie.core.protocols import EngineClient
-from coterie.core.protocols.role import remembers
 
 if TYPE_CHECKING:  # the backends of models import torch, and a plan of tables works without it
     from coterie.backends.models.policy import TorchPolicy

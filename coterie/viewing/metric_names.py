@@ -169,13 +169,14 @@ _ROLES = (
 
 _POLICIES = tuple(map(_of_policy, (
     _count("entropy", "Mean entropy of the next token's distribution.", unit="nats", first=True),
-    _count("approx_kl", "k3 estimate of the KL divergence from the policy at the start of the update.",
+    _count("approx_kl", "k3 estimate of the KL divergence from the policy whose log-probs the ratio is to.",
            unit="nats",
            first=True),
     _count("grad_norm", "Mean global gradient norm of the optimiser steps, before clipping.", unit="norm",
            first=True),
     _any("loss", "loss", "Mean loss of the optimiser steps."),
-    _count("ratio", "Mean ratio of a token's probability to that at the start of the update.", unit="ratio"),
+    _count("ratio", "Mean ratio of a token's probability to the engine's; with `correction` to that at the "
+           "start of the update.", unit="ratio"),
     _count("sequence_ratio", "Mean ratio over a whole sequence, by length.", unit="ratio",
            when="loss `gspo`"),
     _share("clip_fraction", "Share of tokens whose ratio is clipped.", when="losses that clip"),

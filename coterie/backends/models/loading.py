@@ -274,13 +274,15 @@ def _loaded(
     load: Callable[[str, str | None], Any],
 ) -> Any:
     """What `load(name, revision)` gives, from a folder or from the hub; errors become ConfigErrors."""
+    from safetensors import SafetensorError
+
     unreachable = ""
     try:
         if folder is not None:
             return load(str(folder), None)
         with hub(part, source) as unreachable:
             return load(source, revision)
-    except (OSError, ValueError, KeyError, ImportError, TypeError) as error:
+    except (OSError, ValueError, KeyError, ImportError, TypeError, RuntimeError, SafetensorError) as error:
         if folder is None:
             raise unfetched(part, source, unreachable, path, error) from error
         raise _damaged(part, folder, error, path) from error
@@ -308,9 +310,10 @@ def _check_weights(folder: Path, path: str) -> None:
 
 def _damaged(part: str, folder: Path, error: Exception, path: str) -> ConfigError:
     lines = str(error).strip().splitlines()
+    whole = " ".join(lines) if lines and lines[0].rstrip().endswith(":") else "".join(lines[:1])
     return ConfigError(
         f"the {part} in {folder} can't be loaded",
         path=path,
-        why=f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__,
+        why=f"{type(error).__name__}: {whole}" if whole else type(error).__name__,
         fix="check that the folder is complete and that transformers knows the model",
     )

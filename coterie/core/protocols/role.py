@@ -29,8 +29,3 @@ class Role(Protocol):
 class Remembers(Protocol):
     remembers: bool
     """Whether the role's earlier prompts and answers precede the rendered messages."""
-
-
-def remembers(role: Role) -> bool:
-    """Whether a role's prompts are conversations: its earlier prompts and answers come first."""
-    return isinstance(role, Remembers) and role.remembers

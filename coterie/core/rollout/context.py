@@ -25,7 +25,7 @@ from coterie.core.protocols import (
 from coterie.core.protocols.chat_format import DescribesTools
 from coterie.core.protocols.environment import DigestsStates
 from coterie.core.protocols.reward import ShowsFeedback
-from coterie.core.protocols.role import remembers
+from coterie.core.protocols.role import Remembers
 from coterie.core.protocols.tool import CountsMetrics, HasSchemas
 from coterie.core.protocols.transition import RepeatsTask
 from coterie.core.rollout import contracts
@@ -204,7 +204,7 @@ class JobContext:
         if policy is None:  # no policy reads the prompt, so nothing is encoded
             return PromptRequest(role, SILENT, seen, messages, Prompt(ids=()), sampling, lost=lost)
         codec = self.codec(policy, role)
-        if history and remembers(plugin):
+        if history and isinstance(plugin, Remembers) and plugin.remembers:
             last, answer = history[-1], sampling.max_new_tokens
             before = last.action.dialogue or last.messages
             call = last.action.calls[-1] if last.action.calls else None

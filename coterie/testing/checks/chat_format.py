@@ -206,6 +206,17 @@ def _check_other_history(codec: Any, texts: Sequence[str], name: str) -> None:
         )
 
 
+def _refuses(codec: Any, messages: Sequence[Message]) -> bool:
+    """Whether the format says by a UserError that it has no place for a conversation."""
+    try:
+        codec.encode(messages)
+    except UserError:
+        return True
+    except Exception:  # the plugin's mistake: `_encode` raises it again, with its place
+        return False
+    return False
+
+
 def _check_messages(codec: Any, texts: Sequence[str], name: str) -> None:
     """Two conversations that differ in one message have different ids."""
     played = [_user(texts[0]), _assistant(texts[1])]
@@ -217,13 +228,8 @@ def _check_messages(codec: Any, texts: Sequence[str], name: str) -> None:
     }
     for what, (role, before, after) in places.items():
         conversations = [[*before, {"role": role, "content": text}, *after] for text in texts[:2]]
-        try:
-            for messages in conversations:
-                codec.encode(messages)
-        except UserError:
-            continue  # refused, and not silently
-        except Exception:  # the plugin's mistake, which is told with its place
-            pass
+        if any(_refuses(codec, messages) for messages in conversations):
+            continue
         first, second = (_encode(codec, messages, name) for messages in conversations)
         require(
             first.ids != second.ids,

@@ -221,3 +221,26 @@ def test_weights_in_memory_leave_the_mapped_file_and_stay_tied(folder):
 def mapped(folder):
     """Whether this process maps a file of the folder."""
     return str(folder) in Path("/proc/self/maps").read_text(encoding="utf-8")
+
+
+def other_width(folder):
+    table = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**table, "hidden_size": 32}))
+
+
+def cut_weights(folder):
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:200])
+
+
+def no_tokenizer_file(folder):
+    (folder / "tokenizer.json").unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [(other_width, "mismatch"), (cut_weights, "header"), (no_tokenizer_file, "serialization file")],
+)
+def test_a_damaged_folder_is_refused_with_a_whole_reason(folder, damage, why):
+    damage(folder)
+    assert why in refused(str(folder))
