@@ -106,6 +106,7 @@ def test_a_run_on_the_same_machine_is_not_set_up_twice(machine, tmp_path: Path, 
     opened(team()).save(tmp_path)
     again = opened(team())
     before = again.weights("all").module
+    caplog.clear()
     again.load(tmp_path)
     assert again.weights("all").module is before and not caplog.records
 
