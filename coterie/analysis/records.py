@@ -1,0 +1,182 @@
+"""What a run recorded of its steps, and the run that it was, composed again without weights."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from coterie.api.changed_files import FileChange, changed_files
+from coterie.api.episodes import RecordedTree, trees_of
+from coterie.api.rollouts import read_rollouts
+from coterie.api.run_record import RunRecord, compose_recorded, recall
+from coterie.core.config import Resolved, RunConfig
+from coterie.core.errors import ConfigError, RunFolderError, UserError
+from coterie.core.storage.run_folder import RunFolder
+from coterie.core.training.run import Run
+from coterie.recipes import load, read_yaml
+
+log = logging.getLogger("coterie")
+
+Row = dict[str, Any]
+
+
+@dataclass(slots=True)
+class RunRecords:
+    """A run's rollout files by step, its configuration, and what it was made of."""
+
+    folder: RunFolder
+    resolved: Resolved
+    record: RunRecord | None
+    """The content of `resolved.yaml`; None where that file is missing or damaged."""
+    files: dict[int, Path]
+    """By step, in order."""
+    _runs: dict[tuple[str, ...], Run] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, folder: Path | str) -> RunRecords:
+        """The records of the run in a folder. Its plugin files are loaded; nothing else of it is made.
+
+        Raises:
+            RunFolderError: the folder is no run's, or none of its steps was recorded.
+            UserError: whatever is wrong with its configuration.
+        """
+        path = Path(folder)
+        run_folder = RunFolder.open(path)
+        try:
+            files = {step_of(file): file for file in run_folder.rollout_files()}
+            every = (read_yaml(run_folder.config).get("schedule") or {}).get("record_every")
+        except OSError as error:
+            fix = "ask the run's owner to let you read the folder, or copy it"
+            raise RunFolderError(f"{path} can't be read", why=str(error), fix=fix) from error
+        if not files:
+            why = "no step is finished yet, or its rollout files were removed"
+            fix = "restore them from a copy, or name another run"
+            if every == 0:
+                why = "schedule.record_every is 0, so it recorded none of its steps"
+                fix = "set schedule.record_every=1 in a new run, or resume this one with it"
+            raise RunFolderError(f"{path} has no rollout files", why=why, fix=fix)
+        record = recall(path)
+        return cls(run_folder, load(path), record, dict(sorted(files.items())))
+
+    @property
+    def config(self) -> RunConfig:
+        """The configuration as the run has it now."""
+        return self.resolved.config
+
+    @property
+    def steps(self) -> list[int]:
+        """The recorded steps."""
+        return list(self.files)
+
+    def chosen(self, step: int | None = None, every: bool = False) -> list[int]:
+        """The steps that a caller wants: one, all, or the last.
+
+        Raises:
+            UserError: the step was not recorded.
+        """
+        if every:
+            return self.steps
+        step = self.steps[-1] if step is None else step
+        if step not in self.files:
+            near = sorted(sorted(self.files, key=lambda other: abs(other - step))[:6])
+            why = "schedule.record_every decides which steps are; evaluations are never recorded"
+            fix = f"recorded are {', '.join(map(str, near))}"
+            raise UserError(f"step {step} of {self.folder.path} was not recorded", why=why, fix=fix)
+        return [step]
+
+    def rows(self, step: int) -> list[Row]:
+        """The rows of a step, in the order of its file.
+
+        Raises:
+            RunFolderError: the file is missing or damaged, or it is of another format.
+        """
+        path = self.files.get(step, self.folder.rollout_file(step))
+        try:
+            return read_rollouts(path)
+        except OSError as error:
+            fix = "restore it from a copy"
+            raise RunFolderError(f"{path} can't be read", why=str(error), fix=fix) from error
+
+    def trees(self, step: int) -> list[RecordedTree]:
+        """The trees of a step; errors as of `rows`."""
+        return trees_of(self.rows(step), step)
+
+    def step_row(self, step: int) -> Row:
+        """The row of kind `step`: weights, and the estimator's state before the step.
+
+        Raises:
+            RunFolderError: the file has none.
+        """
+        return step_row_of(self.rows(step), self.files[step])
+
+    def run(self, step: int | None = None, extra: Sequence[str] = ()) -> Run:
+        """The run, composed without weights: what is opened, if anything, is the caller's business.
+
+        Args:
+            step: with the settings that it had then: those that resumes changed later have their old values.
+            extra: further settings as `key=value`.
+
+        Raises:
+            UserError: whatever is wrong with the configuration, with its path.
+        """
+        overrides = (*self.settings_at(step), *extra)
+        if overrides not in self._runs:
+            resolved = load(self.folder.path, overrides=overrides) if overrides else self.resolved
+            self._runs[overrides] = compose_recorded(resolved, self.record)
+        return self._runs[overrides]
+
+    def settings_at(self, step: int | None) -> tuple[str, ...]:
+        """The settings that later resumes changed, as `key=value` with the values of a step."""
+        if step is None or self.record is None:
+            return ()
+        before: dict[str, Any] = {}
+        for change in reversed(self.record.changes):
+            if change["step"] > step:
+                before |= {path: values[0] for path, values in change["settings"].items()}
+        ours = ("schedule.", "trackers", "executor", "sandbox")
+        return tuple(
+            f"{path}={json.dumps(value)}"
+            for path, value in sorted(before.items())
+            if not path.startswith(ours)
+        )
+
+    def changed(self, run: Run, step: int) -> list[FileChange]:
+        """The files whose contents are others than the run had at a step: data, prompts, plugin files."""
+        return [] if self.record is None else changed_files(self.record.at(step), RunRecord.of(run))
+
+
+def step_of(path: Path) -> int:
+    """The step of a rollout file, by its name; 0: the name has none."""
+    number = re.match(r"step-(\d+)", path.name)
+    return int(number[1]) if number else 0
+
+
+def step_row_of(rows: Sequence[Row], path: Path) -> Row:
+    """The first row of a step's file.
+
+    Raises:
+        RunFolderError: it is of another kind.
+    """
+    if rows and rows[0]["kind"] == "step":
+        return rows[0]
+    what = f"{path} doesn't begin with a row of kind 'step'"
+    why = "the first row has the reward weights and the estimator's state; it was removed or moved"
+    raise RunFolderError(what, why=why, fix="restore the file from a copy")
+
+
+def overridden(records: RunRecords, extra: Sequence[str], option: str) -> Run:
+    """The run with other settings.
+
+    Raises:
+        ConfigError: of one of the settings, with the option that set it.
+    """
+    try:
+        return records.run(extra=extra)
+    except ConfigError as error:
+        error.why = "; ".join(filter(None, (error.why, f"set by {option}")))
+        raise
