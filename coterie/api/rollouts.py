@@ -338,6 +338,11 @@ def read_rollouts(path: Path | str) -> list[dict[str, Any]]:
     return rows
 
 
+def as_read(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row as `read_rollouts` gives it once it is written."""
+    return _whole(json.loads(to_json(_shortened(row))), Path())
+
+
 def _shortened(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """The row with the digits that float32 needs, where its per-token numbers are exactly float32.
 

@@ -22,6 +22,7 @@ from coterie.compose.members import (
     HasVocabulary,
     LeavesOut,
     LocatesTasks,
+    MakesCodecs,
     MayLackFeedback,
     OmitsTask,
     RecordsTasks,
@@ -104,7 +105,7 @@ CAPABILITIES: dict[str, tuple[type, ...]] = {
         protocols.tool.Closes,
         UsesRunFolder,
     ),
-    "engine": (protocols.engine.LeasesVersions, UsesRunFolder),
+    "engine": (protocols.engine.LeasesVersions, UsesRunFolder, MakesCodecs),
     "estimator": (protocols.estimator.SumsOverTurns, protocols.estimator.StopsEpisodes),
     "loss": (protocols.loss.HasLengthConstant, protocols.loss.NeedsFreshSamples),
     "trainer": (

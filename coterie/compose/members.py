@@ -13,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from coterie.core.config import PolicyConfig, RunConfig
-from coterie.core.protocols import Demonstration, Limits
+from coterie.core.protocols import Codec, Demonstration, EngineContext, Limits
 from coterie.core.types import Metrics, Task, Weights
 
 
@@ -135,6 +135,13 @@ class TrainsApart(Protocol):
 class UsesRunFolder(Protocol):
     def use_run_folder(self, folder: Path) -> None:
         """Store files in the run's folder, such as paid answers; called before `open` of a training run."""
+
+
+@runtime_checkable
+class MakesCodecs(Protocol):
+    async def codecs(self, ctx: EngineContext) -> Mapping[str, Codec]:
+        """By policy: the codec that it would have once the engine is open, without weights and connections;
+        for replays. A policy whose tokenizer can't be read here is left out. Called on a closed engine."""
 
 
 @runtime_checkable

@@ -16,7 +16,7 @@ from pydantic import ByteSize, Field
 from coterie.backends.engines import beside
 from coterie.backends.engines.batches import Bound, KvCost, generate, kv_limit, memory_of
 from coterie.backends.engines.request_batching import RequestBatcher
-from coterie.backends.engines.requests import StopTokens, checked_limit
+from coterie.backends.engines.requests import StopTokens, TensorCodecs, checked_limit
 from coterie.backends.engines.rows import Counts, Drawn, Row
 from coterie.backends.engines.shared_base import MERGED_NUMBERS, MIXED_ROWS, SharedBase
 from coterie.backends.engines.versions import Versions
@@ -60,7 +60,7 @@ class _Served:
     """The place of the version among those that are held at once; adapters are named after it."""
 
 
-class HFEngine(Plugin):
+class HFEngine(TensorCodecs, Plugin):
     """Generates with the trainer's own modules, all live requests of a policy in one batch.
 
     Policies that are adapters on one frozen base, and the base itself, generate together (see `adapters`).

@@ -117,6 +117,14 @@ class MixedEngine(Plugin):
     def codec(self, policy: str) -> Codec:
         return self._engine_of[policy].codec(policy)
 
+    async def codecs(self, ctx: EngineContext) -> dict[str, Codec]:
+        """Those that the two engines make."""
+        made: dict[str, Codec] = {}
+        for engine, remote in ((self.config.local, False), (self.config.remote, True)):
+            if hasattr(engine, "codecs"):
+                made |= await engine.codecs(replace(ctx, policies=_played(ctx.policies, remote=remote)))
+        return made
+
     async def generate(self, request: Request) -> Call:
         """Generate one call by the engine of its policy."""
         return await self._engine_of[request.policy].generate(request)

@@ -1,15 +1,34 @@
-"""The checks of a request that engines for language models share."""
+"""What engines for language models share: the checks of a request, and their codecs without their models."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from coterie.core.errors import ConfigError
+from coterie.core.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
-    from coterie.core.protocols import Codec
+    from coterie.core.protocols import Codec, EngineContext
     from coterie.core.types import Request
+
+
+class TensorCodecs:
+    """A base of engines that play models with a tokenizer: their codecs, without the models."""
+
+    async def codecs(self, ctx: EngineContext) -> dict[str, Codec]:
+        """By policy: the codec of its tokenizer, bounded by its context; without those that can't be read."""
+        from coterie.backends.models.policy import of_tensors
+        from coterie.backends.models.sizes import blueprint
+
+        made: dict[str, Codec] = {}
+        for name, config in of_tensors(ctx.policies).items():
+            try:
+                known = blueprint({name: config}, vocabulary=ctx.vocabulary)
+            except UserError:
+                continue
+            if known.tokenizer is not None:
+                made[name] = ctx.chat.codec(known.tokenizer, known.contexts[name])
+        return made
 
 
 def config_path(request: Request) -> str:

@@ -66,6 +66,10 @@ class ScriptedEngine(Plugin):
     def codec(self, policy: str) -> WordCodec:
         return self._codec
 
+    async def codecs(self, ctx: EngineContext) -> dict[str, WordCodec]:
+        """Of all policies one, which knows the words that it has seen."""
+        return dict.fromkeys(ctx.policies, self._codec)
+
     async def generate(self, request: Request) -> Call:
         known = request.policy in self._versions or request.version
         version = self._versions.at(request.policy, request.version) if known else 0

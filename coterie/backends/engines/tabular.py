@@ -81,6 +81,10 @@ class TabularEngine(Plugin):
     def codec(self, policy: str) -> WordCodec:
         return self._codec
 
+    async def codecs(self, ctx: EngineContext) -> dict[str, WordCodec]:
+        self._codec.ids(" ".join(table_words(ctx.vocabulary)))
+        return dict.fromkeys(ctx.policies, self._codec)
+
     async def generate(self, request: Request) -> Call:
         self._tables.at(request.policy, request.version)
         if self._batcher is None:

@@ -99,6 +99,10 @@ class OpenAIEngine(Plugin):
     def codec(self, policy: str) -> Codec:
         return self._codecs[policy]
 
+    async def codecs(self, ctx: EngineContext) -> dict[str, Codec]:
+        policies = declared(ctx.policies, RemotePolicy)
+        return {name: self._codec(name, policy, ctx) for name, policy in policies.items()}
+
     async def generate(self, request: Request) -> Call:
         """Generate one call.
 

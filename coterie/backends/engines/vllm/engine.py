@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from coterie.backends.engines.requests import StopTokens, checked_limit
+from coterie.backends.engines.requests import StopTokens, TensorCodecs, checked_limit
 from coterie.backends.engines.vllm import servers
 from coterie.backends.engines.vllm.adapters import adapter_tensors, largest_rank, rank_for, wrong_rank
 from coterie.backends.engines.vllm.base import Base
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("coterie")
 
 
-class VLLMEngine(Plugin):
+class VLLMEngine(TensorCodecs, Plugin):
     """Generates with vLLM: each request joins the running batch at once.
 
     Each base model has a server (or `replicas`); LoRA policies are adapters in their base's server, and

@@ -1,0 +1,1 @@
+"""Replay: a recorded step played again without a model, and compared with its record."""

@@ -1,0 +1,268 @@
+"""A recorded step played again: its jobs, trees and scores, its credit, and the estimator's next state."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from coterie.analysis.recorded_codec import codecs_of
+from coterie.analysis.replay.differences import Mismatch, compare_rows
+from coterie.analysis.replay.side import PlayedTree, ReplaySide
+from coterie.api.open_run import to_its_end
+from coterie.api.rollouts import as_read, rollout_rows, step_row
+from coterie.core.errors import UserError
+from coterie.core.plugins.origin import plugin_call
+from coterie.core.protocols import Batch, RolloutJob
+from coterie.core.rollout.contracts import check_credit
+from coterie.core.storage.jsonl import to_json
+from coterie.core.training.run import Run
+from coterie.core.types import Annotations, Credit, Key, Scores, Tree
+
+Row = Mapping[str, Any]
+TreeId = tuple[str, int, int]
+"""Task, epoch, chain."""
+
+
+@dataclass(slots=True)
+class PlayedStep:
+    """A step that was played again."""
+
+    step: int
+    batch: Batch
+    """The estimator's input."""
+    credit: Credit | None
+    """None: the estimator could not be run."""
+    state: Any
+    """The estimator's before the step, as recorded."""
+    after: Any
+    """The estimator's after the step."""
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    """What the file of the step would have, but for its first row."""
+    differences: list[Mismatch] = field(default_factory=list)
+    sources: Sequence[str] = ()
+    """Reward sources whose scores were taken from the record."""
+    feedback: bool = False
+    """Whether the prompts after the transition mode's feedback were."""
+    unread: Sequence[str] = ()
+    """Policies without a tokenizer here."""
+    tool_results: int = 0
+    lost: int = 0
+    """Joint actions that a system fault had lost: recorded, since nothing played can repeat it."""
+
+
+def play_step(run: Run, step: int, rows: Sequence[Row], again: Collection[str] = ()) -> PlayedStep:
+    """Play a recorded step again and compare.
+
+    Args:
+        run: composed for this replay: its components are changed.
+        rows: of the step's file, its first of kind `step`.
+
+    Raises:
+        UserError: the environment runs programs, and the record has no results of them.
+    """
+    head, recorded = rows[0], list(rows[1:])
+    jobs, differences = jobs_of(run, step, recorded)
+    codecs, unread = codecs_of(run, recorded)
+    side = ReplaySide.make(run, recorded, codecs, again)
+    played = to_its_end(side.play(jobs))
+    if side.unanswered:
+        raise _unanswered(step, len(side.unanswered))
+    differences += _errors(step, played)
+    batch = _batch(run, played, recorded)
+    credit, after, failed = _credited(run, batch, head["state"])
+    if failed:
+        differences.append(Mismatch(step=step, field="estimator", recorded="credit", replayed=failed))
+    made = rollout_rows(
+        batch.trees, batch.scores, credit, batch.reward_weights, annotations=batch.annotations
+    )
+    replayed = [as_read(row) for row in made]
+    broken = {_tree_of(each.job) for each in played if each.tree is None}
+    kept = [row for row in recorded if _tree(row) not in broken] if broken else recorded
+    if not differences:
+        differences += compare_head(step, head, run)
+    differences += compare_rows(step, kept, replayed, _exempt(side, recorded))
+    return PlayedStep(
+        step=step,
+        batch=batch,
+        credit=credit,
+        state=head["state"],
+        after=after,
+        rows=replayed,
+        differences=differences,
+        sources=side.sources,
+        feedback=side.feedback,
+        unread=unread,
+        tool_results=sum(len(row["tool_results"]) for row in recorded if row["kind"] == "branch"),
+        lost=len(side.lost),
+    )
+
+
+def jobs_of(run: Run, step: int, rows: Sequence[Row]) -> tuple[list[RolloutJob], list[Mismatch]]:
+    """The jobs of a step, and the first tree that the step's record has and its jobs haven't.
+
+    The level of a curriculum is read off the ids of the recorded tasks; versions of weights are not needed.
+    """
+    level = _level(run, rows)
+    tasks = run.orders[level or 0].step(step - 1, run.config.schedule.tasks_per_step)
+    jobs = [
+        RolloutJob(task=task, epoch=epoch, chain=chain, level=level)
+        for task, epoch in tasks
+        for chain in range(run.sampler.plan.chains)
+    ]
+    known = list(dict.fromkeys(map(_tree, rows)))
+    wanted = [_tree_of(job) for job in jobs]
+    if set(known) == set(wanted):  # rows that stand elsewhere are told of as such
+        return jobs, []
+    for at in range(max(len(known), len(wanted))):
+        one = known[at] if at < len(known) else None
+        two = wanted[at] if at < len(wanted) else None
+        if one != two and (one not in wanted or two not in known):
+            task, epoch, chain = one or two or ("", 0, 0)
+            sides = {"recorded": _tree_text(one), "replayed": _tree_text(two)}
+            place = {"task": task, "epoch": epoch, "chain": chain}
+            return [job for job in jobs if _tree_of(job) in known], [
+                Mismatch(step=step, field="task", **sides, **place)
+            ]
+    return jobs, []
+
+
+def _level(run: Run, rows: Sequence[Row]) -> int | None:
+    if run.curriculum is None:
+        return None
+    names = {row["task_id"] for row in rows}
+    fitting = [
+        (len(level.suffix), index)
+        for index, level in enumerate(run.curriculum.levels)
+        if all(name.endswith(level.suffix) for name in names)
+    ]
+    return max(fitting)[1] if fitting else 0
+
+
+def compare_head(step: int, head: Row, run: Run) -> list[Mismatch]:
+    """The differences of the row of kind `step`, but for the estimator's state."""
+    made = as_read(step_row(step, run.reward_weights, head["state"]))
+    names = ("step", "weights", "team_weight", "kinds")
+    return [
+        Mismatch(step=step, field=name, recorded=head.get(name), replayed=made[name])
+        for name in names
+        if head.get(name) != made[name]
+    ]
+
+
+def as_json(state: Any) -> Any:
+    """An estimator's state as a row or a checkpoint has it."""
+    return json.loads(to_json({"state": state}))["state"]
+
+
+def _batch(run: Run, played: Sequence[PlayedTree], rows: Sequence[Row]) -> Batch:
+    scores = Scores()
+    trees = [each.tree for each in played if each.tree is not None]
+    for each in played:
+        if each.tree is not None:
+            scores.merge(each.scores)
+    return Batch(
+        trees=trees,
+        scores=scores,
+        annotations=annotations_of(trees, rows),
+        reward_weights=run.reward_weights,
+    )
+
+
+def annotations_of(trees: Sequence[Tree], rows: Sequence[Row]) -> Annotations:
+    """The recorded per-token arrays by branch key, in the dtype that they had."""
+    of_branch = {
+        (row["node"], row["role"], row["branch"]): row["annotations"]
+        for row in rows
+        if row["kind"] == "branch" and row["annotations"]
+    }
+    table: Annotations = {}
+    for tree in trees if of_branch else ():
+        for node in tree.nodes():
+            text = node.key.text()
+            for role, decision in node.decisions.items():
+                for branch in range(len(decision.branches)):
+                    for name, values in of_branch.get((text, role, branch), {}).items():
+                        key: Key = node.key.of_branch(role, branch)
+                        table.setdefault(name, {})[key] = _array(values)
+    return table
+
+
+def _array(values: Sequence[float | None]) -> np.ndarray:
+    wide = np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+    narrow = wide.astype(np.float32)
+    return narrow if np.array_equal(narrow, wide, equal_nan=True) else wide
+
+
+def _credited(run: Run, batch: Batch, state: Any) -> tuple[Credit | None, Any, str]:
+    """Credit, the next state, and why there is none."""
+    try:
+        with plugin_call(run.estimator, "__call__"):
+            returned = run.estimator(batch, state)
+        check_credit(run.estimator, returned, batch.trees)
+    except Exception as error:  # a record that was changed may break any estimator
+        return None, None, f"{type(error).__name__}: {error}"
+    credit, after = returned
+    return credit, as_json(after), ""
+
+
+def _exempt(side: ReplaySide, rows: Sequence[Row]) -> Any:
+    """Whether a field of a row is taken from the record."""
+    silent = {
+        (row["node"], row["role"])
+        for row in rows
+        if row["kind"] == "branch"
+        and not row["calls"]
+        and ": tell raised" in (row["fault"] or {}).get("reason", "")
+    }
+
+    def exempt(row: Row, name: str) -> bool:
+        if row["kind"] == "branch":
+            return side.feedback and name.startswith("calls[") and ".prompt_ids" in name
+        later = side.feedback and not row["node"].endswith("/n")
+        return (
+            row["kind"] == "node"
+            and name.startswith("prompt")
+            and (later or (row["node"], row["role"]) in silent)
+        )
+
+    return exempt
+
+
+def _errors(step: int, played: Sequence[PlayedTree]) -> list[Mismatch]:
+    return [
+        Mismatch(
+            step=step,
+            field="play",
+            recorded="played to its end",
+            replayed=each.error,
+            task=each.job.task.id,
+            epoch=each.job.epoch,
+            chain=each.job.chain,
+        )
+        for each in played
+        if each.error
+    ]
+
+
+def _unanswered(step: int, number: int) -> UserError:
+    return UserError(
+        f"step {step} ran programs, and its record has no results of {number} of them",
+        why="an environment that steps with results of a sandbox needs them to play again",
+        fix="--again sandbox runs them again",
+    )
+
+
+def _tree(row: Row) -> TreeId:
+    return row["task_id"], row["epoch"], row["chain"]
+
+
+def _tree_of(job: RolloutJob) -> TreeId:
+    return job.task.id, job.epoch, job.chain
+
+
+def _tree_text(tree: TreeId | None) -> str:
+    return "nothing" if tree is None else f"task {tree[0]} (epoch {tree[1]}, chain {tree[2]})"

@@ -1,0 +1,199 @@
+"""The rollout side of a replay: the run's own, with the record in place of what answered from outside."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from coterie.analysis.recorded_engine import (
+    Place,
+    RecordedActions,
+    RecordedClient,
+    RecordedTool,
+    RecordedToolWithSchemas,
+)
+from coterie.analysis.replay.recorded_scores import (
+    Cell,
+    RecordedScores,
+    asks,
+    recorded_cells,
+    recorded_source,
+)
+from coterie.core.concurrency.together import together
+from coterie.core.errors import SystemFault, UserError
+from coterie.core.plugins.origin import closed, origin_of, plugin_call, plugin_open, record_origin
+from coterie.core.protocols import Codec, Member, RolloutJob
+from coterie.core.protocols.tool import Closes, HasSchemas, Opens
+from coterie.core.protocols.transition import RepeatsTask
+from coterie.core.rollout.context import JobContext
+from coterie.core.rollout.rewards import score_episodes
+from coterie.core.rollout.side import LocalRolloutSide
+from coterie.core.training.run import Run
+from coterie.core.types import Action, Fault, Key, Scores, Step, Task, Tree
+
+Row = Mapping[str, Any]
+RUNS_PROGRAMS = ("run", "judge", "run_on")
+"""Methods of a sandbox."""
+
+
+class ReplayContext(JobContext):
+    """The context of a job in which what a system fault lost in the run is lost again."""
+
+    lost: Mapping[tuple[str, int], str]
+    """(node, joint action) -> the recorded reason."""
+
+    async def step(
+        self, task: Task, key: Key, turn: int, state: Any, actions: Mapping[str, Action]
+    ) -> Step | Fault:
+        """Step the environment; or the recorded fault, which no action caused."""
+        reason = self.lost.get((key.node.text(), key.joint))
+        if reason is not None:
+            return Fault(kind="system", reason=reason)
+        return await super().step(task, key, turn, state, actions)
+
+
+class RecordedTransition:
+    """A transition mode that isn't asked: its feedback is in the recorded prompts alone."""
+
+    def __init__(self, transition: Any) -> None:
+        self.original_prompt = not isinstance(transition, RepeatsTask) or transition.original_prompt
+        record_origin(self, origin_of(transition))
+
+    async def tell(self, role: str, state: Any, history: Any, environment: Any) -> Sequence[str]:
+        return ()
+
+
+@dataclass(slots=True)
+class PlayedTree:
+    """A tree that was played again, with its scores."""
+
+    job: RolloutJob
+    tree: Tree | None = None
+    scores: Scores = field(default_factory=Scores)
+    error: str = ""
+    """Why it couldn't be played to its end."""
+
+
+@dataclass(slots=True)
+class ReplaySide:
+    """Plays the jobs of a step with what its rows recorded."""
+
+    side: LocalRolloutSide
+    client: RecordedClient
+    cells: Mapping[str, Mapping[str, Cell]]
+    lost: Mapping[tuple[str, int], str]
+    again: Collection[str]
+    sources: Sequence[str]
+    """Reward sources whose scores are taken from the record."""
+    feedback: bool
+    """Whether the feedback of the transition mode is."""
+    unanswered: list[str]
+    """Programs that the environment wanted to run, and whose results the record doesn't have."""
+
+    @classmethod
+    def make(
+        cls, run: Run, rows: Sequence[Row], codecs: Mapping[str, Codec], again: Collection[str]
+    ) -> ReplaySide:
+        """The side of a composed run, whose components it may change.
+
+        Args:
+            again: `sandbox`, `coach`: what is asked again.
+        """
+        actions, side, unanswered = RecordedActions.of(rows), run.rollout_side, list[str]()
+        taken = [source for source in side.reward_sources if asks(source.plugin) - set(again)]
+        sources = [recorded_source(source) if source in taken else source for source in side.reward_sources]
+        used: dict[Place, int] = {}
+        members = {name: _member(member, actions, used) for name, member in side.team.members.items()}
+        transition, feedback = side.team.transition, False
+        if "coach" in asks(transition) - set(again):
+            transition, feedback = RecordedTransition(transition), True
+        if "sandbox" not in again:
+            for resource in side.resources:
+                if origin_of(resource).kind == "sandbox":
+                    _refuse(resource, unanswered)
+        lost = {
+            (row["node"], row["joint"]): row["fault"]["reason"]
+            for row in rows
+            if row["kind"] == "joint" and row["fault"] is not None and row["fault"]["kind"] == "system"
+        }
+        return cls(
+            side=replace(
+                side, team=replace(side.team, members=members, transition=transition), reward_sources=sources
+            ),
+            client=RecordedClient(actions, codecs),
+            cells=recorded_cells(rows, taken),
+            lost=lost,
+            again=again,
+            sources=[source.name for source in taken],
+            feedback=feedback,
+            unanswered=unanswered,
+        )
+
+    async def play(self, jobs: Sequence[RolloutJob]) -> list[PlayedTree]:
+        """Play the jobs, in their order.
+
+        Raises:
+            UserError: a component can't be opened.
+        """
+        async with AsyncExitStack() as opened:
+            for resource in self._opened():
+                if isinstance(resource, Opens):
+                    with plugin_open(resource):
+                        await resource.open()
+                if isinstance(resource, Closes):
+                    opened.push_async_callback(closed, resource)
+            return await together(map(self._play, jobs))
+
+    def _opened(self) -> list[Any]:
+        kinds = {"environment", *(("sandbox",) if "sandbox" in self.again else ())}
+        kinds |= {"chat_model"} if "coach" in self.again else set()
+        resources = [each for each in self.side.resources if origin_of(each).kind in kinds]
+        asked = [source.plugin for source in self.side.reward_sources if source.name not in self.sources]
+        return [*resources, *asked]
+
+    async def _play(self, job: RolloutJob) -> PlayedTree:
+        made = self.side.context(job, self.client)
+        context = ReplayContext(**{each.name: getattr(made, each.name) for each in fields(made)})
+        context.lost, context.scores = self.lost, RecordedScores(self.cells)
+        sampler, played = self.side.sampler, PlayedTree(job)
+        try:
+            with plugin_call(sampler, "play"):
+                tree = await sampler.play(job.task, job.epoch, job.chain, context)
+            await asyncio.gather(*context.background)
+            await score_episodes(
+                self.side.reward_sources, context.scores, [tree], list(self.side.team.members)
+            )
+        except UserError as error:
+            played.error = str(error)
+            for task in context.background:
+                task.cancel()
+            await asyncio.gather(*context.background, return_exceptions=True)
+            return played
+        played.tree = tree
+        played.scores.merge(context.scores)
+        return played
+
+
+def _member(member: Member, actions: RecordedActions, used: dict[Place, int]) -> Member:
+    """The member with tools that answer from the record."""
+    tools = []
+    for tool in member.tools:
+        made = RecordedToolWithSchemas if isinstance(tool, HasSchemas) else RecordedTool
+        tools.append(made(tool, actions, used))
+        record_origin(tools[-1], origin_of(tool))
+    return replace(member, tools=tuple(tools))
+
+
+def _refuse(sandbox: Any, unanswered: list[str]) -> None:
+    """Have a sandbox of a composed run refuse every program."""
+
+    async def refused(program: Any, *rest: Any) -> Any:
+        unanswered.append(str(getattr(program, "code", getattr(program, "candidate", ""))))
+        raise SystemFault("the record has no result of this program")
+
+    for method in RUNS_PROGRAMS:
+        if hasattr(sandbox, method):
+            object.__setattr__(sandbox, method, refused)
