@@ -119,6 +119,17 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     return dict(manifest)
 
 
+def state_saved_at(folder: RunFolder, step: int) -> dict[str, Any] | None:
+    """The run's state in the checkpoint of a step, without its weights; None: there is no sound one."""
+    if step not in CheckpointStore(folder.checkpoints, keep=1).steps():
+        return None
+    try:
+        meta: dict[str, Any] = _read_manifest(folder.checkpoints / f"step-{step:06d}")["meta"]
+    except _Damaged:
+        return None
+    return meta
+
+
 def find_checkpoint(folder: Path, which: Literal["best", "latest"] | int) -> Checkpoint:
     """A run's checkpoint.
 

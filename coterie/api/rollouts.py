@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.api.rollout_digits import lengthened, shortened
 from coterie.api.rollout_lines import damaged, lines_of
 from coterie.core.errors import RunFolderError
 from coterie.core.protocols import Batch
@@ -280,11 +281,14 @@ def _fault(fault: Fault | None) -> dict[str, str] | None:
     return None if fault is None else {"kind": fault.kind, "reason": fault.reason}
 
 
-def step_row(step: int, reward_weights: RewardWeights, state: Any) -> dict[str, Any]:
+def step_row(
+    step: int, reward_weights: RewardWeights, state: Any, answers: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """What all advantages of a step follow from beside its trees: the first row of a run's rollout file.
 
     Args:
         state: the estimator's, before the step.
+        answers: of programs that the environment ran, by question (`coterie/answers.py`).
     """
     return {
         "kind": "step",
@@ -294,6 +298,7 @@ def step_row(step: int, reward_weights: RewardWeights, state: Any) -> dict[str, 
         "team_weight": reward_weights.team_weight,
         "kinds": dict(reward_weights.kinds),
         "state": state,
+        **({"answers": dict(sorted(answers.items()))} if answers else {}),
     }
 
 
@@ -303,7 +308,8 @@ def rollout_recorder(folder: RunFolder) -> Callable[[int, Batch, Any, Credit], N
     def record(step: int, batch: Batch, state: Any, credit: Credit) -> None:
         weights, annotations = batch.reward_weights, batch.annotations
         rows = rollout_rows(batch.trees, batch.scores, credit, weights, annotations=annotations)
-        write_rollouts(folder.rollout_file(step), chain([step_row(step, weights, state)], rows))
+        head = step_row(step, weights, state, batch.scores.answers)
+        write_rollouts(folder.rollout_file(step), chain([head], rows))
 
     return record
 
@@ -316,7 +322,7 @@ def write_rollouts(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """
     with written(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    text = "".join(to_json(_shortened(row)) + "\n" for row in rows)
+    text = "".join(to_json(shortened(row)) + "\n" for row in rows)
     write_atomic(path, gzip.compress(text.encode(), LEVEL, mtime=0))  # no time: equal rows, equal bytes
 
 
@@ -340,49 +346,7 @@ def read_rollouts(path: Path | str) -> list[dict[str, Any]]:
 
 def as_read(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row as `read_rollouts` gives it once it is written."""
-    return _whole(json.loads(to_json(_shortened(row))), Path())
-
-
-def _shortened(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The row with the digits that float32 needs, where its per-token numbers are exactly float32.
-
-    A model's log-probs are, and as float64 half of a file would be digits that say nothing. `float32` names
-    what was shortened: `calls` (their log-probs) and annotations.
-    """
-    calls, annotations = row.get("calls", ()), row.get("annotations", {})
-    short = {name: digits for name, values in annotations.items() if (digits := _digits(values))}
-    logprobs = [_digits(call["logprobs"]) for call in calls]
-    changed: dict[str, Any] = {"annotations": {**annotations, **short}} if short else {}
-    if calls and None not in logprobs:
-        changed["calls"] = [{**call, "logprobs": of} for call, of in zip(calls, logprobs, strict=True)]
-    return {**row, **changed, "float32": [*short, *changed.keys() & {"calls"}]} if changed else row
-
-
-def _digits(values: Sequence[float]) -> list[float] | None:
-    """The float64 numbers that have the nine digits of each float32; None: one of them is no float32."""
-    exact = np.asarray(values, dtype=np.float64)
-    if exact.ndim != 1:
-        return None
-    with np.errstate(over="ignore"):  # what is too large is no float32
-        narrow = exact.astype(np.float32)
-    if not np.array_equal(narrow, exact, equal_nan=True):
-        return None
-    return [float(f"{value:.9g}") for value in exact.tolist()]
-
-
-def _lengthened(row: dict[str, Any], names: Sequence[str]) -> None:
-    """Undo `_shortened` in place."""
-    for name in names:
-        if name == "calls":
-            for call in row["calls"]:
-                call["logprobs"] = _float32(call["logprobs"])
-        else:
-            row["annotations"][name] = _float32(row["annotations"][name])
-
-
-def _float32(values: Sequence[float | None]) -> list[float | None]:
-    """The numbers of float32 digits; null, which stands for NaN, stays null."""
-    return [None if value is None else float(np.float32(value)) for value in values]
+    return _whole(json.loads(to_json(shortened(row))), Path())
 
 
 def _whole(row: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -395,5 +359,5 @@ def _whole(row: dict[str, Any], path: Path) -> dict[str, Any]:
             fix="install the version that wrote them",
         )
     kind = row.pop("kind")
-    _lengthened(row, row.pop("float32", ()))
+    lengthened(row, row.pop("float32", ()))
     return {"kind": kind, "format": FORMAT, **row}

@@ -134,6 +134,14 @@ def compare_rows(
     return [mismatch for _, mismatch in sorted(found, key=lambda pair: pair[0])]
 
 
+def differing_state(step: int, name: str, recorded: Any, replayed: Any) -> list[Mismatch]:
+    """The difference of two states of an estimator, if there is one."""
+    if recorded == replayed:
+        return []
+    path, one, two = _inside(name, recorded, replayed)
+    return [Mismatch(step=step, field=path, recorded=one, replayed=two)]
+
+
 def _structure(recorded: Sequence[Row], replayed: Sequence[Row]) -> Iterator[tuple[int, Row, str, Any, Any]]:
     """Rows that are repeated, missing, too much, or elsewhere."""
     ids, expected = [row_id(row) for row in recorded], [row_id(row) for row in replayed]

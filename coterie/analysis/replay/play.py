@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from coterie.analysis.recorded_codec import codecs_of
 from coterie.analysis.replay.differences import Mismatch, compare_rows
+from coterie.analysis.replay.shadows import divided
 from coterie.analysis.replay.side import PlayedTree, ReplaySide
 from coterie.api.open_run import to_its_end
 from coterie.api.rollouts import as_read, rollout_rows, step_row
 from coterie.core.errors import UserError
 from coterie.core.plugins.origin import plugin_call
-from coterie.core.protocols import Batch, RolloutJob
+from coterie.core.protocols import Batch, NamedRewardSource, RolloutJob
 from coterie.core.rollout.contracts import check_credit
 from coterie.core.storage.jsonl import to_json
 from coterie.core.training.run import Run
@@ -50,16 +51,27 @@ class PlayedStep:
     unread: Sequence[str] = ()
     """Policies without a tokenizer here."""
     tool_results: int = 0
+    annotated: int = 0
+    """Branches with annotations."""
+    other_scores: Scores | None = None
+    """With the scores of the sources that scored beside the run's in their place; None: there were none."""
     lost: int = 0
     """Joint actions that a system fault had lost: recorded, since nothing played can repeat it."""
 
 
-def play_step(run: Run, step: int, rows: Sequence[Row], again: Collection[str] = ()) -> PlayedStep:
+def play_step(
+    run: Run,
+    step: int,
+    rows: Sequence[Row],
+    again: Collection[str] = (),
+    beside: Sequence[NamedRewardSource] = (),
+) -> PlayedStep:
     """Play a recorded step again and compare.
 
     Args:
         run: composed for this replay: its components are changed.
         rows: of the step's file, its first of kind `step`.
+        beside: reward sources that score beside those of the run with their names.
 
     Raises:
         UserError: the environment runs programs, and the record has no results of them.
@@ -67,12 +79,17 @@ def play_step(run: Run, step: int, rows: Sequence[Row], again: Collection[str] =
     head, recorded = rows[0], list(rows[1:])
     jobs, differences = jobs_of(run, step, recorded)
     codecs, unread = codecs_of(run, recorded)
-    side = ReplaySide.make(run, recorded, codecs, again)
+    side = ReplaySide.make(run, recorded, codecs, head.get("answers", {}), again, beside)
     played = to_its_end(side.play(jobs))
     if side.unanswered:
         raise _unanswered(step, len(side.unanswered))
     differences += _errors(step, played)
     batch = _batch(run, played, recorded)
+    other = None
+    if beside:
+        components = {name for source in beside for name in source.plugin.components}
+        own, other = divided(batch.scores, components)
+        batch = replace(batch, scores=own)
     credit, after, failed = _credited(run, batch, head["state"])
     if failed:
         differences.append(Mismatch(step=step, field="estimator", recorded="credit", replayed=failed))
@@ -97,6 +114,8 @@ def play_step(run: Run, step: int, rows: Sequence[Row], again: Collection[str] =
         feedback=side.feedback,
         unread=unread,
         tool_results=sum(len(row["tool_results"]) for row in recorded if row["kind"] == "branch"),
+        annotated=sum(bool(row["annotations"]) for row in recorded if row["kind"] == "branch"),
+        other_scores=other,
         lost=len(side.lost),
     )
 

@@ -22,10 +22,12 @@ from coterie.analysis.replay.recorded_scores import (
     recorded_cells,
     recorded_source,
 )
+from coterie.analysis.replay.shadows import ignoring_shadows, with_shadows
+from coterie.answers import KEPT, KNOWN
 from coterie.core.concurrency.together import together
 from coterie.core.errors import SystemFault, UserError
 from coterie.core.plugins.origin import closed, origin_of, plugin_call, plugin_open, record_origin
-from coterie.core.protocols import Codec, Member, RolloutJob
+from coterie.core.protocols import Codec, Member, NamedRewardSource, RolloutJob
 from coterie.core.protocols.tool import Closes, HasSchemas, Opens
 from coterie.core.protocols.transition import RepeatsTask
 from coterie.core.rollout.context import JobContext
@@ -85,6 +87,8 @@ class ReplaySide:
     client: RecordedClient
     cells: Mapping[str, Mapping[str, Cell]]
     lost: Mapping[tuple[str, int], str]
+    answers: Mapping[str, Any]
+    """What programs answered the environment."""
     again: Collection[str]
     sources: Sequence[str]
     """Reward sources whose scores are taken from the record."""
@@ -95,16 +99,25 @@ class ReplaySide:
 
     @classmethod
     def make(
-        cls, run: Run, rows: Sequence[Row], codecs: Mapping[str, Codec], again: Collection[str]
+        cls,
+        run: Run,
+        rows: Sequence[Row],
+        codecs: Mapping[str, Codec],
+        answers: Mapping[str, Any],
+        again: Collection[str],
+        beside: Sequence[NamedRewardSource] = (),
     ) -> ReplaySide:
         """The side of a composed run, whose components it may change.
 
         Args:
+            answers: of programs, as the row of kind `step` has them.
             again: `sandbox`, `coach`: what is asked again.
+            beside: reward sources that score beside those of their names, without an effect on play.
         """
         actions, side, unanswered = RecordedActions.of(rows), run.rollout_side, list[str]()
         taken = [source for source in side.reward_sources if asks(source.plugin) - set(again)]
         sources = [recorded_source(source) if source in taken else source for source in side.reward_sources]
+        sources = with_shadows(sources, beside)
         used: dict[Place, int] = {}
         members = {name: _member(member, actions, used) for name, member in side.team.members.items()}
         transition, feedback = side.team.transition, False
@@ -121,11 +134,15 @@ class ReplaySide:
         }
         return cls(
             side=replace(
-                side, team=replace(side.team, members=members, transition=transition), reward_sources=sources
+                side,
+                team=replace(side.team, members=members, transition=transition),
+                reward_sources=sources,
+                reward_weights=ignoring_shadows(side.reward_weights, beside),
             ),
             client=RecordedClient(actions, codecs),
             cells=recorded_cells(rows, taken),
             lost=lost,
+            answers=answers,
             again=again,
             sources=[source.name for source in taken],
             feedback=feedback,
@@ -159,6 +176,8 @@ class ReplaySide:
         context = ReplayContext(**{each.name: getattr(made, each.name) for each in fields(made)})
         context.lost, context.scores = self.lost, RecordedScores(self.cells)
         sampler, played = self.side.sampler, PlayedTree(job)
+        KNOWN.set({} if "sandbox" in self.again else self.answers)
+        KEPT.set(context.scores.answers)
         try:
             with plugin_call(sampler, "play"):
                 tree = await sampler.play(job.task, job.epoch, job.chain, context)

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
+from coterie.answers import KEPT
 from coterie.core.concurrency.active_rollouts import in_cohort
 from coterie.core.plugins.origin import closed, origin_of, plugin_call, plugin_open, record_origin
 from coterie.core.protocols import (
@@ -126,6 +127,7 @@ class LocalRolloutSide:
 
     async def _play(self, job: RolloutJob) -> Rollout:
         context = self.context(job)
+        KEPT.set(context.scores.answers)
         sampler = self.sampler if not job.evaluation else self._evaluation_sampler(job)
         try:
             with plugin_call(sampler, "play"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from coterie.core.types.keys import TEAM, Key
 
@@ -35,9 +35,10 @@ class Score:
 class Scores:
     """The scores of a step: (place, role or TEAM, component) -> Score. Scores are added, never replaced."""
 
-    __slots__ = ("_by_place",)
+    __slots__ = ("_by_place", "answers")
 
     def __init__(self) -> None:
+        self.answers: dict[str, Any] = {}  # of programs, for replays (`coterie/answers.py`)
         self._by_place: dict[Key, dict[tuple[str, str], Score]] = {}
 
     def add(self, key: Key, role: str, component: str, score: Score) -> None:
@@ -57,6 +58,7 @@ class Scores:
 
     def merge(self, other: Scores) -> None:
         """Add all scores of another table."""
+        self.answers |= other.answers
         for key, role, component, score in other:
             self.add(key, role, component, score)
 
@@ -91,18 +93,14 @@ class RewardWeights:
 
     def weight(self, role: str, component: str) -> float:
         """Weight of a role's component; `role` may be TEAM."""
-        weight = self.weights.get(component, 1.0)
-        return weight * self.team_weight if role == TEAM else weight
+        return self.weights.get(component, 1.0) * (self.team_weight if role == TEAM else 1.0)
 
     def counts(self, role: str, owner: str, component: str, score: Score) -> bool:
         """Whether an owner's score is part of a role's reward.
 
         A whole score may stand for the role's own, so a `team_weight` of 0 doesn't make it nothing.
         """
-        if owner == TEAM:
-            counted = self.team_weight != 0.0 or score.whole
-        else:
-            counted = owner == role
+        counted = self.team_weight != 0.0 or score.whole if owner == TEAM else owner == role
         return counted and self.weights.get(component, 1.0) != 0.0
 
     def reward(self, cell: Mapping[tuple[str, str], Score], role: str) -> float | None:

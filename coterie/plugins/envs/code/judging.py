@@ -12,9 +12,11 @@ import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+from coterie import answers
 from coterie.core.errors import PolicyFault
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import Judged, Limits, Program, Sandbox, TestFailure, Verdict
+from coterie.core.types.digest import digest
 from coterie.plugins.envs.code.problem import CodeProblem, Tests
 from coterie.plugins.envs.code.sources import method_wrapper, parsed
 from coterie.plugins.outputs import judge_outputs
@@ -52,6 +54,15 @@ class Judge:
         Raises:
             SystemFault: the sandbox failed. The next request asks again.
         """
+        question = digest(("judge", problem.entry_point, problem.given, program, tests))
+        if (known := answers.known(question)) is not None:
+            failures = tuple(TestFailure(**failure) for failure in known["failures"])
+            return Verdict(**{**known, "failures": failures})
+        verdict = await self._remembered(problem, program, tests)
+        answers.keep(question, dataclasses.asdict(verdict))
+        return verdict
+
+    async def _remembered(self, problem: CodeProblem, program: str, tests: Tests) -> Verdict:
         key = (problem.entry_point, problem.given, program, tests)
         if key in self._verdicts:
             self._verdicts.move_to_end(key)
