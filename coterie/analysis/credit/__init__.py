@@ -1,0 +1,1 @@
+"""Credit: what each role and turn was credited with, and what replacing its actions changes."""
