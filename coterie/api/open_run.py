@@ -22,6 +22,7 @@ from coterie.core.plugins.origin import plugin_call
 from coterie.core.training.curriculum import trained_on
 from coterie.core.training.run import Run
 from coterie.core.types.splits import Split
+from coterie.watchdog import watch_loop
 
 T = TypeVar("T")
 
@@ -82,6 +83,7 @@ async def open_run(
     """
     check_packages(run.config)
     check_hosts(run)
+    run.closing.callback(watch_loop(run.config.schedule.patience))  # closing is watched, too
     begin = time.perf_counter()
     _say(run, _loading(run))
     if run.folder is not None:

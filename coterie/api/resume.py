@@ -47,6 +47,7 @@ FREE = {
     "schedule.record_every": True,
     "schedule.evaluate_every": True,
     "schedule.max_missing": True,
+    "schedule.patience": True,
     "team.max_stages": True,
     "team.overflow": False,
     "rewards.*.max_missing": True,

@@ -35,6 +35,7 @@ from coterie.core.training.state import CurriculumState, RunState
 from coterie.core.types import RewardWeights, Sampling, Task
 from coterie.core.types.splits import Split
 from coterie.discovery import plugins
+from coterie.watchdog import watched
 
 log = logging.getLogger("coterie")
 
@@ -100,7 +101,7 @@ def prepare(resolved: Resolved, splits: Collection[Split] = ()) -> Prepared:
     Raises:
         UserError: whatever is wrong with the configuration, with its path, or with the data of `splits`.
     """
-    with layer_named(resolved.origins):
+    with layer_named(resolved.origins), watched(resolved.config.schedule.patience):
         return _prepare(resolved, splits)
 
 

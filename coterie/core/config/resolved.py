@@ -63,7 +63,8 @@ def table_digest(table: Mapping[str, Any]) -> str:
     if kept.get("deterministic") == "auto":
         kept["deterministic"] = True  # which is the same on a CPU
     if "schedule" in kept:  # where it was 0
-        kept["schedule"] = {name: 0 if value == "auto" else value for name, value in kept["schedule"].items()}
+        decides = {key: value for key, value in kept["schedule"].items() if key != "patience"}
+        kept["schedule"] = {key: 0 if value == "auto" else value for key, value in decides.items()}
     modes = {"none": "plain", "plain": "plain, which revises"}  # the words that are hashed
     transition = kept.get("transition", {})
     kept["transition"] = {**transition, "type": modes.get(transition.get("type"), transition.get("type"))}

@@ -145,6 +145,12 @@ class ScheduleConfig(Strict):
         description="Largest share of missing scores in a step, of each reward source over what it was asked "
         "(`rewards.<name>.max_missing` overrides it), and of joint actions that a system fault lost.",
     )
+    patience: float | None = Field(
+        300,
+        ge=0,
+        allow_inf_nan=False,
+        description="Seconds after which a plugin's method that has not returned is named. 0: none is.",
+    )
 
 
 POLICY_READERS: list[Callable[[Mapping[str, Any]], Mapping[str, PolicyConfig]]] = []

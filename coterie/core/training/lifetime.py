@@ -169,14 +169,7 @@ class Lifetime(Components):
             return
         begin = time.perf_counter()
         with span("checkpoint", str(step)), plugin_call(self.trainer, "save"):
-            self.store.save(
-                step,
-                self.trainer.save,
-                {
-                    **self.state.as_meta(),
-                    "total_steps": self.end.steps,
-                    "config_digest": self.resolved.digest(),
-                    "weights": self.trainer.digest(),
-                },
-            )
+            config, weights = self.resolved.digest(), self.trainer.digest()
+            known = {"total_steps": self.end.steps, "config_digest": config, "weights": weights}
+            self.store.save(step, self.trainer.save, {**self.state.as_meta(), **known})
         self.unsaved.saved(begin)
