@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from coterie.analysis.diagnosis.role_table import RoleInStep, roles_in_step
 from coterie.api.episodes import RecordedTree, trees_of
 from coterie.api.rollouts import read_rollouts
 from coterie.core.errors import UserError
@@ -20,7 +21,6 @@ from coterie.viewing.report.reading import ReportedRun
 from coterie.viewing.report.roles import Reasons, fault_reasons, roles_json
 from coterie.viewing.report.tokens import TokenCuts
 from coterie.viewing.report.trees import path_json, tree_json
-from coterie.viewing.role_table import RoleInStep, roles_in_step
 
 BYTES = 10_800_000
 """Of compressed episodes in a page; its base64 and all else make it at most 15 MB."""

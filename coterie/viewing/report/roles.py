@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from coterie.analysis.diagnosis.role_failures import role_failures
+from coterie.analysis.diagnosis.role_table import RoleInStep
 from coterie.api.episodes import RecordedTree
-from coterie.viewing.findings import findings
-from coterie.viewing.role_table import RoleInStep
 from coterie.viewing.text import cut
 
 REASONS = 5
@@ -44,7 +44,7 @@ def roles_json(
             ],
             "findings": [],
         }
-    for finding in findings([table for _, (table, _) in sorted(tables.items())]):
+    for finding in role_failures([table for _, (table, _) in sorted(tables.items())]):
         steps[finding.step]["findings"].append(asdict(finding))
     return steps
 

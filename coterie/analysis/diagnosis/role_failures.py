@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from coterie.viewing.role_table import RoleInStep
+from coterie.analysis.diagnosis.role_table import RoleInStep
 
 LEAST_ACTIONS = 4
 """Steps in which a role acted less often say nothing."""
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class RoleFailure:
     """A way in which a role fails in a step."""
 
     step: int
@@ -28,7 +28,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class RoleRule:
     """When a role fails: `value` reaches `threshold`."""
 
     kind: str
@@ -47,23 +47,24 @@ def _succeeds(of: RoleInStep) -> bool:
 
 
 RULES = (
-    Rule("unparsed", 0.5, lambda of: of.unparsed,
-         "its parser could not read {share} of its answers (the first: {fault})"),
-    Rule("empty", 0.3, lambda of: of.empty, "{share} of its answers have no text"),
-    Rule("finish_length", 0.5, lambda of: of.finish_length, "max_new_tokens cut off {share} of its answers",
-         unless=_succeeds),
-    Rule("missing", 0.2, lambda of: of.missing,
-         "{share} of its actions have no reward, since a score is missing"),
-    Rule("repeats", 0.5, lambda of: of.repeats,
-         "{share} of its answers repeat the last one of another role, and earn less than the others do",
-         unless=lambda of: _succeeds(of) if of.repeats_pay is None else of.repeats_pay > -0.5),
-    Rule("length", 0.8, lambda of: of.length_reward, "its reward grows with the length of its answers "
-         "(rank correlation {value}), and they have grown to {tokens} tokens", grown=1.5),
+    RoleRule("unparsed", 0.5, lambda of: of.unparsed,
+             "its parser could not read {share} of its answers (the first: {fault})"),
+    RoleRule("empty", 0.3, lambda of: of.empty, "{share} of its answers have no text"),
+    RoleRule("finish_length", 0.5, lambda of: of.finish_length,
+             "max_new_tokens cut off {share} of its answers",
+             unless=_succeeds),
+    RoleRule("missing", 0.2, lambda of: of.missing,
+             "{share} of its actions have no reward, since a score is missing"),
+    RoleRule("repeats", 0.5, lambda of: of.repeats,
+             "{share} of its answers repeat the last one of another role, and earn less than the others do",
+             unless=lambda of: _succeeds(of) if of.repeats_pay is None else of.repeats_pay > -0.5),
+    RoleRule("length", 0.8, lambda of: of.length_reward, "its reward grows with the length of its answers "
+             "(rank correlation {value}), and they have grown to {tokens} tokens", grown=1.5),
 )  # fmt: skip
 """In the order in which they are shown."""
 
 
-def findings(tables: Sequence[Sequence[RoleInStep]]) -> list[Finding]:
+def role_failures(tables: Sequence[Sequence[RoleInStep]]) -> list[RoleFailure]:
     """What fails in each recorded step, in the order of steps, roles and rules.
 
     Args:
@@ -71,7 +72,7 @@ def findings(tables: Sequence[Sequence[RoleInStep]]) -> list[Finding]:
     """
     first_tokens: dict[str, float] = {}
     since: dict[tuple[str, str], int] = {}
-    result: list[Finding] = []
+    result: list[RoleFailure] = []
     for table in tables:
         for role in table:
             if role.actions < LEAST_ACTIONS:
@@ -91,5 +92,5 @@ def findings(tables: Sequence[Sequence[RoleInStep]]) -> list[Finding]:
                     tokens=f"{role.tokens or 0:.0f}",
                     fault=role.fault,
                 )
-                result.append(Finding(role.step, role.role, rule.kind, value, begin, text))
+                result.append(RoleFailure(role.step, role.role, rule.kind, value, begin, text))
     return result

@@ -10,7 +10,6 @@ import numpy as np
 
 from coterie.api.coach_statistics import rank_correlation
 from coterie.api.episodes import RecordedNode, RecordedTree, Row, mean_advantage, tokens_of
-from coterie.viewing.text import cut
 
 FAULT = 200
 """Most characters of a reason that a table has."""
@@ -128,7 +127,7 @@ def _role(
             [float(tokens_of(row)) for row in rewarded], [row["reward"] for row in rewarded]
         ),
         lost=len(every) - len(rows),
-        fault=cut(faults[0], FAULT) if faults else "",
+        fault=_cut(faults[0]) if faults else "",
     )
 
 
@@ -143,6 +142,10 @@ def _correlation(lengths: Sequence[float], rewards: Sequence[float]) -> float | 
     if len(lengths) < LEAST or len(set(lengths)) < 2 or len(set(rewards)) < 2:
         return None
     return rank_correlation(np.asarray(lengths), np.asarray(rewards))
+
+
+def _cut(reason: str) -> str:
+    return reason if len(reason) <= FAULT else f"{reason[: FAULT - 3]}..."
 
 
 def _share(count: int, rows: Sequence[Row]) -> float:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from coterie.analysis.diagnosis.role_table import roles_in_step
 from coterie.api.episodes import trees_of
 from coterie.api.rollouts import read_rollouts, rollout_rows
 from coterie.core.storage.run_folder import RunFolder
-from coterie.viewing.role_table import roles_in_step
 from tests.core.toy_trees import toy
 from tests.viewing.planted import make
 

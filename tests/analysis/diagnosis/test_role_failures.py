@@ -6,19 +6,19 @@ import dataclasses
 
 import pytest
 
+from coterie.analysis.diagnosis.role_failures import RULES, role_failures
+from coterie.analysis.diagnosis.role_table import RoleInStep, roles_in_step
 from coterie.api.episodes import trees_of
 from coterie.api.rollouts import read_rollouts
 from coterie.core.storage.run_folder import RunFolder
-from coterie.viewing.findings import RULES, findings
 from coterie.viewing.report.roles import fault_reasons
-from coterie.viewing.role_table import RoleInStep, roles_in_step
 from tests.viewing.planted import SINCE, make
 
 
 @pytest.mark.parametrize("failure", SINCE)
 def test_a_planted_failure_is_named_and_nothing_else(failure, tmp_path):
     folder = RunFolder(make(failure, tmp_path / "run"))
-    seen = findings([roles_in_step(trees_of(read_rollouts(file))) for file in folder.rollout_files()])
+    seen = role_failures([roles_in_step(trees_of(read_rollouts(file))) for file in folder.rollout_files()])
     assert {(f.role, f.kind) for f in seen} == {("executor", failure)}
     steps = [f.step for f in seen]
     assert steps == list(range(min(steps), 46, 5)), "in every recorded step from the first on"
@@ -42,24 +42,26 @@ def role(**fields):
 
 @pytest.mark.parametrize("kind", ["repeats", "finish_length"])
 def test_a_team_that_succeeds_may_repeat_and_end_at_its_limit(kind):
-    assert [f.kind for f in findings([[role(success=0.4, **{kind: 0.9})]])] == [kind]
-    assert [f.kind for f in findings([[role(**{kind: 0.9})]])] == [kind], "no outcome says nothing"
-    assert findings([[role(success=0.6, **{kind: 0.9})]]) == []
-    assert findings([[role(success=0.6, repeats=0.9, repeats_pay=-0.6)]]), "the others earn more"
-    assert findings([[role(success=0.1, repeats=0.9, repeats_pay=-0.4)]]) == []
+    assert [f.kind for f in role_failures([[role(success=0.4, **{kind: 0.9})]])] == [kind]
+    assert [f.kind for f in role_failures([[role(**{kind: 0.9})]])] == [kind], "no outcome says nothing"
+    assert role_failures([[role(success=0.6, **{kind: 0.9})]]) == []
+    assert role_failures([[role(success=0.6, repeats=0.9, repeats_pay=-0.6)]]), "the others earn more"
+    assert role_failures([[role(success=0.1, repeats=0.9, repeats_pay=-0.4)]]) == []
 
 
 def test_a_reward_that_goes_with_length_is_told_once_answers_have_grown():
     first, *later = [[role(step=step, tokens=10.0, length_reward=0.9)] for step in (1, 2)]
-    assert findings([first, *later]) == []
-    assert [f.kind for f in findings([first, [role(step=2, tokens=15.0, length_reward=0.9)]])] == ["length"]
-    assert findings([first, [role(step=2, tokens=15.0, length_reward=0.7)]]) == []
+    assert role_failures([first, *later]) == []
+    assert [f.kind for f in role_failures([first, [role(step=2, tokens=15.0, length_reward=0.9)]])] == [
+        "length"
+    ]
+    assert role_failures([first, [role(step=2, tokens=15.0, length_reward=0.7)]]) == []
 
 
 def test_a_failure_that_stops_begins_anew():
     tables = [[role(step=step, empty=share)] for step, share in ((1, 0.5), (2, 0.1), (3, 0.4), (4, 0.3))]
-    assert [(f.step, f.since) for f in findings(tables)] == [(1, 1), (3, 3), (4, 3)]
-    assert findings([[role(actions=3, empty=1.0)]]) == [], "too few actions to say"
+    assert [(f.step, f.since) for f in role_failures(tables)] == [(1, 1), (3, 3), (4, 3)]
+    assert role_failures([[role(actions=3, empty=1.0)]]) == [], "too few actions to say"
 
 
 def test_a_reason_has_a_bound_everywhere():
@@ -74,7 +76,7 @@ def test_a_reason_has_a_bound_everywhere():
     trees = trees_of(rows)
     (table,) = roles_in_step(trees)
     assert len(table.fault) == 200 and table.fault.endswith("...")
-    (finding, *_) = findings([[table]])
+    (finding, *_) = role_failures([[table]])
     assert table.fault in finding.text and len(finding.text) < 300
     ((reason, count),) = fault_reasons(trees)["executor"]
     assert (len(reason), reason[-3:], count) == (300, "...", 4)

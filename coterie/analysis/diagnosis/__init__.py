@@ -1,0 +1,1 @@
+"""What is wrong with a run, or with the machine that it is to run on."""
