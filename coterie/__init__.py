@@ -16,6 +16,9 @@ from coterie import deprecations as _deprecations
 from coterie.public import PUBLIC as _PUBLIC
 
 if TYPE_CHECKING:
+    from coterie.analysis.replay.differences import Mismatch as Mismatch
+    from coterie.analysis.replay.replay import Replay as Replay, replay as replay
+    from coterie.answers import keep_answer as keep_answer, known_answer as known_answer
     from coterie.api.compare import Comparison as Comparison, TeamEvaluation as TeamEvaluation
     from coterie.api.evaluate import evaluate as evaluate
     from coterie.api.export import export as export
@@ -50,6 +53,7 @@ if TYPE_CHECKING:
         HasVocabulary as HasVocabulary,
         LeavesOut as LeavesOut,
         LocatesTasks as LocatesTasks,
+        MakesCodecs as MakesCodecs,
         MayLackFeedback as MayLackFeedback,
         OmitsTask as OmitsTask,
         RecordsTasks as RecordsTasks,

@@ -1,7 +1,7 @@
 """What model-written programs answered in an episode, so that a replay of it needs no sandbox.
 
-An environment that steps with results of programs keeps them here: `known` before it asks, `keep` afterwards.
-They travel with the episode's scores, and the rollout file of the step has them. Imports nothing of Coterie.
+An environment that steps with results of programs calls `known_answer` before it asks, and `keep_answer`
+afterwards. They travel with the episode's scores, and the rollout file of the step has them. Imports nothing of Coterie.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ KNOWN: ContextVar[Mapping[str, Any]] = ContextVar("known_answers", default={})  
 """The recorded answers of the step that is replayed."""
 
 
-def known(question: str) -> Any | None:
+def known_answer(question: str) -> Any | None:
     """The recorded answer to a question; None: there is none, so ask.
 
     Args:
@@ -25,7 +25,7 @@ def known(question: str) -> Any | None:
     return KNOWN.get().get(question)
 
 
-def keep(question: str, answer: Any) -> None:
+def keep_answer(question: str, answer: Any) -> None:
     """Keep an answer: JSON. Call it where a remembered answer is used again, too."""
     kept = KEPT.get()
     if kept is not None:

@@ -8,6 +8,8 @@ PUBLIC = {
     "coterie.api.compare": "Comparison TeamEvaluation",
     "coterie.api.export": "export",
     "coterie.api.rollouts": "read_rollouts",
+    "coterie.analysis.replay.differences": "Mismatch",
+    "coterie.analysis.replay.replay": "Replay replay",
     "coterie.viewing.report": "report",
     "coterie.recipes": "load",
     "coterie.core.plugins": "Composed MayChange Plugin PluginConfig",
@@ -20,6 +22,7 @@ PUBLIC = {
         ConfigError CoterieError DataError MissingExtra PluginError PolicyFault RunFolderError
         SystemFault TooManyMissing UserError did_you_mean
     """,
+    "coterie.answers": "keep_answer known_answer",
     "coterie.spans": "TraceSpan",
     "coterie.core.types": """
         TEAM Action Annotations Call ComponentKind Credit Decision Fault Finding HistoryEntry JointAction Key
@@ -82,8 +85,8 @@ PUBLIC = {
     "coterie.core.protocols.work": "Brief ShowsWork Work",
     "coterie.compose.members": """
         Build ChecksComponents ChecksHost CountsOptimizerSteps CountsTokens Demonstrates DrawsTasks
-        FingerprintsTasks HasVocabulary LeavesOut LocatesTasks MayLackFeedback OmitsTask RecordsTasks
-        SharesSlots TakesWeights TrainsApart UsesRunFolder WarmStarts
+        FingerprintsTasks HasVocabulary LeavesOut LocatesTasks MakesCodecs MayLackFeedback OmitsTask
+        RecordsTasks SharesSlots TakesWeights TrainsApart UsesRunFolder WarmStarts
     """,
     "coterie.studies": "Claim Method Study above at_most_half",
 }

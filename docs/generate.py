@@ -192,7 +192,7 @@ SECTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("For samplers", "samplers", ("coterie.plugins.samplers", "coterie.core.rollout.turns")),
     ("For estimators", "estimators", ("coterie.plugins.algos", "coterie.core.rollout.rewards")),
     ("For losses", "losses", ("coterie.plugins.losses",)),
-    ("For sources that judge programs", "outputs", ("coterie.plugins.outputs",)),
+    ("For sources that judge programs", "outputs", ("coterie.plugins.outputs", "coterie.answers")),
     ("For vendors of chat models", "vendors", ("coterie.backends.chat_models", "coterie.backends.remote")),
     ("For engines and trainers", "engines", ("coterie.backends", "coterie.core.concurrency")),
     ("For studies", "studies", ("coterie.studies",)),

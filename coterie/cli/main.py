@@ -23,6 +23,7 @@ COMMANDS = {
     "plot": "Draw curves of runs, with intervals over seeds.",
     "report": "Write a run's curves, roles and episodes as one HTML file.",
     "episodes": "Print the episodes that match, readably.",
+    "replay": "Play recorded steps again without a model, and compare.",
     "coach": "Report how well a run's coach agrees with the verifier.",
     "recipes": "List the recipes.",
     "data": "Write tasks as files, split records by content, find leaks.",

@@ -88,9 +88,9 @@ def _both(row: Mapping[str, Any]) -> bool:
 def _of_turn(role: str, turn: int, rows: Sequence[Mapping[str, Any]]) -> TurnChange:
     pairs = [(row["advantage"], row["other_advantage"]) for row in rows if _both(row)]
     single = sum((row["advantage"] is None) != (row["other_advantage"] is None) for row in rows)
-    flipped = sum(one * two < 0 for one, two in pairs)
-    vanished = sum((one == 0) != (two == 0) for one, two in pairs)
-    change = float(np.mean([abs(two - one) for one, two in pairs])) if pairs else 0.0
+    flipped = sum(left * right < 0 for left, right in pairs)
+    vanished = sum((left == 0) != (right == 0) for left, right in pairs)
+    change = float(np.mean([abs(right - left) for left, right in pairs])) if pairs else 0.0
     return TurnChange(role, turn, len(pairs), flipped, vanished, change, single)
 
 
@@ -220,7 +220,7 @@ def _check_settings(settings: Sequence[str], option: str, form: str) -> None:
 
 def _rows(played: PlayedStep, other: Batch, credit: Credit) -> Iterator[dict[str, Any]]:
     """A row an action that is trained by one of the two."""
-    own = played.credit
+    ours = played.credit
     for tree in other.trees:
         for node in tree.nodes():
             for role, decision in node.decisions.items():
@@ -229,7 +229,7 @@ def _rows(played: PlayedStep, other: Batch, credit: Credit) -> Iterator[dict[str
                 for branch, action in enumerate(decision.branches):
                     key = node.key.of_branch(role, branch)
                     trained = decision.trainable and action.trainable
-                    first = _mean(own.advantage.get(key)) if own is not None and trained else None
+                    first = _mean(ours.advantage.get(key)) if ours is not None and trained else None
                     second = _mean(credit.advantage.get(key)) if trained else None
                     if first is None and second is None:
                         continue
@@ -248,7 +248,7 @@ def _rows(played: PlayedStep, other: Batch, credit: Credit) -> Iterator[dict[str
                         "completion": action.text,
                         "reward": before[branch],
                         "other_reward": after[branch],
-                        "return": own.returns.get(key) if own is not None else None,
+                        "return": ours.returns.get(key) if ours is not None else None,
                         "other_return": credit.returns.get(key),
                         "advantage": first,
                         "other_advantage": second,

@@ -110,36 +110,36 @@ def compare_rows(
     trees = _positions(_tree(row) for row in (*replayed, *recorded))
     nodes = _positions(row["node"] for row in (*replayed, *recorded))
     turns = {row["node"]: row["turn"] for row in (*recorded, *replayed) if "turn" in row}
-    found: list[tuple[tuple[int, ...], Mismatch]] = []
+    differences: list[tuple[tuple[int, ...], Mismatch]] = []
 
-    def add(row: Row, field: str, one: Any, two: Any, at: int) -> None:
+    def add(row: Row, field: str, left: Any, right: Any, at: int) -> None:
         base = re.split(r"[.\[]", field)[0]
         rank = _RANK.get(f"{base}:{row['kind']}", _RANK.get(base, len(_RANKS) - 2))
         credit = base in _CREDIT
         place = (int(credit), trees[_tree(row)], nodes[row["node"]], rank, at)
-        found.append((place, _mismatch(step, row, field, one, two, turns)))
+        differences.append((place, _mismatch(step, row, field, left, right, turns)))
 
     expected = {row_id(row): row for row in replayed}
-    for at, row, field, one, two in _structure(recorded, replayed):
-        add(row, field, one, two, at)
+    for at, row, field, left, right in _structure(recorded, replayed):
+        add(row, field, left, right, at)
     seen: set[RowId] = set()
     for at, row in enumerate(recorded):
         name = row_id(row)
         if name in seen or name not in expected:
             continue
         seen.add(name)
-        for field, one, two in _fields(row, expected[name]):
+        for field, left, right in _fields(row, expected[name]):
             if not exempt(row, field):
-                add(row, field, one, two, at)
-    return [mismatch for _, mismatch in sorted(found, key=lambda pair: pair[0])]
+                add(row, field, left, right, at)
+    return [mismatch for _, mismatch in sorted(differences, key=lambda pair: pair[0])]
 
 
 def differing_state(step: int, name: str, recorded: Any, replayed: Any) -> list[Mismatch]:
     """The difference of two states of an estimator, if there is one."""
     if recorded == replayed:
         return []
-    path, one, two = _inside(name, recorded, replayed)
-    return [Mismatch(step=step, field=path, recorded=one, replayed=two)]
+    path, left, right = _inside(name, recorded, replayed)
+    return [Mismatch(step=step, field=path, recorded=left, replayed=right)]
 
 
 def _structure(recorded: Sequence[Row], replayed: Sequence[Row]) -> Iterator[tuple[int, Row, str, Any, Any]]:
@@ -160,10 +160,10 @@ def _structure(recorded: Sequence[Row], replayed: Sequence[Row]) -> Iterator[tup
             yield at, row, "row", "missing", "played"
     first = list(dict.fromkeys(name for name in ids if name in known))
     wanted = [name for name in expected if name in present]
-    for at, (one, two) in enumerate(zip(first, wanted, strict=True)):
-        if one != two:
-            row = next(row for row, name in zip(replayed, expected, strict=True) if name == two)
-            yield at, row, "order", _row_text(one), _row_text(two)
+    for at, (left, right) in enumerate(zip(first, wanted, strict=True)):
+        if left != right:
+            row = next(row for row, name in zip(replayed, expected, strict=True) if name == right)
+            yield at, row, "order", _row_text(left), _row_text(right)
             return
 
 
@@ -175,11 +175,11 @@ def _row_text(name: RowId) -> str:
 
 def _fields(recorded: Row, replayed: Row) -> Iterator[tuple[str, Any, Any]]:
     for field in dict.fromkeys((*recorded, *replayed)):
-        one, two = recorded.get(field), replayed.get(field)
+        left, right = recorded.get(field), replayed.get(field)
         if field in ("reasons", "fault", "comments"):
-            one, two = _without_spots(one), _without_spots(two)
-        if one != two or (field in recorded) != (field in replayed):
-            yield _inside(field, one, two)
+            left, right = _without_spots(left), _without_spots(right)
+        if left != right or (field in recorded) != (field in replayed):
+            yield _inside(field, left, right)
 
 
 def _without_spots(value: Any) -> Any:
@@ -188,18 +188,18 @@ def _without_spots(value: Any) -> Any:
     return {key: _without_spots(text) for key, text in value.items()} if isinstance(value, dict) else value
 
 
-def _inside(field: str, one: Any, two: Any) -> tuple[str, Any, Any]:
+def _inside(field: str, left: Any, right: Any) -> tuple[str, Any, Any]:
     """The innermost entry in which two values differ first, with its path."""
-    if isinstance(one, dict) and isinstance(two, dict):
-        for key in dict.fromkeys((*one, *two)):
-            if key not in one or key not in two or one[key] != two[key]:
-                return _inside(f"{field}.{key}", one.get(key, "nothing"), two.get(key, "nothing"))
-    if isinstance(one, list) and isinstance(two, list):
-        for at, (first, second) in enumerate(zip(one, two, strict=False)):
+    if isinstance(left, dict) and isinstance(right, dict):
+        for key in dict.fromkeys((*left, *right)):
+            if key not in left or key not in right or left[key] != right[key]:
+                return _inside(f"{field}.{key}", left.get(key, "nothing"), right.get(key, "nothing"))
+    if isinstance(left, list) and isinstance(right, list):
+        for at, (first, second) in enumerate(zip(left, right, strict=False)):
             if first != second:
                 return _inside(f"{field}[{at}]", first, second)
-        return f"{field}[{min(len(one), len(two))}]", f"{len(one)} entries", f"{len(two)} entries"
-    return field, one, two
+        return f"{field}[{min(len(left), len(right))}]", f"{len(left)} entries", f"{len(right)} entries"
+    return field, left, right
 
 
 def _positions(names: Iterable[Any]) -> dict[Any, int]:
@@ -210,13 +210,13 @@ def _tree(row: Row) -> tuple[str, int, int]:
     return row["task_id"], row["epoch"], row["chain"]
 
 
-def _mismatch(step: int, row: Row, field: str, one: Any, two: Any, turns: Mapping[str, int]) -> Mismatch:
+def _mismatch(step: int, row: Row, field: str, left: Any, right: Any, turns: Mapping[str, int]) -> Mismatch:
     task, epoch, chain = _tree(row)
     return Mismatch(
         step=step,
         field=field,
-        recorded=one,
-        replayed=two,
+        recorded=left,
+        replayed=right,
         task=task,
         epoch=epoch,
         chain=chain,

@@ -88,8 +88,8 @@ def play_step(
     other = None
     if beside:
         components = {name for source in beside for name in source.plugin.components}
-        own, other = divided(batch.scores, components)
-        batch = replace(batch, scores=own)
+        ours, other = divided(batch.scores, components)
+        batch = replace(batch, scores=ours)
     credit, after, failed = _credited(run, batch, head["state"])
     if failed:
         differences.append(Mismatch(step=step, field="estimator", recorded="credit", replayed=failed))
@@ -137,11 +137,11 @@ def jobs_of(run: Run, step: int, rows: Sequence[Row]) -> tuple[list[RolloutJob],
     if set(known) == set(wanted):  # rows that stand elsewhere are told of as such
         return jobs, []
     for at in range(max(len(known), len(wanted))):
-        one = known[at] if at < len(known) else None
-        two = wanted[at] if at < len(wanted) else None
-        if one != two and (one not in wanted or two not in known):
-            task, epoch, chain = one or two or ("", 0, 0)
-            sides = {"recorded": _tree_text(one), "replayed": _tree_text(two)}
+        left = known[at] if at < len(known) else None
+        right = wanted[at] if at < len(wanted) else None
+        if left != right and (left not in wanted or right not in known):
+            task, epoch, chain = left or right or ("", 0, 0)
+            sides = {"recorded": _tree_text(left), "replayed": _tree_text(right)}
             place = {"task": task, "epoch": epoch, "chain": chain}
             return [job for job in jobs if _tree_of(job) in known], [
                 Mismatch(step=step, field="task", **sides, **place)

@@ -133,9 +133,9 @@ class _Replaying:
             beside = [] if self.other is None else self.other.sources(step)
             played = play_step(self.records.run(step), step, rows, self.again, beside)
             self.after[step] = played.after
-            found = [*self._states(step, rows), *played.differences, *self._saved(step, played)]
-            self._count(played, rows, found)
-            self.differences += found
+            differences = [*self._states(step, rows), *played.differences, *self._saved(step, played)]
+            self._count(played, rows, differences)
+            self.differences += differences
             if self.other is not None:
                 self.other.add(played)
             if progress is not None:
@@ -192,24 +192,26 @@ class _Replaying:
 
     def _saved(self, step: int, played: PlayedStep) -> list[Mismatch]:
         """Whether the state after a step is that of its checkpoint, or of the next step's file."""
-        found: list[Mismatch] = []
+        differences: list[Mismatch] = []
         if (saved := state_saved_at(self.records.folder, step)) is not None:
-            found += differing_state(step, "state in the checkpoint", saved["credit_state"], played.after)
-            self.equal["states"] += not found
-        if step + 1 in self.records.files and step + 1 not in self.chosen and not found:
+            differences += differing_state(
+                step, "state in the checkpoint", saved["credit_state"], played.after
+            )
+            self.equal["states"] += not differences
+        if step + 1 in self.records.files and step + 1 not in self.chosen and not differences:
             state = self.records.step_row(step + 1)["state"]
-            found += differing_state(step + 1, "state", state, played.after)
-            self.equal["states"] += not found
-        return found
+            differences += differing_state(step + 1, "state", state, played.after)
+            self.equal["states"] += not differences
+        return differences
 
-    def _count(self, played: PlayedStep, rows: Sequence[Row], found: Sequence[Mismatch]) -> None:
+    def _count(self, played: PlayedStep, rows: Sequence[Row], differences: Sequence[Mismatch]) -> None:
         """Count what is alike, and what was taken from the record."""
         counts = _counted(rows[1:])
-        for mismatch in found:
+        for mismatch in differences:
             for kind in _kinds(mismatch):
                 counts[kind] -= 1
         self.equal.update({kind: max(count, 0) for kind, count in counts.items()})
-        self.equal["steps"] += not found
+        self.equal["steps"] += not differences
         for source in played.sources:
             self.taken[f"scores of rewards.{source}"] += sum(
                 1 for tree in played.batch.scores if tree[3].source == source
@@ -228,9 +230,7 @@ class _Replaying:
                 "prompts of later turns: the feedback of the transition mode is an outside model's"
             ] = 0
         for policy in played.unread:
-            self.taken[
-                f"prompts of policy '{policy}' to the id: no tokenizer here, texts are compared"
-            ] = 0
+            self.taken[f"prompts of policy '{policy}' to the id: no tokenizer here, texts are compared"] = 0
         self.taken["sampled tokens and their log-probs"] += counts["actions"]
 
 

@@ -65,13 +65,13 @@ def divided(scores: Scores, replaced: Collection[str]) -> tuple[Scores, Scores]:
     Args:
         replaced: components that shadows score too.
     """
-    own, other = Scores(), Scores()
-    own.answers |= scores.answers
+    ours, other = Scores(), Scores()
+    ours.answers |= scores.answers
     for key, role, component, score in scores:
         if component.endswith(SUFFIX):
             other.add(key, role, component.removesuffix(SUFFIX), score)
         else:
-            own.add(key, role, component, score)
+            ours.add(key, role, component, score)
             if component not in replaced:
                 other.add(key, role, component, score)
-    return own, other
+    return ours, other

@@ -12,7 +12,7 @@ import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from coterie import answers
+from coterie.answers import keep_answer, known_answer
 from coterie.core.errors import PolicyFault
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import Judged, Limits, Program, Sandbox, TestFailure, Verdict
@@ -55,11 +55,11 @@ class Judge:
             SystemFault: the sandbox failed. The next request asks again.
         """
         question = digest(("judge", problem.entry_point, problem.given, program, tests))
-        if (known := answers.known(question)) is not None:
+        if (known := known_answer(question)) is not None:
             failures = tuple(TestFailure(**failure) for failure in known["failures"])
             return Verdict(**{**known, "failures": failures})
         verdict = await self._remembered(problem, program, tests)
-        answers.keep(question, dataclasses.asdict(verdict))
+        keep_answer(question, dataclasses.asdict(verdict))
         return verdict
 
     async def _remembered(self, problem: CodeProblem, program: str, tests: Tests) -> Verdict:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
-from coterie import answers
+from coterie.answers import keep_answer, known_answer
 from coterie.core.errors import PolicyFault
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import Program
@@ -76,10 +76,10 @@ async def run_tool(sandbox: Any, code: str) -> ToolRun:
         SystemFault: the sandbox failed; the action's scores are missing.
     """
     question = digest(("run", code))
-    if (known := answers.known(question)) is not None:
+    if (known := known_answer(question)) is not None:
         return ToolRun(**known)
     ran = await _ran(sandbox, code)
-    answers.keep(question, asdict(ran))
+    keep_answer(question, asdict(ran))
     return ran
 
 
