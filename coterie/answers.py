@@ -1,7 +1,8 @@
 """What model-written programs answered in an episode, so that a replay of it needs no sandbox.
 
 An environment that steps with results of programs calls `known_answer` before it asks, and `keep_answer`
-afterwards. They travel with the episode's scores, and the rollout file of the step has them. Imports nothing of Coterie.
+afterwards. They travel with the episode's scores, and the rollout file of the step has them. Imports nothing
+of Coterie.
 """
 
 from __future__ import annotations

@@ -175,7 +175,7 @@ def fields_table() -> str:
 
 
 SECTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-    ("Runs from Python", "runs", ("coterie.api", "coterie.recipes", "coterie.viewing")),
+    ("Runs from Python", "runs", ("coterie.api", "coterie.analysis", "coterie.recipes", "coterie.viewing")),
     (
         "What every plugin uses",
         "plugins",
