@@ -16,6 +16,7 @@ from coterie import deprecations as _deprecations
 from coterie.public import PUBLIC as _PUBLIC
 
 if TYPE_CHECKING:
+    from coterie.analysis.explanation import Explanation as Explanation, explain as explain
     from coterie.analysis.replay.differences import Mismatch as Mismatch
     from coterie.analysis.replay.replay import Replay as Replay, replay as replay
     from coterie.answers import keep_answer as keep_answer, known_answer as known_answer

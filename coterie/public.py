@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 PUBLIC = {
+    "coterie.analysis.explanation": "Explanation explain",
     "coterie.api.train": "TrainResult train",
     "coterie.api.evaluate": "evaluate",
     "coterie.api.compare": "Comparison TeamEvaluation",

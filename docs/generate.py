@@ -63,7 +63,7 @@ def helps() -> Iterator[tuple[str, str]]:
 
 def hooks_table() -> str:
     """Every hook, with its signature and its docstring."""
-    from coterie.cli.described import hooks
+    from coterie.compose.described import hooks
 
     rows = ["| hook | what it is for |", "|---|---|"]
     return "\n".join([*rows, *(f"| `{hook.name}{hook.signature}` | {hook.sentence} |" for hook in hooks())])

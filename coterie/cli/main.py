@@ -28,6 +28,7 @@ COMMANDS = {
     "recipes": "List the recipes.",
     "data": "Write tasks as files, split records by content, find leaks.",
     "config": "Show a configuration and where each value came from.",
+    "explain": "Show what serves, reads and writes what of a configuration.",
     "schema": "Print the JSON Schema of configurations.",
     "sandbox": "Run a program in a sandbox, or check its protections.",
     "new": "Write a plugin package, or one file, that works.",

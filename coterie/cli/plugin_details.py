@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import importlib.metadata
-import importlib.util
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -13,8 +11,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from coterie.cli.described import Field, documented, fields
 from coterie.cli.plugin_example import example
+from coterie.compose.described import Field, documented, fields, source_of
 from coterie.compose.kinds import CAPABILITIES, members
 from coterie.core.errors import PluginError, UserError, did_you_mean
 from coterie.core.plugins import FILES, KINDS, UNCONFIGURED
@@ -135,17 +133,13 @@ def _load(shown: Details, entry: Entry) -> None:
                 shown.example = example(entry, model)
     loaded = _tried(shown, entry.load)
     if loaded is None:
-        shown.docstring, shown.file = _unimported(str(entry.target))
+        place = source_of(str(entry.target))
+        shown.docstring, shown.file = place.docstring, place.file
         return
     if entry.kind == "command":
         loaded = loaded.callback or loaded
-    described = loaded if inspect.isclass(loaded) or inspect.isfunction(loaded) else type(loaded)
     shown.docstring = (inspect.getdoc(loaded) or "").replace("\b\n", "")
-    try:
-        shown.file = inspect.getsourcefile(described) or ""
-        shown.line = inspect.getsourcelines(described)[1]
-    except (OSError, TypeError):
-        pass  # a built-in, or a class that was made at run time
+    shown.file, shown.line, _ = source_of(loaded)
     if inspect.isclass(loaded):
         for capability in CAPABILITIES.get(entry.kind, ()):
             if all(hasattr(loaded, member) for member in members(capability)):
@@ -161,21 +155,6 @@ def _tried(shown: Details, make: Callable[[], Any]) -> Any:
         if str(error) not in shown.errors:
             shown.errors.append(str(error))
         return None
-
-
-def _unimported(target: str) -> tuple[str, str]:
-    """(docstring, file) of `module:Class` from its source: the module can't be imported here."""
-    module, _, attribute = target.partition(":")
-    try:
-        spec = importlib.util.find_spec(module)
-        source = Path(spec.origin or "") if spec is not None else Path()
-        body = ast.parse(source.read_text(encoding="utf-8")).body
-    except Exception:  # a package around the module may raise anything
-        return "", ""
-    for node in body:
-        if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and node.name == attribute:
-            return ast.get_docstring(node) or "", str(source)
-    return "", str(source)
 
 
 def _name_of(thing: Any) -> str:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
-from coterie.cli.described import default_of
+from coterie.compose.described import default_of
 from coterie.core.config import MAPS, TABLES, to_yaml, validate
 from coterie.core.errors import UserError
 from coterie.core.plugins import Table, composed_fields

@@ -22,6 +22,8 @@ COMMANDS = [
     ["recipes"],
     ["schema"],
     ["schema", "plan_path"],
+    ["explain", "plan_path", "--with", "per_role"],
+    ["explain", "quickstart", "--keys"],
     ["plan", "--help"],
     ["run", "--help"],
     ["plugins"],

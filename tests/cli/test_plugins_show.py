@@ -10,8 +10,8 @@ from pydantic import Field
 from ruamel.yaml import YAML
 
 from coterie.cli.commands.schema import plugin_schema
-from coterie.cli.described import fields, hooks
 from coterie.cli.plugin_example import example
+from coterie.compose.described import fields, hooks
 from coterie.core.config import validate
 from coterie.core.plugins import KINDS, UNCONFIGURED, Composed, MayChange, Plugin, PluginConfig
 from coterie.core.protocols import RewardSource

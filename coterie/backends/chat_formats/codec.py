@@ -108,6 +108,10 @@ class TextCodec:
         ids = call.token_ids[:-1] if call.finish == "stop" else call.token_ids
         return self._decoded(ids, skip_special_tokens=True)
 
+    def prompt_text(self, messages: Sequence[Message]) -> str:
+        """The text of a prompt, with the marks of the format, as `encode` encodes it."""
+        return self._text(messages)
+
     def encode_completion(self, text: str) -> tuple[int, ...]:
         """The ids of a demonstrated answer and the token that ends a turn."""
         return self._encoded(text) + (() if self._end is None else (self._end,))

@@ -88,6 +88,10 @@ class WordCodec:
             return Prompt(ids=ids, continues=True)
         return Prompt(ids=self._fresh(conversation, messages))
 
+    def prompt_text(self, messages: Sequence[Message]) -> str:
+        """The text of a prompt, with the markers of the format."""
+        return self.text(self._fresh(_conversation(messages), messages))
+
     def decode(self, call: Call) -> str:
         """The text of a call, without its stop token."""
         return self.text(call.token_ids[:-1] if call.finish == "stop" else call.token_ids)

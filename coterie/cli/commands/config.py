@@ -123,7 +123,7 @@ def components(table: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]
 def _defaults(kind: str, plugin: Any) -> dict[str, Any]:
     from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-    from coterie.cli.described import default_of
+    from coterie.compose.described import default_of
     from coterie.discovery import plugins
 
     try:

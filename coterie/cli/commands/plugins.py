@@ -13,8 +13,8 @@ from coterie.cli.output import columns, print_json, table
 from coterie.viewing.text import LONGEST_ERROR, harmless, message
 
 if TYPE_CHECKING:
-    from coterie.cli.described import Field
     from coterie.cli.plugin_details import Details
+    from coterie.compose.described import Field
     from coterie.discovery import Report
 
 MAY_CHANGE = (
@@ -80,7 +80,7 @@ def show(ctx: click.Context, name: str, as_json: bool) -> None:
 
 
 def _list_hooks(as_json: bool) -> None:
-    from coterie.cli.described import hooks
+    from coterie.compose.described import hooks
 
     if as_json:
         print_json([asdict(hook) for hook in hooks()])

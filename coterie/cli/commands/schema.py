@@ -8,9 +8,9 @@ from typing import Any
 import click
 from pydantic_core import to_jsonable_python
 
-from coterie.cli.described import NoDefault, default_of
 from coterie.cli.options import overrides, plugin_option
 from coterie.cli.output import print_json
+from coterie.compose.described import NoDefault, default_of
 from coterie.core.errors import MissingExtra, PluginError
 from coterie.core.plugins import DECLARING
 from coterie.discovery import Entry

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import inspect
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -58,6 +60,42 @@ def hooks() -> list[Hook]:
             when = hookspecs.WHEN.get(name, "when the plugin is loaded")
             listed.append(Hook(name, signature, when, " ".join((value.__doc__ or "").split())))
     return listed
+
+
+class SourcePlace(NamedTuple):
+    """Where a class or a function is written."""
+
+    file: str = ""
+    """Empty: unknown."""
+    line: int | None = None
+    docstring: str = ""
+
+
+def source_of(target: Any) -> SourcePlace:
+    """Where a plugin is written: an object, or `module:attribute`, which is read and not imported, since it
+    may need a large library."""
+    if not isinstance(target, str):
+        described = target if inspect.isclass(target) or inspect.isroutine(target) else type(target)
+        try:
+            file, line = inspect.getsourcefile(described) or "", inspect.getsourcelines(described)[1]
+        except (OSError, TypeError):  # a built-in, or a class that was made at run time
+            return SourcePlace()
+        return SourcePlace(file, line, inspect.getdoc(target) or "")
+    module, _, attribute = target.partition(":")
+    try:
+        spec = importlib.util.find_spec(module)
+        source = Path(spec.origin or "") if spec is not None else Path()
+        body = ast.parse(source.read_text(encoding="utf-8")).body
+    except Exception:  # a package around the module may raise anything
+        return SourcePlace()
+    for node in body:
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and node.name == attribute:
+            return SourcePlace(str(source), node.lineno, ast.get_docstring(node) or "")
+    for imported in (node for node in body if isinstance(node, ast.ImportFrom)):  # from a module below it
+        for alias in imported.names if imported.module and not imported.level else ():
+            if (alias.asname or alias.name) == attribute:
+                return source_of(f"{imported.module}:{alias.name}")
+    return SourcePlace(str(source))
 
 
 def documented(protocol: type) -> Iterator[tuple[str, str]]:
