@@ -16,6 +16,12 @@ from coterie import deprecations as _deprecations
 from coterie.public import PUBLIC as _PUBLIC
 
 if TYPE_CHECKING:
+    from coterie.analysis.comparison import (
+        ComparisonReport as ComparisonReport,
+        PairedResult as PairedResult,
+        SideSummary as SideSummary,
+        compare as compare,
+    )
     from coterie.analysis.explanation import Explanation as Explanation, explain as explain
     from coterie.analysis.replay.differences import Mismatch as Mismatch
     from coterie.analysis.replay.replay import Replay as Replay, replay as replay
@@ -51,6 +57,7 @@ if TYPE_CHECKING:
         Demonstrates as Demonstrates,
         DrawsTasks as DrawsTasks,
         FingerprintsTasks as FingerprintsTasks,
+        GivesFinalAnswers as GivesFinalAnswers,
         HasVocabulary as HasVocabulary,
         LeavesOut as LeavesOut,
         LocatesTasks as LocatesTasks,

@@ -7,6 +7,7 @@ PUBLIC = {
     "coterie.api.train": "TrainResult train",
     "coterie.api.evaluate": "evaluate",
     "coterie.api.compare": "Comparison TeamEvaluation",
+    "coterie.analysis.comparison": "ComparisonReport PairedResult SideSummary compare",
     "coterie.api.export": "export",
     "coterie.api.rollouts": "read_rollouts",
     "coterie.analysis.replay.differences": "Mismatch",
@@ -86,8 +87,8 @@ PUBLIC = {
     "coterie.core.protocols.work": "Brief ShowsWork Work",
     "coterie.compose.members": """
         Build ChecksComponents ChecksHost CountsOptimizerSteps CountsTokens Demonstrates DrawsTasks
-        FingerprintsTasks HasVocabulary LeavesOut LocatesTasks MakesCodecs MayLackFeedback OmitsTask
-        RecordsTasks SharesSlots TakesWeights TrainsApart UsesRunFolder WarmStarts
+        FingerprintsTasks GivesFinalAnswers HasVocabulary LeavesOut LocatesTasks MakesCodecs MayLackFeedback
+        OmitsTask RecordsTasks SharesSlots TakesWeights TrainsApart UsesRunFolder WarmStarts
     """,
     "coterie.studies": "Claim Method Study above at_most_half",
 }

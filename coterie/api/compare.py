@@ -12,14 +12,16 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from coterie.api.at_k import AtK, at_k
 from coterie.api.episode_text import episode_text
+from coterie.api.evaluated_tasks import EvaluatedTasks, evaluated_tasks
 from coterie.core.errors import ConfigError, UserError, did_you_mean
 from coterie.core.storage.atomic import write_atomic
 from coterie.core.storage.jsonl import to_json
 from coterie.core.training.evaluation import Evaluation, evaluate
 from coterie.core.training.run import Run
 from coterie.core.types import Task
-from coterie.stats import Difference, Interval, paired_difference
+from coterie.stats import Difference, Interval, clustered_bootstrap, paired_difference
 
 log = logging.getLogger("coterie")
 
@@ -129,29 +131,74 @@ class TeamEvaluation(Evaluation):
 
     episodes: Sequence[str] = ()
     comparison: Comparison | None = None
+    at_k: Mapping[str, AtK] = field(default_factory=dict)
+    """By name: `avg@n`, `pass@k`, and `majority@k` where the environment's episodes end with an answer."""
+    by_category: Mapping[str, Mapping[str, AtK]] = field(default_factory=dict)
+    """Of each class of tasks (`Task.stratum`), where there are several: `success`, and what `at_k` has."""
+    tasks: EvaluatedTasks = field(default_factory=EvaluatedTasks, repr=False)
 
     @classmethod
-    def of(cls, evaluation: Evaluation, comparison: Comparison | None = None) -> TeamEvaluation:
-        """The evaluation, its trees as text."""
+    def of(
+        cls,
+        run: Run,
+        evaluation: Evaluation,
+        comparison: Comparison | None = None,
+        *,
+        show: int = 0,
+        ks: Sequence[int] = (),
+    ) -> TeamEvaluation:
+        """The evaluation, whose trees become text and statistics of k samples.
+
+        Args:
+            evaluation: with its trees.
+            show: number of tasks whose first episode is shown.
+        """
         values = {field.name: getattr(evaluation, field.name) for field in fields(Evaluation)}
-        episodes = [episode_text(tree) for tree in evaluation.trees]
-        return cls(**{**values, "trees": ()}, episodes=episodes, comparison=comparison)
+        samples, seed = evaluation.facts["samples"], run.config.seed
+        shown = evaluation.trees[: show * samples : samples]
+        tasks = evaluated_tasks(run, evaluation.trees)
+        by_category = {}
+        for name in tasks.classes:
+            per_task = {id: of for id, of in evaluation.per_task.items() if tasks.strata[id] == name}
+            success = AtK("success", clustered_bootstrap(per_task, seed=seed))
+            rows = at_k(per_task, tasks.answers, ks, samples, seed=seed) if ks else {}
+            by_category[name] = {"success": success, **rows}
+        return cls(
+            **{**values, "trees": ()},
+            episodes=[episode_text(tree) for tree in shown],
+            comparison=comparison,
+            at_k=at_k(evaluation.per_task, tasks.answers, ks, samples, seed=seed) if ks else {},
+            by_category=by_category,
+            tasks=tasks,
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON of `coterie eval --json`."""
         result = Evaluation.as_dict(self)
+        if self.at_k:
+            result["at_k"] = {name: row.as_dict() for name, row in self.at_k.items()}
+        if self.by_category:
+            result["by_category"] = {
+                category: {name: row.as_dict() for name, row in rows.items()}
+                for category, rows in self.by_category.items()
+            }
         return result if self.comparison is None else {**result, "comparison": self.comparison.as_dict()}
 
+    def record(self) -> dict[str, Any]:
+        """The JSON of `coterie eval --out`: also what every sample of a task was; those of the changed team
+        are in the comparison."""
+        result = {**self.as_dict(), "per_task": dict(self.per_task), **self.tasks.as_dict()}
+        if self.comparison is not None:
+            result["comparison"]["changed_per_task"] = dict(self.comparison.changed_per_task)
+        return result
+
     def write(self, path: Path) -> None:
-        """Write the JSON with every task's successes; those of the changed team are in the comparison.
+        """Write `record` as JSON.
 
         Raises:
             WriteError: the file can't be written; nothing of it is there.
         """
-        result = {**self.as_dict(), "per_task": dict(self.per_task)}
-        if self.comparison is not None:
-            result["comparison"]["changed_per_task"] = dict(self.comparison.changed_per_task)
-        write_atomic(path, to_json(result) + "\n")
+        write_atomic(path, to_json(self.record()) + "\n")
 
 
 async def compare(
@@ -162,7 +209,8 @@ async def compare(
     *,
     samples: int = 1,
     greedy: bool = False,
-    keep: int = 0,
+    show: int = 0,
+    ks: Sequence[int] = (),
 ) -> TeamEvaluation:
     """Evaluate the team and the changed team, on the same tasks and draws.
 
@@ -173,7 +221,7 @@ async def compare(
         ConfigError: changes that contradict each other or have no effect.
     """
     team = changes.team(run)
-    base = await evaluate(run, split, tasks, samples=samples, greedy=greedy, keep=keep)
+    base = await evaluate(run, split, tasks, samples=samples, greedy=greedy, keep=True)
     changed = await evaluate(run, split, tasks, samples=samples, greedy=greedy, policies=team)
     common = [task for task in base.per_task if task in changed.per_task]
     unfinished = len(base.per_task.keys() | changed.per_task.keys()) - len(common)
@@ -194,6 +242,7 @@ async def compare(
             fix="evaluate both on the same split with the same seed and number of tasks",
         ) from error
     return TeamEvaluation.of(
+        run,
         base,
         Comparison(
             changes=changes.as_list(),
@@ -204,6 +253,8 @@ async def compare(
             per_task={task: _mean(changed.per_task[task]) - _mean(base.per_task[task]) for task in common},
             changed_per_task=changed.per_task,
         ),
+        show=show,
+        ks=ks,
     )
 
 

@@ -11,9 +11,11 @@ from typing import Any, Literal
 
 from coterie import logs
 from coterie.api.addresses import Address, Which, checkpoint_of, run_address
+from coterie.api.at_k import check_ks, powers_of_two
 from coterie.api.changed_files import changed_files
 from coterie.api.checkpoints import find_checkpoint
 from coterie.api.compare import Changes, TeamEvaluation, compare
+from coterie.api.configurations import configuration_digest, recorded_settings
 from coterie.api.external_policies import resolve_policies
 from coterie.api.open_run import open_run, to_its_end
 from coterie.api.run_record import RunRecord, compose_recorded, recall
@@ -47,6 +49,7 @@ def evaluate(
     null: Sequence[str] = (),
     show: int = 0,
     checkpoint: Which | None = None,
+    k: Sequence[int] | None = None,
 ) -> TeamEvaluation:
     """Evaluate a recipe's untrained team, or a checkpoint of a run.
 
@@ -63,6 +66,7 @@ def evaluate(
         show: number of episodes that the result holds as text.
         checkpoint: `best` on val (the latest where val was never evaluated), the default, `latest`, or a
             step. It also applies to runs in `policies` that name no checkpoint.
+        k: of pass@k and majority@k. Default: powers of two up to `samples`, and none for a single sample.
 
     Returns:
         the evaluation of the team. Where `policies`, `swap` or `null` change the team (in this order), its
@@ -72,6 +76,8 @@ def evaluate(
         UserError: something in the input is wrong.
     """
     _check_lists(policies, swap, null)
+    ks = tuple(k) if k is not None else powers_of_two(samples) if samples > 1 else ()
+    check_ks(ks, samples)
     run, restore = _composed(source, overrides, scale, overlays, split, checkpoint)
     checkpoint = "best" if checkpoint is None else checkpoint
     external, by_role = resolve_policies(run, policies or {}, checkpoint)
@@ -83,10 +89,11 @@ def evaluate(
             await open_run(run, restore, external, split)
             most = MOST_TASKS if tasks is None else tasks
             chosen = first_tasks(run.environment, split, most, run.config.seed)
-            settings: dict[str, Any] = {"samples": samples, "greedy": greedy, "keep": show}
+            settings: dict[str, Any] = {"samples": samples, "greedy": greedy}
             if changes:
-                return await compare(run, changes, split, chosen, **settings)
-            return TeamEvaluation.of(await evaluate_run(run, split, chosen, **settings))
+                return await compare(run, changes, split, chosen, **settings, show=show, ks=ks)
+            evaluation = await evaluate_run(run, split, chosen, **settings, keep=True)
+            return TeamEvaluation.of(run, evaluation, show=show, ks=ks)
         finally:
             await run.close()
 
@@ -125,6 +132,9 @@ def _composed(
     config = resolved.config.model_copy(update={"schedule": schedule})
     run = compose_recorded(replace(resolved, config=config), record, [split])
     facts = {"checkpoint": None if played is None else played.step, **_facts(run, known)}
+    if played is not None:
+        settings = recorded_settings(Path(source))
+        facts |= {"run_seed": settings.get("seed", 0), "configuration": configuration_digest(settings)}
     return replace(run, facts=facts), None if played is None else played.path
 
 

@@ -17,6 +17,7 @@ COMMANDS = {
     "run": "Train a team.",
     "plan": "Estimate what a run costs, without loading a model.",
     "eval": "Evaluate a run, or a recipe's untrained team.",
+    "compare": "Compare runs or evaluations, paired by task.",
     "export": "Write a policy as a Hugging Face folder or a PEFT adapter.",
     "runs": "List the runs in a folder.",
     "watch": "Show how runs go, live in the terminal.",

@@ -39,6 +39,22 @@ def source_and_overrides(arguments: Sequence[str]) -> tuple[str | None, tuple[st
     return None, overrides(arguments)
 
 
+def sources_and_overrides(arguments: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Parse `SOURCE [SOURCE ...] [key=value ...]`: sources are the first arguments, as long as they are no
+    overrides.
+
+    Raises:
+        UserError: there is no source, or one follows an override.
+    """
+    count = 0
+    while count < len(arguments) and ("=" not in arguments[count] or Path(arguments[count]).exists()):
+        count += 1
+    if not count:
+        fix = "name a recipe, a file or a run's folder before the settings"
+        raise UserError(f"'{arguments[0]}' is a setting, and there is nothing to set it of", fix=fix)
+    return tuple(arguments[:count]), overrides(arguments[count:])
+
+
 def _load_plugins(ctx: click.Context, parameter: click.Parameter, files: Sequence[Path]) -> None:
     if files and not ctx.resilient_parsing:
         from coterie.api.plugin_files import load_plugin_file
@@ -51,16 +67,16 @@ def _load_plugins(ctx: click.Context, parameter: click.Parameter, files: Sequenc
 def plugin_option(command: F) -> F:
     """Add `-p FILE` (repeatable) to a command; the files are loaded before it runs.
 
-    So are those that a run folder remembers, where the command's source is one.
+    So are those that a run folder remembers, where one of the command's sources is one.
     """
 
     @functools.wraps(command)
     def with_remembered(*args: Any, **options: Any) -> Any:
-        first = (options.get("arguments") or (options.get("source"),))[0]
-        if isinstance(first, str) and (Path(first) / "config.yaml").is_file():
-            from coterie.api.run_record import recall
+        for source in options.get("arguments") or (options.get("source"),):
+            if isinstance(source, str) and (Path(source) / "config.yaml").is_file():
+                from coterie.api.run_record import recall
 
-            recall(Path(first))
+                recall(Path(source))
         return command(*args, **options)
 
     return click.option(

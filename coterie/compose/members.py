@@ -14,7 +14,7 @@ import numpy as np
 
 from coterie.core.config import PolicyConfig, RunConfig
 from coterie.core.protocols import Codec, Demonstration, EngineContext, Limits
-from coterie.core.types import Metrics, Task, Weights
+from coterie.core.types import Action, Metrics, Task, Weights
 
 
 class Build(Protocol):
@@ -60,6 +60,17 @@ class LocatesTasks(Protocol):
 
     def place(self, task: Task) -> str:
         """The file and line of a task's record, such as `sums.jsonl:3`; empty: it was made without one."""
+
+
+@runtime_checkable
+class GivesFinalAnswers(Protocol):
+    """For `coterie eval --samples`: an environment whose episodes end with an answer that can be voted on."""
+
+    def final_answer(
+        self, task: Task, played: Sequence[tuple[Mapping[str, Action], Mapping[str, Any]]]
+    ) -> str | None:
+        """The answer that an episode ended with, written so that equal answers are equal texts; None: there
+        is none. `played` has the actions by role and the `Step.info` of each step, in their order."""
 
 
 @runtime_checkable

@@ -18,12 +18,10 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from coterie.api.configurations import recorded_settings, tells_apart
 from coterie.api.rows import interval_of, number_of, read_metrics, tokens_so_far
-from coterie.api.run_record import RECORD
-from coterie.core.config import flatten
 from coterie.core.errors import UserError
 from coterie.core.storage.run_folder import RunFolder
-from coterie.recipes import read_yaml
 from coterie.secret_settings import without_secrets
 from coterie.stats import clustered_bootstrap
 from coterie.viewing.metric_names import described
@@ -33,17 +31,6 @@ log = logging.getLogger("coterie")
 
 Floats = npt.NDArray[np.float64]
 By = Literal["step", "tokens"]
-
-SAME = (
-    *("seed", "name", "summary"),
-    *("schedule.steps", "schedule.epochs", "schedule.tokens", "schedule.stop_after"),
-    *("schedule.record_every", "schedule.evaluate_every", "schedule.checkpoint_every"),
-    *("schedule.keep_checkpoints", "trackers", "trackers.*"),
-)
-"""Patterns of settings in which the runs of one configuration may differ: the seed, names, the length of a
-run and its reports. They decide nothing that a step learns."""
-BUDGET = "schedule.tokens"
-"""Counts where a learning rate decays over it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +135,7 @@ def read_run(path: Path) -> RunRows:
     with readable(path):
         folder = RunFolder.open(path)
         rows = read_metrics(folder.metrics) if folder.metrics.exists() else []
-        record = read_yaml(path / RECORD) if (path / RECORD).is_file() else {}
-        settings = dict(flatten(record.get("settings") or read_yaml(folder.config)))
-        settings["name"] = read_yaml(folder.config).get("name")
+        settings = recorded_settings(path)
     return RunRows(path, settings, rows)
 
 
@@ -175,7 +160,7 @@ def configurations(runs: Sequence[RunRows]) -> list[Configuration]:
     """
     groups: dict[str, list[RunRows]] = {}
     for run in runs:
-        kept = {path: value for path, value in run.settings.items() if _counts(path, run.settings)}
+        kept = {path: value for path, value in run.settings.items() if tells_apart(path, run.settings)}
         groups.setdefault(json.dumps(kept, sort_keys=True, default=str), []).append(run)
     several, copies = [], []
     for of in groups.values():
@@ -187,7 +172,7 @@ def configurations(runs: Sequence[RunRows]) -> list[Configuration]:
     together = [
         Configuration(
             group,
-            {path: group[0].settings.get(path) for path in differing if _counts(path, group[0].settings)},
+            {path: group[0].settings.get(path) for path in differing if tells_apart(path, group[0].settings)},
             of,
         )
         for group, of in zip(several, copies, strict=True)
@@ -195,15 +180,6 @@ def configurations(runs: Sequence[RunRows]) -> list[Configuration]:
     for note in (note for group in together for note in group.notes):
         log.warning("%s", note)
     return together
-
-
-def _counts(path: str, settings: Mapping[str, Any]) -> bool:
-    """Whether a setting tells configurations apart."""
-    if path == BUDGET and any(
-        name.endswith(".optimizer.horizon") and value == "budget" for name, value in settings.items()
-    ):
-        return True
-    return not any(fnmatchcase(path, pattern) for pattern in SAME)
 
 
 def _key(run: RunRows, path: str) -> str:

@@ -11,7 +11,8 @@ from click.testing import CliRunner
 from coterie.cli.main import cli
 
 WRITES = {
-    "data make", "data prepare", "eval", "export", "new", "plot", "quickstart", "replay", "report", "reproduce", "run",
+    "compare", "data make", "data prepare", "eval", "export", "new", "plot", "quickstart", "replay", "report",
+    "reproduce", "run",
     "sandbox run",
 }  # fmt: skip
 """Commands that write a file or a folder of their own. One that writes and isn't here fails below."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,21 +10,22 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from coterie import logs
+from coterie.cli.evaluation_tables import print_evaluation, print_several
 from coterie.cli.interrupt import interruptible
 from coterie.cli.options import (
     json_option,
     layer_options,
     out_option,
-    overrides,
     plugin_option,
+    sources_and_overrides,
     verbose_option,
 )
-from coterie.cli.output import columns, interval, number, print_json, share
+from coterie.cli.output import print_json
 from coterie.core.errors import UserError
 from coterie.viewing.text import harmless
 
 if TYPE_CHECKING:
-    from coterie.api.compare import Comparison, TeamEvaluation
+    from coterie.api.compare import TeamEvaluation
 
 
 class Pair(click.ParamType):
@@ -67,6 +68,20 @@ class Checkpoint(click.ParamType):
         self.fail(f"'{value}' is neither best, latest nor a step.", param, ctx)
 
 
+class Ks(click.ParamType):
+    """Values of k as `1,2,4`."""
+
+    name = "ks"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return tuple(int(part) for part in value.split(","))
+        except ValueError:
+            self.fail(f"'{value}' is no list of numbers; e.g. 1,2,4", param, ctx)
+
+
 checkpoint_option = click.option(
     "--checkpoint",
     metavar="best|latest|N",
@@ -78,8 +93,9 @@ checkpoint_option = click.option(
 
 
 @click.command(short_help="Evaluate a run, or a recipe's untrained team.")
-@click.argument("source", metavar="RECIPE|FILE|RUN_DIR[@best|latest|N]")
-@click.argument("settings", metavar="[KEY=VALUE]...", nargs=-1)
+@click.argument(
+    "arguments", metavar="RECIPE|FILE|RUN_DIR[@best|latest|N]... [KEY=VALUE]...", nargs=-1, required=True
+)
 @click.option(
     "--split",
     type=click.Choice(["val", "test"]),
@@ -90,6 +106,12 @@ checkpoint_option = click.option(
 @click.option("--tasks", type=click.IntRange(min=1), help="Number of tasks [the whole split, at most 1,000].")
 @click.option(
     "--samples", type=click.IntRange(min=1), default=1, show_default=True, help="Episodes per task."
+)
+@click.option(
+    "--k",
+    metavar="1,2,...",
+    type=Ks(),
+    help="Of pass@k and majority@k [powers of two up to --samples].",
 )
 @click.option("--greedy", is_flag=True, help="Take the likeliest token instead of sampling.")
 @click.option(
@@ -117,38 +139,43 @@ checkpoint_option = click.option(
 @verbose_option
 @plugin_option
 def command(
-    source: str,
-    settings: tuple[str, ...],
+    arguments: tuple[str, ...],
     as_json: bool,
     show: int,
     out: Path | None,
     overwrite: bool,
     **options: Any,
 ) -> None:
-    """Evaluate a run's checkpoint, or a recipe's untrained team.
+    """Evaluate a run's checkpoint, or a recipe's untrained team; several of them in one table.
 
-    Prints mean success with its 95 % interval over tasks, the metrics, and those of each role.
+    Prints mean success with its 95 % interval over tasks, the metrics, those of each role, and success by
+    category where tasks have one. With --samples it adds, each with an interval: avg@n, the mean over
+    samples; pass@k, the best of k; and majority@k, the answer of most of k, where episodes end with one.
 
     --policy, --swap and --null make a changed team, in this order. It plays the same tasks with the same
     draws, and the command prints the paired difference of the two teams. A run that --policy names without @
-    is loaded from the checkpoint that --checkpoint names.
+    is loaded from the checkpoint that --checkpoint names. `coterie compare` compares runs.
 
     \b
         coterie eval runs/plan_path-20260101-120000 --samples 4 --json
         coterie eval runs/plan_path-20260101-120000@40
+        coterie eval runs/one runs/two runs/three@latest --samples 8 --k 1,8 seed=0
         coterie eval runs/per_role-20260101-120000 --swap planner=executor
         coterie eval runs/per_role-20260101-120000 --null planner
         coterie eval runs/one --policy planner=runs/two@latest --policy executor=runs/three@120
     """
-    from coterie.api.evaluate import evaluate as evaluate_source, run_folder
-
+    sources, settings = sources_and_overrides(arguments)
     options["policies"] = _by_role(options["policies"])
+    if len(sources) > 1:
+        _check_alone(sources, options, show)
     _check_writable(out, overwrite)
-    kept = logs.kept_for_now() if run_folder(source) is None else nullcontext()
-    with interruptible(at_once=True), kept:
-        evaluation = evaluate_source(source, overrides=overrides(settings), show=show, **options)
+    evaluations = [_evaluate(source, settings, show, options) for source in sources]
     if out is not None:
-        evaluation.write(out)
+        _write(out, sources, evaluations)
+    if len(sources) > 1:
+        _show_several(sources, evaluations, options["split"], as_json)
+        return
+    (evaluation,) = evaluations
     if as_json:
         result = evaluation.as_dict()
         print_json({**result, "episodes": list(evaluation.episodes)} if show else result)
@@ -156,6 +183,49 @@ def command(
     for episode in evaluation.episodes:
         click.echo(harmless(episode) + "\n")
     print_evaluation(evaluation, options["split"])
+
+
+def _evaluate(
+    source: str, settings: tuple[str, ...], show: int, options: Mapping[str, Any]
+) -> TeamEvaluation:
+    from coterie.api.evaluate import evaluate, run_folder
+
+    kept = logs.kept_for_now() if run_folder(source) is None else nullcontext()
+    with interruptible(at_once=True), kept:
+        return evaluate(source, overrides=settings, show=show, **options)
+
+
+def _check_alone(sources: Sequence[str], options: Mapping[str, Any], show: int) -> None:
+    """Refuse what is of one source where there are several."""
+    if len(set(sources)) < len(sources):
+        raise UserError("a source is named twice", why="it would be evaluated twice", fix="name it once")
+    given = {"--policy": options["policies"], "--swap": options["swap"], "--null": options["null"]}
+    for option, value in {**given, "--show": show}.items():
+        if value:
+            why = f"{len(sources)} sources make one table"
+            raise UserError("this is for one source", path=option, why=why, fix="evaluate one at a time")
+
+
+def _write(out: Path, sources: Sequence[str], evaluations: Sequence[TeamEvaluation]) -> None:
+    """Write the evaluation, or several of them with their sources."""
+    from coterie.core.storage.atomic import write_atomic
+    from coterie.core.storage.jsonl import to_json
+
+    if len(evaluations) == 1:
+        evaluations[0].write(out)
+        return
+    records = [{"source": s, **each.record()} for s, each in zip(sources, evaluations, strict=True)]
+    write_atomic(out, to_json({"evaluations": records}) + "\n")
+
+
+def _show_several(
+    sources: Sequence[str], evaluations: Sequence[TeamEvaluation], split: str, as_json: bool
+) -> None:
+    if as_json:
+        pairs = zip(sources, evaluations, strict=True)
+        print_json({"evaluations": [{"source": source, **each.as_dict()} for source, each in pairs]})
+        return
+    print_several(dict(zip(sources, evaluations, strict=True)), split)
 
 
 def _by_role(pairs: tuple[tuple[str, str], ...]) -> dict[str, str]:
@@ -178,57 +248,3 @@ def _check_writable(out: Path | None, overwrite: bool) -> None:
     if out is not None and out.exists() and not overwrite:
         fix = "name another file, or replace this one with --overwrite"
         raise UserError(f"{out} exists", path="--out", fix=fix)
-
-
-def print_evaluation(evaluation: TeamEvaluation, split: str) -> None:
-    """Print an evaluation for people: success first, then the other metrics in columns."""
-    success = evaluation.success.as_dict()
-    click.echo(f"success  {interval(success)}  95 % interval over {success['n']:,} {split} tasks\n")
-    _print_values({name: value for name, value in evaluation.metrics.items() if name != "success"})
-    for role, values in evaluation.roles.items():
-        click.echo(f"\nrole {role}")
-        _print_values(values)
-    if evaluation.comparison is not None:
-        print_comparison(evaluation.comparison)
-    click.echo(f"\nconfiguration {evaluation.config_digest[:16]}{_facts(evaluation.facts)}")
-
-
-def _facts(facts: Mapping[str, Any]) -> str:
-    """The checkpoint and the digests of files, after the configuration's."""
-    step = facts.get("checkpoint")
-    files = [f"{name} {entry['sha256'][:12]}" for name, entry in facts.get("files", {}).items()
-             if "sha256" in entry]  # fmt: skip
-    played = "" if step is None else f"  checkpoint of step {step}"
-    return played + (f"  files {', '.join(files)}" if files else "")
-
-
-def print_comparison(comparison: Comparison) -> None:
-    """Print both teams and their paired difference."""
-    changes = "; ".join(_change_text(change) for change in comparison.changes)
-    click.echo(f"\n{changes}: paired by task")
-    difference = comparison.difference.as_dict()
-    p = f"p {difference['p']:.3g}" if difference["p"] is not None else ""
-    rows = [
-        ("base", interval(comparison.base.as_dict()), ""),
-        ("changed", interval(comparison.changed.as_dict()), ""),
-        ("difference", interval(difference), p),
-    ]
-    click.echo(columns(rows, indent=2))
-    differ = {task: value for task, value in comparison.per_task.items() if value}
-    click.echo(f"  {len(differ)} of {len(comparison.per_task)} tasks differ" + (":" if differ else ""))
-    if differ:
-        signed = [(f"{'+' if value > 0 else '-'}{share(abs(value))}", task) for task, value in differ.items()]
-        click.echo(columns(signed, indent=4))
-
-
-def _change_text(change: Mapping[str, Any]) -> str:
-    if change["change"] == "policy":
-        return f"{change['role']} played by {change['policy']}"
-    if change["change"] == "swap":
-        return f"policies of {' and '.join(change['roles'])} swapped"
-    return f"{change['role']} silent"
-
-
-def _print_values(values: Mapping[str, Any]) -> None:
-    if values:
-        click.echo(columns([(name, number(value)) for name, value in values.items()], indent=2))

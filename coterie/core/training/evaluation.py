@@ -82,7 +82,7 @@ async def evaluate(
     samples: int = 1,
     greedy: bool = False,
     policies: Mapping[str, str | None] | None = None,
-    keep: int = 0,
+    keep: bool = False,
     set_name: str = "",
 ) -> Evaluation:
     """Play each of the tasks of a split `samples` times.
@@ -90,7 +90,7 @@ async def evaluate(
     Args:
         set_name: the set of the rollout side that they are of; "": its environment and sampler play.
         policies: role -> policy where it differs from the team's; None: the role is silent.
-        keep: number of tasks whose first tree is in the result.
+        keep: whether the trees are in the result.
     """
     job = partial(
         RolloutJob,
@@ -128,7 +128,7 @@ async def evaluate(
         returns=returns,
         lengths=[sum(starmap(longest, path)) for _, path in paths],
         seconds=seconds,
-        trees=trees[: keep * samples : samples],
+        trees=trees if keep else (),
         facts={"samples": samples, "greedy": greedy, "seed": run.config.seed, **run.facts},
     )
 

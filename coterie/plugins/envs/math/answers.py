@@ -9,6 +9,7 @@ a message.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from fractions import Fraction
 
 from coterie.core.errors import PolicyFault
@@ -103,6 +104,15 @@ def same_number(answer: str, reference: str) -> bool:
     """Whether both are numbers of one value."""
     value = number(answer)
     return value is not None and value == number(reference)
+
+
+def voted(given: Sequence[str | None]) -> str | None:
+    """The last answer as a vote counts it: a number by its value, anything else without its look; None: there
+    is none."""
+    if not given or given[-1] is None:
+        return None
+    value = number(given[-1])
+    return plain(given[-1]) if value is None else str(value)
 
 
 def _content(text: str, opening: re.Match[str]) -> str:

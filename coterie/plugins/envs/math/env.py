@@ -224,6 +224,11 @@ class Math(Plugin):
     def work(self, role: str, info: Mapping[str, Any]) -> Work:
         return shown.work_of(role, info)
 
+    def final_answer(self, task: Task, played: Sequence[Any]) -> str | None:
+        return answers.voted(
+            [info[self._answering]["answer"] for _, info in played if self._answering in info]
+        )
+
     def vocabulary(self) -> Iterable[str]:
         """Every word of the compact rendering; none of prose."""
         return compact.vocabulary() if self._compact else ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping
@@ -35,6 +36,23 @@ def matches(given: Any, answer: Any, how: Match) -> bool:
     if isinstance(given, str) and isinstance(answer, str):
         return given.strip() == answer.strip()
     return bool(given == answer)
+
+
+def voted(given: Any, answer: Any, how: Match) -> str | None:
+    """An answer as a vote counts it: what `matches` takes for equal is one text; None: there is none.
+
+    Args:
+        answer: the record's. Where it is a number, `exact` compares values.
+    """
+    if given is None:
+        return None
+    numeric = isinstance(answer, (int, float)) and not isinstance(answer, bool)
+    if how == "text":
+        return " ".join(str(given).split()).casefold()
+    if how == "number" or numeric:
+        value = number(given, anywhere=how == "number")
+        return None if value is None else f"{value:.9g}"
+    return given.strip() if isinstance(given, str) else json.dumps(given, sort_keys=True, default=str)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from coterie.core.plugins import Composed, Plugin, PluginConfig
 from coterie.core.protocols import DataSource, StepContext
 from coterie.core.types import TEAM, Action, ComponentKind, Step, Task, as_tuple
 from coterie.core.types.splits import Split
-from coterie.plugins.envs.team_task.answers import Match, Reading, matches
+from coterie.plugins.envs.team_task.answers import Match, Reading, matches, voted
 from coterie.plugins.envs.team_task.records import TYPES, FieldType, Reader
 from coterie.plugins.functions import FunctionReference, call, load_function
 
@@ -211,6 +211,17 @@ class TeamTask(Plugin):
     def place(self, task: Task) -> str:
         """The record's file and line."""
         return self._reader.places[task.id]
+
+    def final_answer(
+        self, task: Task, played: Sequence[tuple[Mapping[str, Action], Mapping[str, Any]]]
+    ) -> str | None:
+        """The last answer of the role that `success` compares; none where a function decides."""
+        config = self.config.success
+        if not isinstance(config, Answered):
+            return None
+        role = config.role or self._team[-1]
+        given = [actions[role].parsed for actions, _ in played if role in actions]
+        return voted(given[-1], task.answer, config.match) if given else None
 
     # ---- inside --------------------------------------------------------------------------------------------
 

@@ -1,0 +1,208 @@
+"""Sides compared by task: differences with intervals, what so many tasks can show, tables by stratum."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coterie.analysis.comparison.crossed import CrossedMean, crossed_mean
+from coterie.analysis.comparison.power import LEVEL, POWER, detectable, holm, tasks_for
+from coterie.core.storage.atomic import write_atomic
+from coterie.core.storage.jsonl import to_json
+from coterie.stats import Difference, Floats, Interval, clustered_bootstrap, paired_difference
+
+PerTask = Mapping[str, Sequence[float]]
+
+
+@dataclass(frozen=True, slots=True)
+class SideValues:
+    """A side's values of the metric, for the tasks that all sides have."""
+
+    name: str
+    labels: Sequence[str]
+    """Of its seeds' evaluations."""
+    seeds: Sequence[PerTask] = field(repr=False)
+    """Of each seed: task id -> values of its samples."""
+
+    def table(self, tasks: Sequence[str]) -> Floats:
+        """The means over samples, shape (seeds, tasks)."""
+        return np.array([[math.fsum(of[task]) / len(of[task]) for task in tasks] for of in self.seeds])
+
+
+@dataclass(frozen=True, slots=True)
+class SideSummary:
+    """The mean of a side."""
+
+    interval: Interval
+    seeds: int
+    labels: Sequence[str]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**self.interval.as_dict(), "seeds": self.seeds, "sources": list(self.labels)}
+
+
+@dataclass(frozen=True, slots=True)
+class PairedResult:
+    """The difference of two sides on the same tasks: `second` minus `first`."""
+
+    first: str
+    second: str
+    difference: Difference
+    p_holm: float
+    """Corrected for the other comparisons of the table."""
+    detectable: float
+    """The smallest true difference that so many tasks (and seeds) show with probability 0.8, at a level of
+    5 %; NaN: the differences don't spread."""
+    tasks_needed: int | None
+    """Tasks with which a true difference as large as the observed one is shown with that probability; None:
+    no number of tasks does it."""
+    seed_share: float
+    """Share of the difference's variance that comes from seeds; 0: each side is one run."""
+    by_stratum: Mapping[str, PairedResult] = field(default_factory=dict)
+    """Of each class of tasks, where there are several; corrected among all classes of the report."""
+
+    @property
+    def shown(self) -> bool:
+        """Whether the corrected test finds a difference, at a level of 5 %."""
+        return self.p_holm <= LEVEL
+
+    @property
+    def more_tasks(self) -> int | None:
+        """Further tasks that are needed; 0: the difference is shown; None: no number of tasks does it."""
+        if self.shown or self.tasks_needed is None:
+            return 0 if self.shown else None
+        return max(0, self.tasks_needed - self.difference.n)
+
+    def as_dict(self) -> dict[str, Any]:
+        known = None if math.isnan(self.detectable) else self.detectable
+        strata = {name: result.as_dict() for name, result in self.by_stratum.items()}
+        return {
+            "first": self.first,
+            "second": self.second,
+            **self.difference.as_dict(),
+            "p_holm": None if math.isnan(self.p_holm) else self.p_holm,
+            "shown": self.shown,
+            "detectable": known,
+            "tasks_needed": self.tasks_needed,
+            "more_tasks": self.more_tasks,
+            "seed_share": self.seed_share,
+            **({"by_stratum": strata} if strata else {}),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonReport:
+    """Runs or evaluations compared by task."""
+
+    metric: str
+    split: str
+    tasks: int
+    """Tasks that all sides have."""
+    sides: Mapping[str, SideSummary]
+    comparisons: Sequence[PairedResult]
+    notes: Sequence[str] = ()
+    """What a reader has to know: tasks that are left out, what an interval is of."""
+    per_task: Mapping[str, Mapping[str, float]] = field(default_factory=dict, repr=False)
+    """Side -> task id -> its mean over samples and seeds."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The JSON of `coterie compare --json`."""
+        return {
+            "metric": self.metric,
+            "split": self.split,
+            "tasks": self.tasks,
+            "power": POWER,
+            "level": LEVEL,
+            "sides": {name: side.as_dict() for name, side in self.sides.items()},
+            "comparisons": [each.as_dict() for each in self.comparisons],
+            "notes": list(self.notes),
+        }
+
+    def write(self, path: Path) -> None:
+        """Write the JSON with every task's means.
+
+        Raises:
+            WriteError: the file can't be written; nothing of it is there.
+        """
+        per_task = {name: dict(of) for name, of in self.per_task.items()}
+        write_atomic(path, to_json({**self.as_dict(), "per_task": per_task}) + "\n")
+
+
+def summary(side: SideValues, share: bool) -> SideSummary:
+    """The mean of a side, with an interval over its tasks and, of several seeds, over seeds too.
+
+    Args:
+        share: whether values are shares, from 0 to 1.
+    """
+    if len(side.seeds) == 1:
+        interval = clustered_bootstrap(side.seeds[0], share=share)
+    else:
+        interval = crossed_mean(side.table(sorted(side.seeds[0]))).interval(*_range(share, 0.0))
+    return SideSummary(interval, len(side.seeds), side.labels)
+
+
+def compared(
+    sides: Sequence[SideValues], strata: Mapping[str, str], share: bool, *, all_pairs: bool = False
+) -> list[PairedResult]:
+    """Every side against the first, or every pair, with Holm's correction.
+
+    Args:
+        strata: task id -> its class; empty: none is known.
+        share: as of `summary`.
+    """
+    tasks = sorted(sides[0].seeds[0])
+    names = sorted({strata.get(task, "") for task in tasks})
+    classes = {name: [task for task in tasks if strata.get(task, "") == name] for name in names}
+    firsts = range(len(sides) - 1) if all_pairs else range(1)
+    pairs = [(sides[a], sides[b]) for a in firsts for b in range(a + 1, len(sides))]
+    results = _corrected([_pair(a, b, tasks, share) for a, b in pairs])
+    if len(classes) < 2:
+        return results
+    parts = [_pair(a, b, of, share) for a, b in pairs for of in classes.values()]
+    corrected = iter(_corrected(parts))
+    return [replace(each, by_stratum={name: next(corrected) for name in classes}) for each in results]
+
+
+def _corrected(results: Sequence[PairedResult]) -> list[PairedResult]:
+    adjusted = holm([each.difference.p for each in results])
+    return [replace(each, p_holm=p) for each, p in zip(results, adjusted, strict=True)]
+
+
+def _pair(first: SideValues, second: SideValues, tasks: Sequence[str], share: bool) -> PairedResult:
+    spread = crossed_mean(second.table(tasks), first.table(tasks))
+    error, freedom = spread.error()
+    difference = _difference(first, second, tasks, spread, share)
+    return PairedResult(
+        first=first.name,
+        second=second.name,
+        difference=difference,
+        p_holm=math.nan,
+        detectable=detectable(error, freedom),
+        tasks_needed=tasks_for(difference.mean, spread.error) if error > 0 else None,
+        seed_share=spread.seed_variance / error**2 if error > 0 else 0.0,
+    )
+
+
+def _difference(
+    first: SideValues, second: SideValues, tasks: Sequence[str], spread: CrossedMean, share: bool
+) -> Difference:
+    if len(first.seeds) == len(second.seeds) == 1:
+        a, b = ({task: side.seeds[0][task] for task in tasks} for side in (second, first))
+        return paired_difference(a, b)
+    difference = spread.difference(*_range(share, -1.0))
+    if math.isnan(difference.lo) and share:
+        # Nothing spreads, so that nothing shows by how much: as many coins as there are tasks.
+        a, b = (
+            dict(zip(tasks, side.table(tasks).mean(axis=0)[:, None], strict=True)) for side in (second, first)
+        )
+        return paired_difference(a, b)
+    return difference
+
+
+def _range(share: bool, low: float) -> tuple[float, float]:
+    return (low, 1.0) if share else (-math.inf, math.inf)
