@@ -20,10 +20,10 @@ from coterie.compose.described import source_of
 from coterie.compose.hosting import make_engine
 from coterie.compose.members import MakesCodecs
 from coterie.compose.settings import Settings, settings_of
+from coterie.core.concurrency.active_rollouts import ActiveRollouts
 from coterie.core.config import Resolved, RunConfig, flatten
 from coterie.core.errors import MissingExtra, UserError
 from coterie.core.plugins.origin import plugin_call
-from coterie.core.concurrency.active_rollouts import ActiveRollouts
 from coterie.core.protocols import Codec, EngineContext
 from coterie.core.rollout.side import LocalRolloutSide
 from coterie.discovery import Plugins, hookspecs, plugins
