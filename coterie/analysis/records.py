@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from coterie.api.changed_files import FileChange, changed_files
+from coterie.api.changed_files import changed_files
 from coterie.api.episodes import RecordedTree, trees_of
 from coterie.api.rollouts import read_rollouts
-from coterie.api.run_record import RunRecord, compose_recorded, recall
+from coterie.api.run_record import RunRecord, changed_versions, compose_recorded, recall
 from coterie.core.config import Resolved, RunConfig
 from coterie.core.errors import ConfigError, RunFolderError, UserError
 from coterie.core.storage.run_folder import RunFolder
@@ -145,9 +145,14 @@ class RunRecords:
             if not path.startswith(ours)
         )
 
-    def changed(self, run: Run, step: int) -> list[FileChange]:
-        """The files whose contents are others than the run had at a step: data, prompts, plugin files."""
-        return [] if self.record is None else changed_files(self.record.at(step), RunRecord.of(run))
+    def changed(self, run: Run, step: int) -> list[str]:
+        """Files (data, prompts, plugin files) and packages that are others than the run had at a step."""
+        if self.record is None:
+            return []
+        before, now = self.record.at(step), RunRecord.of(run)
+        versions = changed_versions(before, now).items()
+        files = [str(change) for change in changed_files(before, now)]
+        return list(dict.fromkeys([*files, *(f"{name} {old} -> {new}" for name, (old, new) in versions)]))
 
 
 def step_of(path: Path) -> int:

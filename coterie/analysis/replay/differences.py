@@ -26,7 +26,8 @@ _RANKS = (
     ("branches", "recombined", "fault:joint", "state_digest:joint"),
     ("own_scores", "scores:joint", "whole", "reasons:joint", "comments:joint"),
     ("scores:branch", "reasons:branch", "comments:branch"),
-    ("reward", "terminated", "truncated", "outcome", "rule", "expanded", "child", "annotations"),
+    ("reward", "terminated", "truncated", "outcome", "annotations"),
+    ("rule", "expanded", "child"),
     _CREDIT,
 )
 _RANK = {field: rank for rank, fields in enumerate(_RANKS) for field in fields}
@@ -117,7 +118,7 @@ def compare_rows(
         rank = _RANK.get(f"{base}:{row['kind']}", _RANK.get(base, len(_RANKS) - 2))
         credit = base in _CREDIT
         place = (int(credit), trees[_tree(row)], nodes[row["node"]], rank, at)
-        differences.append((place, _mismatch(step, row, field, left, right, turns)))
+        differences.append((place, mismatch_of(step, row, field, left, right, turns)))
 
     expected = {row_id(row): row for row in replayed}
     for at, row, field, left, right in _structure(recorded, replayed):
@@ -210,7 +211,8 @@ def _tree(row: Row) -> tuple[str, int, int]:
     return row["task_id"], row["epoch"], row["chain"]
 
 
-def _mismatch(step: int, row: Row, field: str, left: Any, right: Any, turns: Mapping[str, int]) -> Mismatch:
+def mismatch_of(step: int, row: Row, field: str, left: Any, right: Any, turns: Mapping[str, int]) -> Mismatch:
+    """The difference of a field of a row; `turns` has the turns of nodes by their keys."""
     task, epoch, chain = _tree(row)
     return Mismatch(
         step=step,

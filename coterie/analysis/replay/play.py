@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from coterie.analysis.recorded_codec import codecs_of
-from coterie.analysis.replay.differences import Mismatch, compare_rows
+from coterie.analysis.replay.differences import Mismatch, compare_rows, differing_state, mismatch_of
 from coterie.analysis.replay.shadows import divided
 from coterie.analysis.replay.side import PlayedTree, ReplaySide
 from coterie.api.open_run import to_its_end
 from coterie.api.rollouts import as_read, rollout_rows, step_row
 from coterie.core.errors import UserError
 from coterie.core.plugins.origin import plugin_call
-from coterie.core.protocols import Batch, NamedRewardSource, RolloutJob
+from coterie.core.protocols import Batch, Codec, NamedRewardSource, RolloutJob
 from coterie.core.rollout.contracts import check_credit
 from coterie.core.storage.jsonl import to_json
 from coterie.core.training.run import Run
@@ -102,6 +102,8 @@ def play_step(
     if not differences:
         differences += compare_head(step, head, run)
     differences += compare_rows(step, kept, replayed, _exempt(side, recorded))
+    if not differences:
+        differences += _ends(step, recorded, run, codecs)
     return PlayedStep(
         step=step,
         batch=batch,
@@ -166,9 +168,7 @@ def compare_head(step: int, head: Row, run: Run) -> list[Mismatch]:
     made = as_read(step_row(step, run.reward_weights, head["state"]))
     names = ("step", "weights", "team_weight", "kinds")
     return [
-        Mismatch(step=step, field=name, recorded=head.get(name), replayed=made[name])
-        for name in names
-        if head.get(name) != made[name]
+        mismatch for name in names for mismatch in differing_state(step, name, head.get(name), made[name])
     ]
 
 
@@ -249,6 +249,25 @@ def _exempt(side: ReplaySide, rows: Sequence[Row]) -> Any:
         )
 
     return exempt
+
+
+def _ends(step: int, rows: Sequence[Row], run: Run, codecs: Mapping[str, Codec]) -> Iterator[Mismatch]:
+    """Calls that say how they ended, and whose last token is another one than that says."""
+    for row in rows:
+        stops = codecs[row["policy"]].stop_ids if row["kind"] == "branch" and row["calls"] else None
+        if not stops or run.sampler.sampling(row["role"]).stop:
+            continue
+        for index, call in enumerate(row["calls"]):
+            last, name = call["token_ids"][-1:], f"calls[{index}]"
+            if call["finish"] == "stop" and (not last or last[0] not in stops):
+                where, sides = f"{name}.token_ids[{len(call['token_ids']) - 1}]", (last, "a token that stops")
+            elif call["finish"] == "length" and last and last[0] in stops:
+                where, sides = f"{name}.finish", ("length", "stop")
+            elif call["finish"] not in ("stop", "length", "abort"):
+                where, sides = f"{name}.finish", (call["finish"], "stop, length or abort")
+            else:
+                continue
+            yield mismatch_of(step, row, where, *sides, {})
 
 
 def _errors(step: int, played: Sequence[PlayedTree]) -> list[Mismatch]:

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from coterie.analysis.recorded_rows import check_rows
 from coterie.analysis.records import Row, RunRecords, step_row_of
 from coterie.analysis.replay.credit_again import CreditAgain, OtherCredit
 from coterie.analysis.replay.differences import Mismatch, differing_state
 from coterie.analysis.replay.play import PlayedStep, play_step
 from coterie.api.checkpoints import state_saved_at
-from coterie.api.run_record import RunRecord, changed_versions
 from coterie.core.errors import ConfigError, did_you_mean
 
 log = logging.getLogger("coterie")
@@ -130,6 +130,7 @@ class _Replaying:
         for number, step in enumerate(self.chosen, 1):
             rows = self.records.rows(step)
             step_row_of(rows, self.records.files[step])
+            check_rows(rows, self.records.files[step])
             beside = [] if self.other is None else self.other.sources(step)
             played = play_step(self.records.run(step), step, rows, self.again, beside)
             self.after[step] = played.after
@@ -160,11 +161,7 @@ class _Replaying:
                 self.records.folder.path,
             )
             return []
-        run = self.records.run(last)
-        changed = [str(change) for change in self.records.changed(run, last)]
-        versions = changed_versions(record.at(last), RunRecord.of(run))
-        changed += [f"{name} {before} -> {now}" for name, (before, now) in versions.items()]
-        changed = list(dict.fromkeys(changed))
+        changed = self.records.changed(self.records.run(last), last)
         if changed:
             log.warning("the replay uses other files or packages than the run: %s", "; ".join(changed))
         return changed

@@ -116,7 +116,10 @@ class ReplaySide:
         """
         actions, side, unanswered = RecordedActions.of(rows), run.rollout_side, list[str]()
         taken = [source for source in side.reward_sources if asks(source.plugin) - set(again)]
-        sources = [recorded_source(source) if source in taken else source for source in side.reward_sources]
+        sources = [
+            recorded_source(source) if source in taken else replace(source, failed=True)
+            for source in side.reward_sources  # the run has told of missing scores
+        ]
         sources = with_shadows(sources, beside)
         used: dict[Place, int] = {}
         members = {name: _member(member, actions, used) for name, member in side.team.members.items()}

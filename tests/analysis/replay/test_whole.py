@@ -1,0 +1,73 @@
+"""Replays of runs that nobody changed: every digest, score, missing mark, advantage and state is equal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import coterie
+from tests.analysis.replay.support import table, trained
+from tests.core.training.test_curriculum import curriculum, table as guesses
+
+
+def test_100_steps_of_at_grpo(tmp_path: Path) -> None:
+    source = table(schedule={"steps": 100, "tasks_per_step": 1, "max_missing": 1, "checkpoint_every": 50})
+    result = coterie.replay(trained(tmp_path / "run", source), every=True)
+    assert result.same and result.first is None, result.first
+    equal = result.equal
+    assert equal["steps"] == equal["trees"] == 100
+    assert 1000 < equal["advantages"] < equal["actions"] == 1200  # of an action without a score there is none
+    assert equal["digests"] > 500 and equal["missing"] > 50 and equal["scores"] > 5000
+    assert equal["states"] == 100 + 2 and not result.changed  # of two checkpoints too
+    assert [text.partition(":")[0] for text in result.taken] == ["sampled tokens and their log-probs"]
+
+
+ALGORITHMS = {
+    "magrpo": ({"type": "magrpo"}, {"branches": 2, "expand": "all"}),
+    "grpo": ({"type": "grpo"}, {"chains": 3, "branches": 1}),
+    "rae": ({"type": "rae"}, {"chains": 3, "branches": 1}),
+    "sampled": ({"type": "at_grpo"}, {"branches": 3, "expand": "sampled"}),
+    "reinforce_pp": ({"type": "reinforce_pp", "beta": 0.1}, {"chains": 2, "branches": 1}),
+    "gae": ({"type": "gae"}, {"chains": 2, "branches": 1}),
+}
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_samplers_and_estimators(name: str, tmp_path: Path) -> None:
+    """A tree that forks everywhere, chains, a state of the estimator, and annotations."""
+    algorithm, sampler = ALGORITHMS[name]
+    source = table(
+        algorithm=algorithm,
+        sampler={**sampler, "sampling": {"max_new_tokens": 2}},
+    )
+    result = coterie.replay(trained(tmp_path / "run", source), every=True)
+    assert result.same, result.first
+    assert result.equal["steps"] == 3 and result.equal["advantages"] > 3
+    annotated = any("annotations" in text for text in result.taken)
+    assert annotated == (name in ("reinforce_pp", "gae"))
+
+
+def test_roles_that_act_at_once_frozen_policies_and_steps_ahead(tmp_path: Path) -> None:
+    source = table(
+        policies={
+            "planner": {"model": {"init": "tabular"}},
+            "executor": {"model": {"init": "tabular"}, "train": "none"},
+        },
+        schedule={"steps": 4, "tasks_per_step": 2, "max_missing": 1, "max_staleness": 1},
+    )
+    for role, settings in source["team"]["roles"].items():
+        settings["policy"] = role
+    result = coterie.replay(trained(tmp_path / "run", source), every=True)
+    assert result.same, result.first
+    assert 0 < result.equal["advantages"] < result.equal["actions"]
+
+
+def test_a_curriculum_and_an_engine_that_writes_texts(tmp_path: Path) -> None:
+    """The level of a step is that of its tasks."""
+    result = coterie.replay(
+        trained(tmp_path / "run", guesses("scripted", curriculum=curriculum(2, 3))), every=True
+    )
+    assert result.same, result.first
+    rows = coterie.read_rollouts(tmp_path / "run" / "rollouts" / f"step-{result.steps[-1]:06d}.jsonl.gz")
+    assert rows[1]["task_id"].endswith("@words=3") and result.equal["prompts"] > 50
