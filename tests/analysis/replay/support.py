@@ -31,6 +31,15 @@ def judge(view: Any) -> float:
     return draw
 
 
+def moves(request: Any, text: str) -> str:
+    """A move; a fifth is none."""
+    return ("U", "D", "L", "R", "G+0+0")[request.seed % 5]
+
+
+SCRIPTED = {"type": "scripted", "play": f"{__name__}:moves"}
+"""An engine that knows no vocabulary, and whose answers are moves."""
+
+
 def table(**tables: Any) -> dict[str, Any]:
     """A planner and an executor in tables, whose actions earn something, with a judge that fails."""
     made: dict[str, Any] = yaml.safe_load(TABULAR.read_text())

@@ -14,7 +14,7 @@ import coterie
 from coterie.analysis.records import RunRecords
 from coterie.analysis.replay.differences import row_id
 from coterie.api.rollouts import read_rollouts
-from tests.analysis.replay.support import Rows, changed, replayed, table, trained
+from tests.analysis.replay.support import SCRIPTED, Rows, changed, replayed, table, trained
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> RunRecords:
     """Three steps of an estimator with a state, on trees that fork."""
     folder = tmp_path_factory.mktemp("changed") / "run"
     sampler = {"branches": 3, "expand": "best", "sampling": {"max_new_tokens": 2}}
-    return RunRecords.open(trained(folder, table(sampler=sampler)))
+    return RunRecords.open(trained(folder, table(sampler=sampler, engine=SCRIPTED)))
 
 
 @pytest.fixture(scope="module")
