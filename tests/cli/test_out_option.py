@@ -12,8 +12,7 @@ from coterie.cli.main import cli
 
 WRITES = {
     "compare", "data make", "data prepare", "eval", "export", "new", "plot", "quickstart", "replay", "report",
-    "reproduce", "run",
-    "sandbox run",
+    "reproduce", "run", "sandbox run",
 }  # fmt: skip
 """Commands that write a file or a folder of their own. One that writes and isn't here fails below."""
 READS = {

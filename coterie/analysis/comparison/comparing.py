@@ -107,7 +107,7 @@ def _check_seeds(name: str, seeds: Sequence[Recorded]) -> None:
         if each.seed is not None and other != each.label:
             why = f"{other} and {each.label} have the seed {each.seed} both, and a seed counts once"
             raise UserError(f"{name}: two runs of one seed", why=why, fix="leave one out")
-    if len(seeds) > len({each.label for each in seeds}):
+    if len(seeds) > len({id(each.table) for each in seeds}):
         raise UserError(
             f"{name}: an evaluation is there twice", why="a seed counts once", fix="leave one out"
         )

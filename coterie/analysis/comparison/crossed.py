@@ -62,9 +62,11 @@ class CrossedMean:
         return math.sqrt(variance), max(1.0, freedom)
 
     def interval(self, low: float, high: float, level: float = 0.95) -> Interval:
-        """Student's t, within the range of the values."""
+        """Student's t, within the range of the values; NaN bounds where nothing spreads."""
         error, freedom = self.error()
-        half = error * critical(freedom, 1 - level) if error > 0 else math.nan
+        if not error > 0:  # no spread was seen, and it says nothing
+            return Interval(self.mean, math.nan, math.nan, self.tasks, level)
+        half = error * critical(freedom, 1 - level)
         return Interval(self.mean, max(low, self.mean - half), min(high, self.mean + half), self.tasks, level)
 
     def difference(self, low: float, high: float, level: float = 0.95) -> Difference:

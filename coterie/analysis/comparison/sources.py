@@ -104,12 +104,13 @@ def _sides(name: str, argument: Any) -> Iterator[Side]:
         yield Side(name or " ".join(_label(source) for source in sources), sources)
         return
     if not isinstance(argument, (str, Path)):
-        yield Side(name or "evaluation", [Recorded(name or "evaluation", argument.record())])
+        recorded = Recorded("an evaluation", argument.record())
+        yield Side(name or f"seed {recorded.seed}", [recorded])
         return
     text = str(argument)
     if isinstance(argument, str) and not name and "=" in text and not Path(text).exists():
         name, _, text = text.partition("=")
-    parts = [text] if Path(text).exists() else [part for part in text.split(",") if part]
+    parts = [text] if text and Path(text).exists() else [part for part in text.split(",") if part]
     sources = [source for part in parts for source in _sources(part)]
     if not sources:
         raise UserError(f"'{argument}' names no run and no evaluation", fix="e.g. A=runs/seed-0,runs/seed-1")
