@@ -10,8 +10,17 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
+from scipy import stats
 
-from coterie.stats import Interval, clustered_bootstrap, paired_difference, pass_at_k, student_t, wilson
+from coterie.stats import (
+    Interval,
+    clustered_bootstrap,
+    paired_difference,
+    pass_at_k,
+    score_interval,
+    student_t,
+    wilson,
+)
 
 SIMULATIONS = 400
 
@@ -326,3 +335,90 @@ def test_wilson_golden():
     assert wilson(15 / 148, 148) == pytest.approx((0.0624, 0.1605), abs=5e-5)
     assert wilson(0, 20) == pytest.approx((0.0, 0.1611), abs=5e-5)
     assert wilson(1 / 29, 29) == pytest.approx((0.0061, 0.1718), abs=5e-5)
+
+
+# ------------------------------------------------------------------------------------------ against scipy
+
+
+def test_student_wilson_and_pass_at_k_are_scipys():
+    for df in (1, 4, 63, 199, 5000):
+        assert student_t(0.975, df) == pytest.approx(stats.t.ppf(0.975, df), rel=1e-7)
+    for solved, tasks in ((0, 9), (3, 40), (40, 40)):
+        interval = stats.binomtest(solved, tasks).proportion_ci(method="wilson")
+        assert wilson(solved / tasks, tasks) == pytest.approx((interval.low, interval.high), abs=1e-9)
+    assert pass_at_k(10, 3, 4) == pytest.approx(stats.hypergeom.sf(0, 10, 3, 4))
+
+
+def test_the_sign_flip_is_scipys_permutation_test():
+    rng = np.random.default_rng(4)
+    a, b = rng.normal(0.4, 1, 10), rng.normal(0, 1, 10)
+    ours = paired_difference(*({str(i): [v] for i, v in enumerate(of)} for of in (a, b)))
+    theirs = stats.permutation_test(
+        (a, b), lambda x, y, axis: (x - y).mean(axis=axis), permutation_type="samples", vectorized=True
+    )
+    assert ours.p == pytest.approx(theirs.pvalue, abs=1e-12), "all 1,024 flips, in both"
+
+
+def test_the_bootstrap_is_scipys_bca_at_wider_quantiles():
+    """Hesterberg's expansion goes from 95 % to the level that t has at n - 1, times sqrt(n / (n - 1))."""
+    values = np.random.default_rng(3).gamma(2.0, size=60)
+    ours = clustered_bootstrap({str(i): [v] for i, v in enumerate(values)}, resamples=9000)
+    wider = 2 * stats.norm.cdf(stats.t.ppf(0.975, 59) * math.sqrt(60 / 59)) - 1
+    theirs = stats.bootstrap(
+        (values,),
+        np.mean,
+        confidence_level=wider,
+        n_resamples=9000,
+        method="BCa",
+        rng=np.random.default_rng(1),
+    ).confidence_interval
+    assert (ours.lo, ours.hi) == pytest.approx(
+        (theirs.low, theirs.high), abs=0.02 * (ours.hi - ours.lo) + 0.012
+    )
+
+
+def test_few_tasks_have_scipys_interval_of_a_mean():
+    values = [0.2, 0.9, 0.4, 1.7]
+    interval = clustered_bootstrap({str(i): [v] for i, v in enumerate(values)}, share=False)
+    theirs = stats.ttest_1samp(values, 0).confidence_interval()
+    assert (interval.lo, interval.hi) == pytest.approx((theirs.low, theirs.high), abs=1e-9)
+
+
+# ------------------------------------------------------------------------------------------ two shares
+
+
+def test_a_share_by_tasks_counts_as_many_samples_as_would_spread_so():
+    """Means 0, 1/2 and 1 of 30 tasks: variance 1/6 * 30/29, so 0.25 / (0.17241 / 30) = 43.5 samples."""
+    means = np.repeat([0.0, 0.5, 1.0], 10)
+    samples, reach = 0.25 / (means.var(ddof=1) / 30), stats.t.ppf(0.975, 29)
+    low, high = score_interval(means)
+    assert samples == pytest.approx(43.5)
+    # Wilson's interval holds the shares from which the observed one is at most `reach` errors away.
+    for bound in (low, high):
+        assert abs(bound - 0.5) == pytest.approx(reach * math.sqrt(bound * (1 - bound) / samples))
+    assert score_interval(np.ones(9)) == wilson(1.0, 9) and score_interval(np.array([0.3])) == wilson(0.3, 1)
+    coins = (np.arange(40) < 12).astype(float)
+    assert score_interval(coins)[1] > wilson(0.3, 40)[1], (
+        "t is wider than z; 40 tasks are no more than 40 coins"
+    )
+
+
+def test_the_interval_of_two_shares_is_newcombes():
+    """Newcombe (1998), method 10 without his correction of phi, at 1 sample a task; bounds by his formula."""
+    a = np.array([1.0] * 36 + [0.0] * 14)
+    b = np.array([1.0] * 28 + [0.0] * 8 + [1.0] * 4 + [0.0] * 10)
+    ours = paired_difference(*({str(i): [v] for i, v in enumerate(of)} for of in (a, b)))
+    phi = stats.pearsonr(a, b).statistic
+    (a_lo, a_hi), (b_lo, b_hi) = score_interval(np.sort(a)), score_interval(np.sort(b))
+    p, q = a.mean(), b.mean()
+    low = math.sqrt((p - a_lo) ** 2 - 2 * phi * (p - a_lo) * (b_hi - q) + (b_hi - q) ** 2)
+    high = math.sqrt((a_hi - p) ** 2 - 2 * phi * (a_hi - p) * (q - b_lo) + (q - b_lo) ** 2)
+    assert phi > 0.3 and (ours.lo, ours.hi) == pytest.approx((p - q - low, p - q + high), abs=1e-12)
+
+
+def test_a_change_of_few_tasks_is_no_wider_than_it_must_be():
+    """3 of 200 tasks differ: the correlation takes off what both runs share."""
+    a = {str(i): [float(i % 3 == 0)] for i in range(200)}
+    b = {task: [1 - of[0]] if int(task) in (1, 4, 7) else of for task, of in a.items()}
+    gain = paired_difference(b, a)
+    assert gain.mean == pytest.approx(0.015) and gain.hi - gain.lo < 0.05

@@ -14,8 +14,10 @@ import json
 import logging
 import platform
 import re
+import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -272,9 +274,15 @@ def _versions(packages: Iterable[str]) -> dict[str, str]:
             versions[package] = importlib.metadata.version(package)
         except (importlib.metadata.PackageNotFoundError, ValueError):
             # A file, an extra that isn't there, or the module of an object that isn't registered.
-            for distribution in importlib.metadata.packages_distributions().get(package, ()):
+            for distribution in _distributions(tuple(sys.path)).get(package, ()):
                 versions[distribution] = importlib.metadata.version(distribution)
     return versions
+
+
+@lru_cache(maxsize=4)
+def _distributions(path: tuple[str, ...]) -> Mapping[str, Sequence[str]]:
+    """The distributions of each package on the Python path, which takes a second to list."""
+    return importlib.metadata.packages_distributions()
 
 
 def _set(table: Table, path: str, value: Any) -> None:

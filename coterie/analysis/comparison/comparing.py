@@ -11,7 +11,7 @@ from typing import Any, Literal
 from coterie.analysis.comparison.report import ComparisonReport, SideValues, compared, summary
 from coterie.analysis.comparison.sources import Recorded, Side, sides_of
 from coterie.api.compare import TeamEvaluation
-from coterie.api.configurations import recorded_settings
+from coterie.api.configurations import configuration_digest, recorded_settings
 from coterie.api.evaluate import evaluate, run_folder
 from coterie.core.errors import UserError
 
@@ -54,9 +54,9 @@ def compare(
     """
     named = sides_of(sides)
     play = _settings(named, {"split": split, "tasks": tasks, "samples": samples, "greedy": greedy}, overrides)
+    for side in named:
+        _check_seeds(side.name, [_known(source) for source in side.sources])
     recorded = {side.name: [_recorded(source, play, evaluated) for source in side.sources] for side in named}
-    for name, seeds in recorded.items():
-        _check_seeds(name, seeds)
     every = [each for seeds in recorded.values() for each in seeds]
     notes = [*_check_same(every, common), *_warn_of_seeds(recorded)]
     values, left_out = _common_values(recorded, metric)
@@ -99,18 +99,24 @@ def _recorded(
     return source if isinstance(source, Recorded) else Recorded(source, evaluated(source, **play).record())
 
 
+def _known(source: str | Recorded) -> Recorded:
+    """What is known of a run before it is evaluated: its seed and its configuration."""
+    folder = run_folder(source) if isinstance(source, str) else None
+    if folder is None:
+        return source if isinstance(source, Recorded) else Recorded(source, {})
+    settings = recorded_settings(folder)
+    known = {"run_seed": settings.get("seed", 0), "configuration": configuration_digest(settings)}
+    return Recorded(str(source), known)
+
+
 def _check_seeds(name: str, seeds: Sequence[Recorded]) -> None:
     """Refuse a side whose evaluations aren't of seeds of one configuration."""
-    of: dict[Any, str] = {}
-    for each in seeds if len(seeds) > 1 else ():
-        other = of.setdefault(each.seed, each.label)
-        if each.seed is not None and other != each.label:
-            why = f"{other} and {each.label} have the seed {each.seed} both, and a seed counts once"
+    of: dict[int, Recorded] = {}
+    for each in seeds:
+        other = of.setdefault(each.seed, each) if each.seed is not None else each
+        if other is not each:
+            why = f"{other.label} and {each.label} have the seed {each.seed} both, and a seed counts once"
             raise UserError(f"{name}: two runs of one seed", why=why, fix="leave one out")
-    if len(seeds) > len({id(each.table) for each in seeds}):
-        raise UserError(
-            f"{name}: an evaluation is there twice", why="a seed counts once", fix="leave one out"
-        )
     kinds = {each.table["configuration"]: each.label for each in seeds if "configuration" in each.table}
     if len(kinds) > 1:
         one, two = list(kinds.values())[:2]
