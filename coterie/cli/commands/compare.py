@@ -93,14 +93,15 @@ def _show(report: ComparisonReport) -> None:
     ]
     click.echo(table(("side", "runs", report.metric), sides))
     click.echo()
-    click.echo(table(("difference", "", "p", "p (Holm)", ""), [_row(each) for each in report.comparisons]))
+    head = ("difference", "mean and interval", "p", "p (Holm)", "result")
+    click.echo(table(head, [_row(each) for each in report.comparisons]))
     click.echo()
     for each in report.comparisons:
         click.echo(_power(each, report.metric, report.tasks))
     strata = [each for each in report.comparisons if each.by_stratum]
     for each in strata:
         click.echo(f"\n{each.second} - {each.first} by category (p over all categories: Holm)")
-        head = ("category", "tasks", "difference", "p (Holm)", "")
+        head = ("category", "tasks", "difference", "p (Holm)", "result")
         rows = [_stratum(name, of) for name, of in each.by_stratum.items()]
         click.echo(table(head, rows))
     for note in report.notes:
