@@ -54,7 +54,7 @@ test-resume: setup  ## N steps equal k steps and a resume, also after kill -9 (2
 	$(BIN)/python -m pytest -n2 -m "resume and not long" tests/test_resume.py tests/test_asynchronous.py tests/core/training/test_steps_in_play.py tests/core/training/test_in_flight.py tests/api/test_run_files.py tests/cli/test_interrupt.py tests/studies/test_jobs.py
 
 test-sandbox: setup  ## hostile programs, servers with faults, and what check_sandbox catches (4 minutes)
-	$(BIN)/python -m pytest -n2 -m "sandbox and not long" tests/backends/sandboxes tests/plugins/envs/code tests/plugins/envs/data_science tests/testing/test_builtin.py tests/testing/test_sandboxes.py
+	$(BIN)/python -m pytest -n2 -m "sandbox and not long" tests/backends/sandboxes tests/analysis/replay tests/plugins/envs/code tests/plugins/envs/data_science tests/testing/test_builtin.py tests/testing/test_sandboxes.py
 
 scale-venv:  ## make the venv of test-scale, with CPU builds of vLLM and DeepSpeed (once; some GB)
 	@mkdir -p $(CACHE)
