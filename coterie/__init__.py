@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         SideSummary as SideSummary,
         compare as compare,
     )
+    from coterie.analysis.credit.report import CreditReport as CreditReport, credit as credit
     from coterie.analysis.explanation import Explanation as Explanation, explain as explain
     from coterie.analysis.replay.differences import Mismatch as Mismatch
     from coterie.analysis.replay.replay import Replay as Replay, replay as replay

@@ -5,6 +5,7 @@ from __future__ import annotations
 PUBLIC = {
     "coterie.analysis.explanation": "Explanation explain",
     "coterie.api.train": "TrainResult train",
+    "coterie.analysis.credit.report": "CreditReport credit",
     "coterie.api.evaluate": "evaluate",
     "coterie.api.compare": "Comparison TeamEvaluation",
     "coterie.analysis.comparison": "ComparisonReport PairedResult SideSummary compare",

@@ -25,6 +25,7 @@ COMMANDS = {
     "report": "Write a run's curves, roles and episodes as one HTML file.",
     "episodes": "Print the episodes that match, readably.",
     "replay": "Play recorded steps again without a model, and compare.",
+    "credit": "Show which role and turn earned what, and check it by counterfactuals.",
     "coach": "Report how well a run's coach agrees with the verifier.",
     "recipes": "List the recipes.",
     "data": "Write tasks as files, split records by content, find leaks.",

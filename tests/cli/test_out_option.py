@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from coterie.cli.main import cli
 
 WRITES = {
-    "compare", "data make", "data prepare", "eval", "export", "new", "plot", "quickstart", "replay", "report",
-    "reproduce", "run", "sandbox run",
+    "compare", "credit", "data make", "data prepare", "eval", "export", "new", "plot", "quickstart", "replay",
+    "report", "reproduce", "run", "sandbox run",
 }  # fmt: skip
 """Commands that write a file or a folder of their own. One that writes and isn't here fails below."""
 READS = {

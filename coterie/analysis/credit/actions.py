@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from coterie.analysis.credit.component_returns import (
-    WAYS,
+    RETURN_KINDS,
     Component,
     Parts,
+    ReturnKind,
     Rules,
-    Way,
     component_returns,
 )
 from coterie.api.episodes import RecordedDecision, RecordedNode, RecordedTree, mean_advantage, tokens_of
@@ -53,13 +53,13 @@ class CreditedAction:
     weight: float
     recorded: float | None
     """The recorded return; None: the action has none."""
-    returns: Mapping[Way, Parts]
+    returns: Mapping[ReturnKind, Parts]
     scores: Mapping[Component, float | None] = field(default_factory=dict)
     """The action's own and those of its joint actions, as means; None: missing."""
 
-    def value(self, way: Way) -> float | None:
-        """The recorded return, else the value by `way`."""
-        return self.returns[way].value if self.recorded is None else self.recorded
+    def value(self, kind: ReturnKind) -> float | None:
+        """The recorded return, else the value by `kind`."""
+        return self.returns[kind].value if self.recorded is None else self.recorded
 
 
 def credited_actions(trees: Iterable[RecordedTree], rules: Rules) -> Iterator[CreditedAction]:
@@ -79,7 +79,7 @@ def _action(
     role: str,
     decision: RecordedDecision,
     row: Row,
-    returns: Mapping[Way, Parts],
+    returns: Mapping[ReturnKind, Parts],
 ) -> CreditedAction:
     several = len(decision.branches) > 1
     place = tree.step, tree.task_id, tree.epoch, role, node.turn
@@ -116,20 +116,20 @@ def _component(name: str, role: str) -> Component:
     return (TEAM, component) if dot and owner == TEAM else (role, name)
 
 
-def way_of(actions: Sequence[CreditedAction]) -> tuple[Way, bool]:
-    """The way whose values are the nearest to the recorded returns, and whether they are equal.
+def return_kind_of(actions: Sequence[CreditedAction]) -> tuple[ReturnKind, bool]:
+    """The kind whose values are the nearest to the recorded returns, and whether they are equal.
 
     Without a recorded return, as where nothing is trained: `to_go` of chains, `immediate` of trees.
     """
-    errors: dict[Way, list[float]] = {way: [] for way in WAYS}
+    errors: dict[ReturnKind, list[float]] = {kind: [] for kind in RETURN_KINDS}
     for action in actions:
-        values = {way: action.returns[way].value for way in WAYS}
+        values = {kind: action.returns[kind].value for kind in RETURN_KINDS}
         if action.recorded is not None and None not in values.values():
-            for way, value in values.items():
-                errors[way].append(abs(value - action.recorded) / max(1.0, abs(action.recorded)))  # type: ignore[operator]
+            for kind, value in values.items():
+                errors[kind].append(abs(value - action.recorded) / max(1.0, abs(action.recorded)))  # type: ignore[operator]
     if not any(errors.values()):
         return ("to_go" if not any(action.forked for action in actions) else "immediate"), False
-    best = min(WAYS, key=lambda way: math.fsum(errors[way]))  # of equal ones the first
+    best = min(RETURN_KINDS, key=lambda kind: math.fsum(errors[kind]))  # of equal ones the first
     return best, max(errors[best]) <= SAME
 
 

@@ -1,6 +1,6 @@
-"""What each score component adds to the value of a recorded action, by the ways in which returns are made.
+"""What each score component adds to the value of a recorded action, by kind of return.
 
-A value is a weighted sum of components, so it splits into them exactly. There are four ways, each the return
+A value is a weighted sum of components, so it splits into them exactly. There are four kinds, each the return
 of the same name (`plugins/algos/blocks/returns.py`): `immediate` is the action's reward as it is; in
 `differences` potentials pay their difference; `to_go` adds the mean of what follows; `episode` also adds what
 came before.
@@ -16,8 +16,8 @@ from typing import Any, Literal
 from coterie.api.episodes import RecordedNode, RecordedTree
 from coterie.core.types import TEAM
 
-Way = Literal["immediate", "differences", "to_go", "episode"]
-WAYS: tuple[Way, ...] = ("immediate", "differences", "to_go", "episode")
+ReturnKind = Literal["immediate", "differences", "to_go", "episode"]
+RETURN_KINDS: tuple[ReturnKind, ...] = ("immediate", "differences", "to_go", "episode")
 Row = Mapping[str, Any]
 Component = tuple[str, str]
 """(owner, component): the owner is a role or TEAM."""
@@ -75,19 +75,19 @@ Branch = tuple[str, str, int]
 """(key of the node, role, branch)."""
 
 
-def component_returns(tree: RecordedTree, rules: Rules) -> dict[Branch, dict[Way, Parts]]:
-    """The value of every action of a tree, by way and component.
+def component_returns(tree: RecordedTree, rules: Rules) -> dict[Branch, dict[ReturnKind, Parts]]:
+    """The value of every action of a tree, by kind of return and component.
 
     An action in several joint actions has the mean of theirs, and none where one of them has none; recombined
     joint actions are outside. `to_go` and `episode` are those of what was played: where `expand: best` leaves
     a branch, nothing follows it.
     """
-    result: dict[Branch, dict[Way, Parts]] = {}
+    result: dict[Branch, dict[ReturnKind, Parts]] = {}
     for role in dict.fromkeys(role for node in tree.nodes.values() for role in node.decisions):
         for node, by_joint in _joint_returns(tree, role, rules):
             for branch, joints in _joints_by_branch(node, role).items():
                 result[node.key, role, branch] = {
-                    way: _mean([by_joint[way][at] for at in joints]) for way in WAYS
+                    kind: _mean([by_joint[kind][at] for at in joints]) for kind in RETURN_KINDS
                 }
     return result
 
@@ -115,7 +115,7 @@ def _mean(several: Sequence[Parts]) -> Parts:
 
 def _joint_returns(
     tree: RecordedTree, role: str, rules: Rules
-) -> Iterator[tuple[RecordedNode, dict[Way, list[Parts]]]]:
+) -> Iterator[tuple[RecordedNode, dict[ReturnKind, list[Parts]]]]:
     """Every node with the values of its joint actions for a role, children before parents."""
     visited: list[tuple[RecordedNode, Parts, list[Parts]]] = []
     stack: list[tuple[RecordedNode, dict[Component, float], Parts]] = [(tree.root, {}, Parts())]

@@ -1,6 +1,6 @@
 """Whether what a role earns depends on what it does, judged from recorded actions alone.
 
-Two things are measured by role, over the prompts that it answered in different ways.
+Two things are measured by role, over the prompts that it answered differently.
 
 *Varying prompts*: those whose answers differ in value. A role whose prompts vary significantly more seldom
 than a fifth as often as another role's is a free-rider: its siblings earn the same, whatever they do.
@@ -15,7 +15,7 @@ variable with d_a degrees of freedom and non-centrality l, the excess S_a / m - 
 free-rider where the own share plus 1.645 standard errors is below a quarter of an equal share, 1 / roles.
 Where no answer repeats, as in long texts, it is not known; `--check` plays the counterfactual instead.
 
-A role that answers each prompt in one way only shows nothing of either kind.
+A role that answers each prompt with the same text shows neither.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from coterie.analysis.credit.actions import CreditedAction, grouped_by
-from coterie.analysis.credit.component_returns import Way, differ
+from coterie.analysis.credit.component_returns import ReturnKind, differ
 from coterie.stats import wilson
 
 LEAST_PROMPTS = 20
@@ -82,33 +82,33 @@ class OwnEffect:
         }
 
 
-def own_effects(actions: Sequence[CreditedAction], way: Way) -> dict[str, OwnEffect]:
+def own_effects(actions: Sequence[CreditedAction], kind: ReturnKind) -> dict[str, OwnEffect]:
     """By role, in the order in which they first acted."""
     by_role = grouped_by(actions, lambda action: action.role)
-    measured = {role: _measured(role, of, way, len(by_role)) for role, of in by_role.items()}
+    measured = {role: _measured(role, of, kind, len(by_role)) for role, of in by_role.items()}
     return {role: _compared(effect, measured) for role, effect in measured.items()}
 
 
-def _measured(role: str, actions: Sequence[CreditedAction], way: Way, roles: int) -> OwnEffect:
+def _measured(role: str, actions: Sequence[CreditedAction], kind: ReturnKind, roles: int) -> OwnEffect:
     """The effect without a comparison with other roles."""
     prompts = varying = 0
     for siblings in grouped_by(actions, lambda action: action.siblings_of_prompt).values():
-        known = {action.text: value for action in siblings if (value := action.value(way)) is not None}
+        known = {action.text: value for action in siblings if (value := action.value(kind)) is not None}
         if len(known) > 1:
             prompts += 1
-            varying += differ([v for a in siblings if (v := a.value(way)) is not None])
-    share, hi, rest = _own_share(actions, way)
+            varying += differ([v for a in siblings if (v := a.value(kind)) is not None])
+    share, hi, rest = own_share(actions, kind)
     quarter = OF_EQUAL_SHARE / max(roles, 1)
     rides = "own share" if hi is not None and hi < quarter and rest >= LEAST_PROMPTS and roles > 1 else ""
     return OwnEffect(role, prompts, varying, rest, share, hi, rides=rides)
 
 
-def _own_share(actions: Sequence[CreditedAction], way: Way) -> tuple[float | None, float | None, int]:
+def own_share(actions: Sequence[CreditedAction], kind: ReturnKind) -> tuple[float | None, float | None, int]:
     """The own share, its upper bound, and the degrees of freedom of the rest."""
     answers = rest = 0.0
     of_answers = of_rest = 0
     for same_prompt in grouped_by(actions, lambda action: action.prompt).values():
-        repeated = _repeated(same_prompt[:MOST_ANSWERS], way)
+        repeated = _repeated(same_prompt[:MOST_ANSWERS], kind)
         if len(repeated) > 2:
             explained, left, rank, degrees = _variance(repeated)
             answers, rest = answers + explained, rest + left
@@ -123,9 +123,9 @@ def _own_share(actions: Sequence[CreditedAction], way: Way) -> tuple[float | Non
     return share, share + ONE_SIDED * error, of_rest
 
 
-def _repeated(actions: Sequence[CreditedAction], way: Way) -> list[tuple[Any, str, float]]:
+def _repeated(actions: Sequence[CreditedAction], kind: ReturnKind) -> list[tuple[Any, str, float]]:
     """(siblings, text, value) of the actions whose text occurs twice or more, with a sibling among them."""
-    known = [(a.siblings_of_prompt, a.text, value) for a in actions if (value := a.value(way)) is not None]
+    known = [(a.siblings_of_prompt, a.text, value) for a in actions if (value := a.value(kind)) is not None]
     texts = Counter(text for _, text, _ in known)
     known = [each for each in known if texts[each[1]] > 1]
     groups = Counter(group for group, _, _ in known)

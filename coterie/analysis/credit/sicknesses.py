@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from coterie.analysis.credit.actions import credited_actions, way_of
+from coterie.analysis.credit.actions import CreditedAction, credited_actions, return_kind_of
 from coterie.analysis.credit.component_returns import Component, Rules
 from coterie.analysis.credit.components import ScoreRange, add_ranges
 from coterie.analysis.credit.free_riders import OF_EQUAL_SHARE, SELDOM, OwnEffect, own_effects
@@ -39,14 +39,15 @@ def sicknesses(
         trees: by step.
         rules: by step, weights and kinds of components (`Rules.of` a row of kind `step`); None: weights of 1.
     """
-    actions, ranges = [], dict[Component, ScoreRange]()
+    actions: list[CreditedAction] = []
+    ranges: dict[Component, ScoreRange] = {}
     for step, of_step in trees.items():
         how = Rules({}) if rules is None else rules[step]
         actions += credited_actions(of_step, how)
         add_ranges(ranges, of_step, how)
-    way, _ = way_of(actions)
+    kind, _ = return_kind_of(actions)
     since = min(trees, default=0)
-    riders = [_rider(effect, since) for effect in own_effects(actions, way).values() if effect.rides]
+    riders = [_rider(effect, since) for effect in own_effects(actions, kind).values() if effect.rides]
     return riders + [_dead(component, since) for component in ranges.values() if component.dead]
 
 
@@ -64,9 +65,10 @@ def rider_text(effect: OwnEffect) -> str:
             f"earns the same whatever it does: its answers differ in value at {effect.often:.0%} of "
             f"{effect.prompts} prompts, those of '{effect.partner}' at {effect.partner_varying:.0%}"
         )
+    share, most = (f"{max(value or 0.0, 0.0):.0%}" for value in (effect.share, effect.share_hi))
     return (
-        f"earns the same whatever it does: {max(effect.share or 0.0, 0.0):.0%} of what its values vary goes "
-        f"with its answers (at most {max(effect.share_hi or 0.0, 0.0):.0%}, over {effect.compared} prompts)"
+        f"earns the same whatever it does: {share} of what its values vary goes with its answers (at most "
+        f"{most}, over {effect.compared:,} repeated answers)"
     )
 
 

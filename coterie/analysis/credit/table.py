@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from coterie.analysis.credit.actions import CreditedAction, grouped_by
-from coterie.analysis.credit.component_returns import Component, Way, differ
+from coterie.analysis.credit.component_returns import Component, ReturnKind, differ
+from coterie.analysis.credit.free_riders import own_share
 from coterie.core.types import TEAM
 
 
@@ -77,6 +78,8 @@ class TurnCredit:
     gradient: float | None
     """Share of its policy's gradient tokens: those with an advantage other than 0, each with its part of the
     loss's denominator. None: the policy has none."""
+    own_share: float | None = None
+    """Share of the values' variance that goes with the answers of this turn (`free_riders.py`)."""
     components: tuple[ComponentCredit, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
@@ -90,12 +93,16 @@ class TurnCredit:
             "groups": {"compared": self.groups, "flat": self.flat, "alone": self.alone},
             "tokens": self.tokens,
             "gradient_share": self.gradient,
+            "own_share": self.own_share,
             "components": [component.as_dict() for component in self.components],
         }
 
 
 def turn_credits(
-    actions: Sequence[CreditedAction], way: Way, weights: dict[Component, float], length: str = "token_mean"
+    actions: Sequence[CreditedAction],
+    kind: ReturnKind,
+    weights: dict[Component, float],
+    length: str = "token_mean",
 ) -> list[TurnCredit]:
     """One entry for each role and turn, roles in the order in which they first acted.
 
@@ -110,7 +117,7 @@ def turn_credits(
     for action in actions:
         of_policy[action.policy] = of_policy.get(action.policy, 0.0) + masses[id(action)]
     return [
-        _turn(role, turn, cells[role, turn], way, weights, masses, of_policy)
+        _turn(role, turn, cells[role, turn], kind, weights, masses, of_policy)
         for role, turn in sorted(cells, key=lambda place: (roles.index(place[0]), place[1]))
     ]
 
@@ -136,7 +143,7 @@ def _turn(
     role: str,
     turn: int,
     actions: Sequence[CreditedAction],
-    way: Way,
+    kind: ReturnKind,
     weights: dict[Component, float],
     masses: dict[int, float],
     of_policy: dict[str, float],
@@ -144,10 +151,10 @@ def _turn(
     trained = [action for action in actions if action.advantage is not None]
     advantages = np.array([action.advantage for action in trained], dtype=np.float64)
     groups = [*grouped_by(actions, lambda action: action.siblings).values()]
-    values = [[v for a in group if (v := a.value(way)) is not None] for group in groups]
+    values = [[v for a in group if (v := a.value(kind)) is not None] for group in groups]
     compared = [group for group in values if len(group) > 1]
     policy = actions[0].policy
-    own = math.fsum(masses[id(action)] for action in actions)
+    mass = math.fsum(masses[id(action)] for action in actions)
     return TurnCredit(
         role=role,
         turn=turn,
@@ -161,19 +168,20 @@ def _turn(
         flat=sum(not differ(group) for group in compared),
         alone=len(groups) - len(compared),
         tokens=sum(action.tokens for action in trained),
-        gradient=own / of_policy[policy] if of_policy[policy] else None,
-        components=_components(actions, groups, way, weights),
+        gradient=mass / of_policy[policy] if of_policy[policy] else None,
+        own_share=own_share(actions, kind)[0],
+        components=_components(actions, groups, kind, weights),
     )
 
 
 def _components(
     actions: Sequence[CreditedAction],
     groups: Sequence[Sequence[CreditedAction]],
-    way: Way,
+    kind: ReturnKind,
     weights: dict[Component, float],
 ) -> tuple[ComponentCredit, ...]:
     """Of every component that was scored for an action, or that adds to its value."""
-    shares = _variance_shares(groups, way)
+    shares = _variance_shares(groups, kind)
     names = dict.fromkeys(name for action in actions for name in action.scores)
     names |= dict.fromkeys(shares)
     result = []
@@ -194,12 +202,12 @@ def _components(
     return tuple(result)
 
 
-def _variance_shares(groups: Sequence[Sequence[CreditedAction]], way: Way) -> dict[Component, float]:
+def _variance_shares(groups: Sequence[Sequence[CreditedAction]], kind: ReturnKind) -> dict[Component, float]:
     """By component, cov(part, value) / var(value) within groups of siblings; empty: values don't differ."""
     covariances: dict[Component, list[float]] = {}
     variance: list[float] = []
     for group in groups:
-        parts = [action.returns[way] for action in group if not action.returns[way].missing]
+        parts = [action.returns[kind] for action in group if not action.returns[kind].missing]
         values = np.array([part.value for part in parts], dtype=np.float64)
         if len(values) < 2 or not differ(values.tolist()):
             continue

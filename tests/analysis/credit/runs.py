@@ -19,7 +19,7 @@ SAMPLERS: dict[str, dict[str, Any]] = {
 def table(
     env: Mapping[str, Any],
     order: list[Any],
-    sampler: str,
+    sampler: str | dict[str, Any],
     algorithm: Any,
     turns: int = 1,
     **tables: Any,
@@ -36,7 +36,10 @@ def table(
             "roles": {role: {"type": ROLE, "policy": role} for role in roles},
         },
         "policies": {role: {"model": {"init": "tabular"}} for role in roles},
-        "sampler": {**SAMPLERS[sampler], "sampling": {"max_new_tokens": 1}},
+        "sampler": {
+            **(SAMPLERS[sampler] if isinstance(sampler, str) else sampler),
+            "sampling": {"max_new_tokens": 1},
+        },
         "algorithm": algorithm,
         "loss": {"type": "reinforce"},
         "engine": "tabular",

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from coterie.analysis.credit.actions import credited_actions, way_of
+from coterie.analysis.credit.actions import credited_actions, return_kind_of
 from coterie.analysis.credit.component_returns import Rules
 from coterie.analysis.credit.free_riders import own_effects
 from coterie.analysis.credit.report import credit
@@ -19,7 +19,7 @@ from tests.analysis.credit.synthetic import FORMS, Team, drawn_team, recorded
 def effects(team: Team, seed: int = 0):
     trees, rules = recorded(team, seed)
     actions = [action for step in trees for action in credited_actions(trees[step], rules[step])]
-    return own_effects(actions, way_of(actions)[0])
+    return own_effects(actions, return_kind_of(actions)[0])
 
 
 def subjects(team: Team, kind: str, seed: int = 0) -> list[str]:
@@ -89,7 +89,7 @@ def test_a_lone_role_and_few_prompts_are_not_judged():
 def test_the_taker_of_a_hand_over_rides(tmp_path):
     schedule = {"steps": 6, "tasks_per_step": 16, "evaluate_every": 0}
     report = credit(hand_over(tmp_path / "run", "branches", "at_grpo", schedule=schedule))
-    assert report.free_riders == ["taker"] and report.own["taker"].rides == "siblings"
+    assert report.free_riders == ["taker"] and report.by_role["taker"].rides == "siblings"
     assert report.as_dict()["roles"]["giver"]["free_rider"] is None
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 import coterie
-from coterie.analysis.credit.actions import credited_actions, way_of
+from coterie.analysis.credit.actions import credited_actions, return_kind_of
 from coterie.analysis.credit.component_returns import Parts, Rules, component_returns
 from coterie.analysis.credit.report import credit
 from coterie.analysis.credit.table import turn_credits
@@ -79,15 +79,15 @@ def replace_policy(row):
 
 
 @pytest.mark.parametrize(
-    ("sampler", "algorithm", "way"),
+    ("sampler", "algorithm", "kind"),
     [("branches", "at_grpo", "immediate"), ("chains", "grpo", "to_go"), ("tree", "magrpo", "to_go")],
 )
-def test_the_parts_add_up_to_what_the_estimator_returned(sampler, algorithm, way, tmp_path):
+def test_the_parts_add_up_to_what_the_estimator_returned(sampler, algorithm, kind, tmp_path):
     late = sampler != "branches"
     report = credit(hand_over(tmp_path / "run", sampler, algorithm, late=late))
     assert report.exact and not any("more than the components" in note for note in report.notes)
     if late:  # at its first turn, the giver's reward is 0: what it earns comes later
-        assert report.way == way
+        assert report.kind == kind
         giver = by_place(report.turns)["giver", 0]
         assert giver.flat < giver.groups
     for turn in report.turns:
@@ -109,7 +109,7 @@ def toy_parts(rules):
 def test_the_ways_of_the_toy_by_hand():
     """The coder's branch 1 earns 2 / 3 of the team and 1 itself, then the team 2 at the second node."""
     found = toy_parts(RULES)["coder", 1]
-    assert {way: parts.value for way, parts in found.items()} == pytest.approx(
+    assert {kind: parts.value for kind, parts in found.items()} == pytest.approx(
         {"immediate": 5 / 3, "differences": 5 / 3, "to_go": 11 / 3, "episode": 11 / 3}
     )
     assert found["to_go"].by_component == pytest.approx(
@@ -137,15 +137,15 @@ def test_what_came_before_is_part_of_an_episode_alone():
 
 def test_an_unknown_return_has_the_way_that_chains_and_trees_usually_have():
     actions = [replace(action, recorded=None) for action in toy_actions()]
-    assert way_of(actions) == ("immediate", False)
-    assert way_of([replace(action, forked=False) for action in actions]) == ("to_go", False)
+    assert return_kind_of(actions) == ("immediate", False)
+    assert return_kind_of([replace(action, forked=False) for action in actions]) == ("to_go", False)
 
 
 def test_returns_of_floats_are_exact_and_returns_with_a_penalty_are_not():
     (action, *_) = toy_actions()
     made = replace(action, returns=dict.fromkeys(action.returns, Parts({("team", "progress"): 1.0})))
-    assert way_of([replace(made, recorded=1.0 + 1e-8)]) == ("immediate", True)
-    assert way_of([replace(made, recorded=1.01)]) == ("immediate", False)
+    assert return_kind_of([replace(made, recorded=1.0 + 1e-8)]) == ("immediate", True)
+    assert return_kind_of([replace(made, recorded=1.01)]) == ("immediate", False)
 
 
 @given(

@@ -1,0 +1,226 @@
+"""Play from a recorded state on, with one role's action replaced or as it was recorded.
+
+The run's own sampler plays one chain of the task. Up to the state, and for the other roles that act in it, it
+gets the recorded calls, and the environment's draws are those of the recorded places. From the state on, the
+environment and the policies draw afresh, keyed by the sample and not by the arm: so both arms meet the same
+draws wherever they ask at the same place, and the recorded action doesn't profit from the luck for which it
+may have been selected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from coterie.analysis.credit.component_returns import Rules, component_returns
+from coterie.analysis.recorded_engine import CALL, RecordedActions, RecordedClient, RecordedTool, place_of
+from coterie.api.episodes import RecordedNode, RecordedTree, trees_of
+from coterie.api.rollouts import rollout_rows
+from coterie.core.protocols import EngineClient, PromptRequest, RolloutJob, Sampler
+from coterie.core.protocols.tool import HasSchemas
+from coterie.core.rollout.context import JobContext
+from coterie.core.rollout.rewards import score_episodes
+from coterie.core.rollout.side import LocalRolloutSide
+from coterie.core.types import Action, HistoryEntry, Key, Sampling, Task, Tree
+from coterie.core.types.seeding import seed64
+
+FRESH = 1_000_000
+"""Chain index of the first sample: no run has so many chains, so no draw is one of training."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedState:
+    """A state on a recorded path, and the joint action in which a role's action is replaced."""
+
+    tree: RecordedTree
+    path: tuple[tuple[RecordedNode, int], ...]
+    """The nodes before it, each with the joint action taken."""
+    node: RecordedNode
+    joint: int
+    """Of the node: the other roles act as in it."""
+    role: str
+    task: Task
+    level: int | None = None
+
+    @property
+    def depth(self) -> int:
+        return len(self.path)
+
+    @property
+    def acted(self) -> int:
+        """How often the role acted before."""
+        return sum(self.role in node.joints[index]["branches"] for node, index in self.path)
+
+    def key(self, depth: int) -> Key:
+        """Key of the recorded node at a depth of the path, this state's included."""
+        key = Key(self.tree.task_id, self.tree.epoch, self.tree.chain)
+        for _, index in self.path[:depth]:
+            key = key.child(index)
+        return key
+
+    def taken(self, depth: int) -> tuple[RecordedNode, int]:
+        """(recorded node, joint action) at a depth."""
+        return self.path[depth] if depth < self.depth else (self.node, self.joint)
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """What the role does in the state."""
+
+    branch: int | None = None
+    """The recorded action; None: `policy` acts."""
+    policy: str | None = None
+    """A policy of the engine; None: the role is silent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Playout:
+    """What an episode came to."""
+
+    value: float | None
+    """Its return to the role, the part before the state included; None: a score is missing."""
+    success: float | None
+    reached: bool = True
+    """Whether play came to the recorded state."""
+
+
+@dataclass(slots=True, kw_only=True)
+class PlayoutContext(JobContext):
+    """A context that repeats the record up to a state."""
+
+    state: RecordedState
+    arm: Arm
+
+    def seed(self, key: Key, purpose: str) -> int:
+        """The recorded place's bits before the state; else those of the sample."""
+        depth = len(key.path)
+        if purpose != "reset" and depth < self.state.depth:
+            recorded = self.state.key(depth)
+            joint = self.state.path[depth][1] if key.joint >= 0 else -1
+            key = recorded._replace(role=key.role, branch=key.branch, joint=joint, call=key.call)
+        return seed64(self.run_seed, key, purpose)
+
+    async def ask(
+        self, role: str, state: Any, turn: int, history: tuple[HistoryEntry, ...], sampling: Sampling
+    ) -> PromptRequest:
+        # No zero-argument super(): slots=True makes a new class, which that form doesn't find.
+        here = role == self.state.role and len(history) == self.state.acted
+        if not here or self.arm.branch is not None:
+            return await JobContext.ask(self, role, state, turn, history, sampling)
+        job = replace(self.job, policies={**self.job.policies, role: self.arm.policy})
+        return await JobContext.ask(replace(self, job=job), role, state, turn, history, sampling)
+
+    async def act(self, key: Key, request: PromptRequest) -> Action:
+        depth = len(key.path)
+        if depth <= self.state.depth:
+            node, index = self.state.taken(depth)
+            branch: int | None = node.joints[index]["branches"][request.role]
+            if depth == self.state.depth and request.role == self.state.role:
+                branch = self.arm.branch
+            if branch is not None:
+                key = self.state.key(depth).of_branch(request.role, branch)
+        return await JobContext.act(self, key, request)
+
+
+class EitherTool(RecordedTool):
+    """A tool that answers recorded calls with what it answered then, and others itself."""
+
+    async def run(self, call: Any) -> str:
+        key = CALL.get()
+        if key is not None and place_of(key) in self._actions.branches:
+            return await super().run(call)
+        return str(await self._tool.run(call))
+
+
+class EitherToolWithSchemas(EitherTool):
+    """One whose schemas the chat template shows to the model."""
+
+    def __init__(self, tool: Any, actions: RecordedActions, used: dict[Any, int]) -> None:
+        super().__init__(tool, actions, used)
+        self.schemas = tool.schemas
+
+
+@dataclass(slots=True)
+class Player:
+    """Plays from recorded states of one step."""
+
+    side: LocalRolloutSide
+    """Opened."""
+    sampler: Sampler
+    """For evaluation: one chain of one branch."""
+    engine: EngineClient
+    """Of the opened run."""
+    actions: RecordedActions
+    rules: Rules
+    gate: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(512))
+
+    async def play(self, state: RecordedState, arm: Arm, sample: int) -> Playout:
+        """Play one sample of an arm to its end."""
+        async with self.gate:
+            context, client = self._context(state, arm, sample)
+            try:
+                playing = self.sampler.play(state.task, state.tree.epoch, FRESH + sample, context)
+                tree = await client.active(playing)
+                if context.background:
+                    await asyncio.gather(*context.background)
+            except BaseException:
+                for task in context.background:
+                    task.cancel()
+                await asyncio.gather(*context.background, return_exceptions=True)
+                raise
+            roles = list(self.side.team.members)
+            await score_episodes(self.side.reward_sources, context.scores, [tree], roles)
+        if not _reached(tree, state):
+            return Playout(None, None, reached=False)
+        return self._judged(tree, context, state)
+
+    def _context(self, state: RecordedState, arm: Arm, sample: int) -> tuple[PlayoutContext, RecordedClient]:
+        client = RecordedClient(self.actions, otherwise=self.engine)
+        job = RolloutJob(
+            task=state.task, epoch=state.tree.epoch, chain=FRESH + sample, level=state.level, versions={}
+        )
+        plain = self.side.context(job, client)
+        values: dict[str, Any] = {each.name: getattr(plain, each.name) for each in fields(JobContext)}
+        values["team"] = replace(plain.team, members=self._members(plain.team.members))
+        return PlayoutContext(**values, state=state, arm=arm), client
+
+    def _members(self, members: Mapping[str, Any]) -> dict[str, Any]:
+        """The members, with tools that know what they answered in the record."""
+        used: dict[Any, int] = {}
+        return {
+            role: replace(
+                member,
+                tools=tuple(
+                    (EitherToolWithSchemas if isinstance(tool, HasSchemas) else EitherTool)(
+                        tool, self.actions, used
+                    )
+                    for tool in member.tools
+                ),
+            )
+            for role, member in members.items()
+        }
+
+    def _judged(self, tree: Tree, context: PlayoutContext, state: RecordedState) -> Playout:
+        made = rollout_rows([tree], context.scores, None, self.side.reward_weights)
+        (played,) = trees_of(made)
+        returns = component_returns(played, self.rules)
+        key = list(tree.nodes())[state.depth].key.text()
+        value = returns[key, state.role, 0]["episode"].value
+        ends = [leaf.outcome for _, leaf in tree.leaves() if leaf.outcome is not None and not leaf.lost]
+        success = float(ends[0]["success"]) if ends else None
+        return Playout(value, success)
+
+
+def _reached(tree: Tree, state: RecordedState) -> bool:
+    """Whether the states of a played chain are the recorded ones, up to the state."""
+    nodes = list(tree.nodes())
+    if len(nodes) <= state.depth:
+        return False
+    recorded = [*(node for node, _ in state.path), state.node]
+    return all(
+        role in played.decisions and played.state_digest == decision.prompt["state_digest"]
+        for node, played in zip(recorded, nodes, strict=False)
+        for role, decision in node.decisions.items()
+    )
