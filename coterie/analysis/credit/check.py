@@ -11,6 +11,7 @@ from coterie.analysis.credit.component_returns import Rules
 from coterie.analysis.credit.effects import CheckedAction, TurnEffect, turn_effects
 from coterie.analysis.credit.playouts import Arm, Player, Playout
 from coterie.analysis.credit.states import Choice, choices
+from coterie.analysis.recorded_codec import LearnsWords, raw_text
 from coterie.analysis.recorded_engine import RecordedActions
 from coterie.analysis.records import RunRecords, step_row_of
 from coterie.api.addresses import Which
@@ -106,6 +107,7 @@ def counterfactual(
     async def go() -> list[CheckedAction | None]:
         try:
             await replacing.open(chosen)
+            _learn_words(run, [row for of_step in rows.values() for row in of_step])
             players = {step: player(step) for step in {choice.state.tree.step for choice in picked}}
             return await _played(players, picked, replacing.arms, samples, progress)
         finally:
@@ -144,6 +146,16 @@ def _notes(
             f"the recorded actions are of the weights of step {steps[-1] - 1}; those of step {played} play on"
         )
     return notes
+
+
+def _learn_words(run: Run, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Show the recorded texts to codecs that know the words alone that they have seen."""
+    for row in rows:
+        if row["kind"] == "branch" and row["policy"]:
+            codec = run.engine.codec(row["policy"])
+            if isinstance(codec, LearnsWords):
+                for text in (raw_text(row), *(call.get("text", "") for call in row["calls"])):
+                    codec.encode_completion(text)
 
 
 async def _played(

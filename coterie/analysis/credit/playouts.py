@@ -172,7 +172,7 @@ class Player:
                 raise
             roles = list(self.side.team.members)
             await score_episodes(self.side.reward_sources, context.scores, [tree], roles)
-        if not _reached(tree, state):
+        if not _reached(tree, state, arm):
             return Playout(None, None, reached=False)
         return self._judged(tree, context, state)
 
@@ -213,14 +213,19 @@ class Player:
         return Playout(value, success)
 
 
-def _reached(tree: Tree, state: RecordedState) -> bool:
-    """Whether the states of a played chain are the recorded ones, up to the state."""
+def _reached(tree: Tree, state: RecordedState, arm: Arm) -> bool:
+    """Whether the states of a played chain are the recorded ones, and so are the actions that are kept."""
     nodes = list(tree.nodes())
     if len(nodes) <= state.depth:
         return False
-    recorded = [*(node for node, _ in state.path), state.node]
-    return all(
-        role in played.decisions and played.state_digest == decision.prompt["state_digest"]
-        for node, played in zip(recorded, nodes, strict=False)
-        for role, decision in node.decisions.items()
-    )
+    for depth, played in enumerate(nodes[: state.depth + 1]):
+        node, index = state.taken(depth)
+        for role, decision in node.decisions.items():
+            if role not in played.decisions or played.state_digest != decision.prompt["state_digest"]:
+                return False
+            replaced = depth == state.depth and role == state.role
+            branch = arm.branch if replaced else node.joints[index]["branches"][role]
+            text = played.decisions[role].branches[0].text
+            if branch is not None and text != decision.branches[branch]["completion"]:
+                return False
+    return True
