@@ -114,18 +114,22 @@ def powers_of_two(most: int) -> tuple[int, ...]:
     return tuple(sorted({*powers, most}))
 
 
-def check_ks(ks: Sequence[int], samples: int) -> None:
-    """Refuse a k that so many samples can't estimate.
+def ks_of(given: Sequence[int] | None, samples: int) -> tuple[int, ...]:
+    """The ks that are given, else powers of two, and none for a single sample.
 
     Raises:
         UserError: it is below 1 or above `samples`, or a k is there twice.
     """
+    if given is None:
+        return powers_of_two(samples) if samples > 1 else ()
+    ks = tuple(given)
     for k in ks:
         if not 1 <= k <= samples:
             why = f"pass@{k} has an unbiased estimate from {k} samples a task on, and there are {samples}"
             raise UserError(f"k = {k}", path="--k", why=why, fix=f"--samples {max(k, 1)}, or a smaller k")
     if len(set(ks)) < len(ks):
         raise UserError("a k is named twice", path="--k", fix="name it once")
+    return ks
 
 
 def at_k(

@@ -201,7 +201,7 @@ class TeamEvaluation(Evaluation):
         write_atomic(path, to_json(self.record()) + "\n")
 
 
-async def compare(
+async def evaluate_team(
     run: Run,
     changes: Changes,
     split: Literal["train", "val", "test"],
@@ -212,7 +212,7 @@ async def compare(
     show: int = 0,
     ks: Sequence[int] = (),
 ) -> TeamEvaluation:
-    """Evaluate the team and the changed team, on the same tasks and draws.
+    """Evaluate the team and, where there are changes, the changed team on the same tasks and draws.
 
     Returns:
         the evaluation of the unchanged team, with the `comparison` in it.
@@ -222,6 +222,8 @@ async def compare(
     """
     team = changes.team(run)
     base = await evaluate(run, split, tasks, samples=samples, greedy=greedy, keep=True)
+    if not changes:
+        return TeamEvaluation.of(run, base, show=show, ks=ks)
     changed = await evaluate(run, split, tasks, samples=samples, greedy=greedy, policies=team)
     common = [task for task in base.per_task if task in changed.per_task]
     unfinished = len(base.per_task.keys() | changed.per_task.keys()) - len(common)

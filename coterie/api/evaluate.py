@@ -11,10 +11,10 @@ from typing import Any, Literal
 
 from coterie import logs
 from coterie.api.addresses import Address, Which, checkpoint_of, run_address
-from coterie.api.at_k import check_ks, powers_of_two
+from coterie.api.at_k import ks_of
 from coterie.api.changed_files import changed_files
 from coterie.api.checkpoints import find_checkpoint
-from coterie.api.compare import Changes, TeamEvaluation, compare
+from coterie.api.compare import Changes, TeamEvaluation, evaluate_team
 from coterie.api.configurations import configuration_digest, recorded_settings
 from coterie.api.external_policies import resolve_policies
 from coterie.api.open_run import open_run, to_its_end
@@ -24,7 +24,6 @@ from coterie.compose.evaluation_sets import first_tasks
 from coterie.core.config import Resolved
 from coterie.core.errors import ConfigError
 from coterie.core.storage.run_folder import RunFolder
-from coterie.core.training.evaluation import evaluate as evaluate_run
 from coterie.core.training.run import Run
 from coterie.core.types.splits import Split
 from coterie.recipes import load
@@ -76,8 +75,7 @@ def evaluate(
         UserError: something in the input is wrong.
     """
     _check_lists(policies, swap, null)
-    ks = tuple(k) if k is not None else powers_of_two(samples) if samples > 1 else ()
-    check_ks(ks, samples)
+    ks = ks_of(k, samples)
     run, restore = _composed(source, overrides, scale, overlays, split, checkpoint)
     checkpoint = "best" if checkpoint is None else checkpoint
     external, by_role = resolve_policies(run, policies or {}, checkpoint)
@@ -89,11 +87,8 @@ def evaluate(
             await open_run(run, restore, external, split)
             most = MOST_TASKS if tasks is None else tasks
             chosen = first_tasks(run.environment, split, most, run.config.seed)
-            settings: dict[str, Any] = {"samples": samples, "greedy": greedy}
-            if changes:
-                return await compare(run, changes, split, chosen, **settings, show=show, ks=ks)
-            evaluation = await evaluate_run(run, split, chosen, **settings, keep=True)
-            return TeamEvaluation.of(run, evaluation, show=show, ks=ks)
+            settings: dict[str, Any] = {"samples": samples, "greedy": greedy, "show": show, "ks": ks}
+            return await evaluate_team(run, changes, split, chosen, **settings)
         finally:
             await run.close()
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from scipy.stats import hypergeom, multivariate_hypergeom
 
-from coterie.api.at_k import at_k, best_at_k, check_ks, majority_at_k, powers_of_two
+from coterie.api.at_k import at_k, best_at_k, ks_of, majority_at_k, powers_of_two
 from coterie.core.errors import UserError
 from coterie.stats import clustered_bootstrap
 
@@ -117,5 +117,5 @@ def test_the_default_ks_and_wrong_ones():
     )
     for ks in ((9,), (0,), (2, 2)):
         with pytest.raises(UserError, match="--k"):
-            check_ks(ks, 8)
-    check_ks((1, 8), 8)
+            ks_of(ks, 8)
+    assert ks_of([1, 8], 8) == (1, 8) and ks_of(None, 8) == (1, 2, 4, 8) and ks_of(None, 1) == ()

@@ -58,9 +58,9 @@ def compare(
         _check_seeds(side.name, [_known(source) for source in side.sources])
     recorded = {side.name: [_recorded(source, play, evaluated) for source in side.sources] for side in named}
     every = [each for seeds in recorded.values() for each in seeds]
-    notes = [*_check_same(every, common), *_warn_of_seeds(recorded)]
+    remarks = [*_check_same(every, common), *_warn_of_seeds(recorded)]
     values, left_out = _common_values(recorded, metric)
-    notes += left_out + _of_one_run(values)
+    remarks += left_out + _of_one_run(values)
     share = metric == "success" or _shares(values)
     ids = values[0].seeds[0]
     return ComparisonReport(
@@ -69,7 +69,7 @@ def compare(
         tasks=len(ids),
         sides={side.name: summary(side, share) for side in values},
         comparisons=compared(values, _strata(every), share, all_pairs=all_pairs),
-        notes=notes,
+        notes=remarks,
         per_task={side.name: _means(side, sorted(ids)) for side in values},
     )
 
@@ -119,8 +119,7 @@ def _check_seeds(name: str, seeds: Sequence[Recorded]) -> None:
             raise UserError(f"{name}: two runs of one seed", why=why, fix="leave one out")
     kinds = {each.table["configuration"]: each.label for each in seeds if "configuration" in each.table}
     if len(kinds) > 1:
-        one, two = list(kinds.values())[:2]
-        why = f"{one} and {two} differ in more than their seed"
+        why = f"{' and '.join(list(kinds.values())[:2])} differ in more than their seed"
         fix = "make them two sides; `coterie plot` shows in which settings they differ"
         raise UserError(f"{name} is not one configuration", why=why, fix=fix)
 
@@ -151,8 +150,8 @@ def _check_same(every: Sequence[Recorded], common: bool) -> list[str]:
 
 def _different_tasks(first: Recorded, second: Recorded, shared: int) -> UserError:
     parts = [
-        f"only {one.label} has {len(alone)}, such as '{min(alone)}'"
-        for one, alone in ((first, first.played - second.played), (second, second.played - first.played))
+        f"only {each.label} has {len(alone)}, such as '{min(alone)}'"
+        for each, alone in ((first, first.played - second.played), (second, second.played - first.played))
         if alone
     ]
     fix = "evaluate both with the same --tasks and --split"
