@@ -89,10 +89,10 @@ class _Readers:
             kind, _ = self._components[path.rpartition(".")[0]]
             names = " | ".join(plugins().registry.names(kind))
             return ExplainedKey(path=path, value=value, reader=reader, origin=origin, allowed=names)
-        found = self._field(model, rest)
-        if found is None:
+        declared = self._field(model, rest)
+        if declared is None:
             return ExplainedKey(path=path, value=value, reader="", origin=origin)
-        field, whole = found
+        field, whole = declared
         return ExplainedKey(
             path=path,
             value=value,

@@ -18,7 +18,7 @@ from coterie.analysis.prompt_origins import (
     changes_of,
     setting_change,
 )
-from coterie.analysis.sample_episode import SampleEpisode, SamplePrompt
+from coterie.analysis.sample_episode import SamplePrompt
 from coterie.compose.builder import ComponentBuilder
 from coterie.compose.tables import TEAM_KEYS
 from coterie.core.config import RunConfig
@@ -72,14 +72,14 @@ class ExplainedPrompt:
 
 
 def explain_prompts(
-    episode: SampleEpisode,
+    samples: Sequence[SamplePrompt],
     config: RunConfig,
     side: LocalRolloutSide,
     codecs: Mapping[str, Codec],
     chat: Any,
 ) -> list[ExplainedPrompt]:
-    """Each prompt of an episode with its parts, in the order in which they were made."""
-    return [_Explained(sample, config, side).prompt(codecs, chat) for sample in episode.prompts]
+    """Prompts with their parts."""
+    return [_Explained(sample, config, side).prompt(codecs, chat) for sample in samples]
 
 
 class _Explained:
@@ -99,9 +99,9 @@ class _Explained:
             "observation": str(origin_of(self._side.environment)),
             "history": f"role '{sample.role}'",
         }
-        found = attribute(rendered, self._changes(), writers)
+        attribution = attribute(rendered, self._changes(), writers)
         messages = [_earlier(message, sample.role) for message in earlier]
-        messages += [ExplainedMessage(role=role, parts=parts) for role, parts in found.messages]
+        messages += [ExplainedMessage(role=role, parts=parts) for role, parts in attribution.messages]
         known = sample.codec if request.policy in codecs else None
         text: list[PromptPart] = []
         if isinstance(known, WritesPrompts):
@@ -113,7 +113,7 @@ class _Explained:
             messages=messages,
             text=text,
             tokens=len(request.prompt.ids) if text else None,
-            decides=found.decides,
+            decides=attribution.decides,
         )
 
     # -------------------------------------------------------------------------------------------- contents
@@ -226,12 +226,12 @@ def _placed(codec: WritesPrompts, bare: Sequence[Message], whole: str) -> list[t
             text = codec.prompt_text(marked)
         except Exception:  # a template looks into what it is given
             continue
-        found = list(_CONTENT.finditer(text))
-        if _CONTENT.sub(r"\2", text) == whole and len(found) == len(bare):
-            starts = [match.start() - 3 * number for number, match in enumerate(found)]
+        matches = list(_CONTENT.finditer(text))
+        if _CONTENT.sub(r"\2", text) == whole and len(matches) == len(bare):
+            starts = [match.start() - 3 * number for number, match in enumerate(matches)]
             return [
                 (ord(match[1]) - _FIRST, (start, start + len(match[2])))
-                for start, match in zip(starts, found, strict=True)
+                for start, match in zip(starts, matches, strict=True)
             ]
     placed, at = [], 0
     for index, message in enumerate(bare):

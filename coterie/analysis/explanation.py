@@ -22,7 +22,7 @@ from coterie.compose.members import MakesCodecs
 from coterie.compose.settings import Settings, settings_of
 from coterie.core.concurrency.active_rollouts import ActiveRollouts
 from coterie.core.config import Resolved, RunConfig, flatten
-from coterie.core.errors import MissingExtra, UserError
+from coterie.core.errors import ConfigError, MissingExtra, UserError, did_you_mean
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import Codec, EngineContext
 from coterie.core.rollout.side import LocalRolloutSide
@@ -108,6 +108,7 @@ def explain(
     overlays: Sequence[str] = (),
     prompts: bool = True,
     tokenizers: bool = True,
+    role: str | None = None,
     task: int = 0,
 ) -> Explanation:
     """Explain a recipe, a YAML file, a table, or a run folder as the run was made.
@@ -117,6 +118,7 @@ def explain(
 
     Args:
         tokenizers: whether to read the policies' tokenizers, for the text as a model reads it.
+        role: the only role whose prompts are explained.
         task: number of the task in the train split.
 
     Raises:
@@ -125,6 +127,9 @@ def explain(
     folder = _run_folder(source)
     record = recall(folder) if folder is not None else None
     resolved = load(source, overrides=overrides, scale=scale, overlays=overlays)
+    if role is not None and role not in resolved.config.team.roles:
+        fix = did_you_mean(role, resolved.config.team.roles)
+        raise ConfigError(f"the team has no role '{role}'", path="--prompt", fix=fix)
     settings, changed = settings_of(resolved.config), ""
     if record is not None and not overrides:
         now, settings = settings, replace(settings, table=record.settings)
@@ -141,7 +146,7 @@ def explain(
         explanation.missing.append(changed)
     prepared = _prepared(resolved, explanation)
     if prompts and prepared is not None:
-        _add_prompts(explanation, resolved, prepared, tokenizers=tokenizers, task=task)
+        _add_prompts(explanation, resolved, prepared, tokenizers=tokenizers, role=role, task=task)
     return explanation
 
 
@@ -243,7 +248,13 @@ def _loaded(manager: Plugins, settings: Settings) -> list[LoadedPlugin]:
 
 
 def _add_prompts(
-    explanation: Explanation, resolved: Resolved, side: LocalRolloutSide, *, tokenizers: bool, task: int
+    explanation: Explanation,
+    resolved: Resolved,
+    side: LocalRolloutSide,
+    *,
+    tokenizers: bool,
+    role: str | None,
+    task: int,
 ) -> None:
     """Add the prompts of a task; what they lack is noted."""
     config = resolved.config
@@ -262,12 +273,13 @@ def _add_prompts(
         explanation.missing.append(f"no prompts: {type(error).__name__}: {error} {notes}".strip())
         return
     explanation.task, explanation.answers = episode.task.id, episode.answers
-    explanation.prompts = explain_prompts(episode, config, side, codecs, chat)
+    samples = [sample for sample in episode.prompts if role in (None, sample.role)]
+    explanation.prompts = explain_prompts(samples, config, side, codecs, chat)
     if episode.ended:
         explanation.missing.append(f"the sample episode ended early: {episode.ended}")
-    for role in side.team.members:
-        if role not in {prompt.role for prompt in explanation.prompts}:
-            explanation.missing.append(f"role '{role}' did not act in the sample episode")
+    for name in side.team.members if role is None else (role,):
+        if name not in {prompt.role for prompt in explanation.prompts}:
+            explanation.missing.append(f"role '{name}' did not act in the sample episode")
 
 
 async def _made(engine: MakesCodecs, ctx: EngineContext) -> dict[str, Codec]:

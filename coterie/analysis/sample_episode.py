@@ -161,7 +161,7 @@ class _Context(JobContext):
 
     client: GivenAnswers
     inputs: list[RoleInput]
-    told: list[int]
+    sentences: list[int]
     prompts: list[SamplePrompt]
     states: dict[str, Any]
     fault: str
@@ -169,11 +169,11 @@ class _Context(JobContext):
     async def ask(
         self, role: str, state: Any, turn: int, history: tuple[HistoryEntry, ...], sampling: Sampling
     ) -> PromptRequest:
-        self.told.append(0)
+        self.sentences.append(0)
         request = await super().ask(role, state, turn, history, sampling)
         self.states[role] = state
         codec = self.codec(request.policy, role)
-        self.prompts.append(SamplePrompt(role, turn, self.inputs[-1], self.told[-1], request, codec))
+        self.prompts.append(SamplePrompt(role, turn, self.inputs[-1], self.sentences[-1], request, codec))
         self.fault = self.fault or request.lost or request.overflow
         return request
 
@@ -253,7 +253,7 @@ def _context(side: LocalRolloutSide, task: Task, client: GivenAnswers) -> _Conte
     """The context in which the job is played."""
     plain = side.context(RolloutJob(task=task), cast(EngineClient, client))
     context = _Context(**{each.name: getattr(plain, each.name) for each in dataclasses.fields(JobContext)})
-    context.client, context.inputs, context.told = client, [], []
+    context.client, context.inputs, context.sentences = client, [], []
     context.prompts, context.states, context.fault = [], {}, ""
     context.stop_above, context.tool_codecs = None, {}
     context.reward_sources = [
@@ -290,7 +290,7 @@ def _telling(transition: Any, context: _Context) -> Any:
         name = origin_of(transition).name
         sentences = [f"(what '{name}' writes, which asks a model)"] if asks else await transition.tell(*args)
         if isinstance(sentences, Sequence):
-            context.told[-1] = len(sentences)
+            context.sentences[-1] = len(sentences)
         return cast(Sequence[str], sentences)
 
     return _with(transition, "tell", tell)

@@ -93,7 +93,7 @@ def test_one_key_all_keys_and_the_keys_of_a_table():
 
 
 def test_a_prompt_is_shown_line_by_line_with_the_origin_of_each():
-    text = printed("quickstart", "--prompt", "executor")
+    text = printed(TABULAR, "--prompt", "executor")
     (first, second) = re.findall(r"^executor, turn (\d), policy shared, \d+ tokens$", text, re.M)
     assert (first, second) == ("1", "2")
     letters, line = re.search(r"^  ([a-z ]+)  (executor r\dc\d .* plan .* :)$", text, re.M).groups()
@@ -101,7 +101,7 @@ def test_a_prompt_is_shown_line_by_line_with_the_origin_of_each():
     assert set(letters.split()) == set(meanings)
     assert "environment 'plan_path' of coterie: plan" in meanings.values()
     assert "role 'plan_path_executor' of coterie: its text" in meanings.values()
-    prompts = as_json("quickstart", "--prompt", "executor")["prompts"]
+    prompts = as_json(TABULAR, "--prompt", "executor")["prompts"]
     assert {prompt["role"] for prompt in prompts} == {"executor"}
     assert "".join(part["text"] for part in prompts[0]["text"]) == line
 
@@ -180,6 +180,6 @@ def test_a_run_folder_is_explained_as_it_was_made(tmp_path):
     )
     text = printed(folder)
     assert str(folder) in text and "(made with 0.0.9)" in text
-    made = as_json(folder, "--keys")
+    made = as_json(folder)
     assert made["folder"] == str(folder) and {part["recorded"] for part in made["parts"]} == {"0.0.9"}
     assert made["task"] == "train-0" and made["prompts"]

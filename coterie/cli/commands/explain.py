@@ -79,12 +79,11 @@ def command(
             overlays=overlays,
             prompts=not of_keys,
             tokenizers=as_json or role is not None,
+            role=role,
             task=task,
         )
     if path is not None:
         explanation.keys = select(explanation.keys, path)
-    if role is not None:
-        explanation.prompts = _of_role(explanation, role)
     if as_json:
         print_json(explanation.as_dict())
     elif path is not None:
@@ -96,20 +95,6 @@ def command(
         _echo_missing(explanation)
     else:
         _show(explanation)
-
-
-def _of_role(explanation: Explanation, role: str) -> list[ExplainedPrompt]:
-    """The prompts of a role.
-
-    Raises:
-        UserError: the team has no such role.
-    """
-    from coterie.core.errors import UserError, did_you_mean
-
-    roles = [part.path.split(".")[2] for part in explanation.parts if part.path.startswith("team.roles.")]
-    if role not in roles:
-        raise UserError(f"the team has no role '{role}'", path="--prompt", fix=did_you_mean(role, roles))
-    return [prompt for prompt in explanation.prompts if prompt.role == role]
 
 
 # ---------------------------------------------------------------------------------------------- the overview
