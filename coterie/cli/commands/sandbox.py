@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,10 +14,7 @@ from coterie.cli.output import columns, print_json
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from coterie.core.protocols import Program, Ran, Sandbox
-
-T = TypeVar("T")
-HELLO = "print(sum(range(10)))"
+    from coterie.core.protocols import Ran, Sandbox
 
 
 @click.group(short_help="Run a program in a sandbox, or check its protections.")
@@ -59,6 +54,7 @@ def run(
 
     Its output goes to stdout and stderr; of long output, the end. Exits 0 where the program finished, else 1.
     """
+    from coterie.analysis.diagnosis.sandboxes import ran, use_sandbox
     from coterie.core.errors import UserError
     from coterie.core.protocols import Program
     from coterie.core.storage.atomic import written
@@ -72,12 +68,12 @@ def run(
     )
 
     async def go(sandbox: Sandbox) -> Ran:
-        return await _ran(sandbox, program)
+        return await ran(sandbox, program)
 
     out = out or Path()
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is no folder", path="--out", fix="name a folder with --out")
-    result = _use(settings, go)
+    result = use_sandbox(_settings(settings), go)
     if not as_json:  # before the files, which may not be written
         click.echo(result.stdout, nl=False)
         click.echo(result.stderr, nl=False, err=True)
@@ -105,39 +101,24 @@ def check(settings: Sequence[str], as_json: bool) -> None:
 
     Exits 1 where the program's output is not the expected one.
     """
+    from coterie.analysis.diagnosis.sandboxes import check_sandbox
 
-    async def probe(sandbox: Sandbox) -> tuple[Ran, list[Any], list[Any], list[str]]:
-        from coterie.core.protocols import Program
-        from coterie.core.protocols.sandbox import ReportsProtections
-
-        result = await _ran(sandbox, Program(code=HELLO))
-        protections: list[Any] = []
-        if isinstance(sandbox, ReportsProtections):
-            with _of_plugin(sandbox, "report"):
-                protections = list(sandbox.report())
-        fields = ("name", "active", "stops", "needs", "_asdict")
-        if wrong := [row for row in protections if not all(hasattr(row, field) for field in fields)]:
-            raise _wrong(sandbox, "report", wrong[0], "named tuples (name, active, stops, needs)")
-        left_open: list[Any] = list(getattr(sandbox, "left_open", list)())
-        return result, protections, left_open, list(getattr(sandbox, "warnings", list)())
-
-    result, protections, left_open, warnings = _use(settings, probe)
-    works = result.ok and result.stdout.split() == ["45"]
+    checked = check_sandbox(_settings(settings))
     if as_json:
         rows = {
-            "protections": [protection._asdict() for protection in protections],
-            "open": [row._asdict() for row in left_open],
+            "protections": [protection._asdict() for protection in checked.protections],
+            "open": [row._asdict() for row in checked.left_open],
         }
-        print_json({"works": works, **rows, "warnings": warnings})
+        print_json({"works": checked.works, **rows, "warnings": checked.warnings})
     else:
-        ending = f"it does not run programs: {_ending(result)} {result.stderr}"
-        click.echo("it runs programs" if works else ending)
-        if protections:
-            rows_shown = [_protection_row(protection) for protection in protections]
-            click.echo(columns([*rows_shown, *(_open_row(row) for row in left_open)]))
-        for warning in warnings:
+        ending = f"it does not run programs: {_ending(checked.result)} {checked.result.stderr}"
+        click.echo("it runs programs" if checked.works else ending)
+        if checked.protections:
+            rows_shown = [_protection_row(protection) for protection in checked.protections]
+            click.echo(columns([*rows_shown, *(_open_row(row) for row in checked.left_open)]))
+        for warning in checked.warnings:
             click.echo(f"warning: {warning}")
-    raise SystemExit(0 if works else 1)
+    raise SystemExit(0 if checked.works else 1)
 
 
 def _protection_row(protection: Any) -> tuple[Text, str, str]:
@@ -154,80 +135,14 @@ def _open_row(row: Any) -> tuple[Text, str, str]:
     return Text("open", style="red"), row.name, row.what
 
 
-def _use(settings: Sequence[str], use: Callable[[Sandbox], Awaitable[T]]) -> T:
-    """Open the sandbox of these settings, call `use` with it, and close it."""
-    from coterie.core.errors import PolicyFault, SystemFault, UserError
-
-    sandbox = _sandbox(settings)
-
-    async def go() -> T:
-        with _of_plugin(sandbox, "open"):
-            await sandbox.open()
-        try:
-            return await use(sandbox)
-        finally:
-            with _of_plugin(sandbox, "close"):
-                await sandbox.close()
-
-    try:
-        return asyncio.run(go())
-    except (PolicyFault, SystemFault) as fault:
-        raise UserError(str(fault), path="sandbox") from fault
-
-
-async def _ran(sandbox: Sandbox, program: Program) -> Ran:
-    """The result of a program. Raises PluginError where the sandbox returns something else."""
-    from coterie.core.protocols import Ran
-
-    with _of_plugin(sandbox, "run"):
-        result: Any = await sandbox.run(program)
-    if not isinstance(result, Ran):
-        raise _wrong(sandbox, "run", result, "coterie.Ran")
-    return result
-
-
-@contextmanager
-def _of_plugin(sandbox: Sandbox, method: str) -> Iterator[None]:
-    """Turn what a sandbox raises, other than a fault or a user's error, into a PluginError that names it."""
-    from coterie.core.errors import CoterieError, PluginError
-    from coterie.core.plugins.origin import failure, origin_of
-
-    try:
-        yield
-    except CoterieError:
-        raise
-    except Exception as error:
-        if origin_of(sandbox).distribution == "coterie":  # a bug of Coterie's: with its traceback
-            raise
-        raise PluginError(failure(sandbox, method, error), path="sandbox") from error
-
-
-def _wrong(sandbox: Sandbox, method: str, value: Any, fix: str) -> Exception:
-    from coterie.core.errors import PluginError
-    from coterie.core.plugins.origin import origin_of
-
-    what = f"{origin_of(sandbox)}: {method} returned {value!r}"[:300]
-    return PluginError(what, path="sandbox", fix=f"return {fix}")
-
-
-def _sandbox(settings: Sequence[str]) -> Sandbox:
-    from coterie.core.config import validate
-    from coterie.core.errors import UserError
-    from coterie.core.plugins.origin import Origin, record_origin
-    from coterie.discovery import plugins
+def _settings(settings: Sequence[str]) -> dict[str, Any]:
+    """The table of overrides."""
     from coterie.recipes import parse_override
 
     table: dict[str, Any] = {}
     for setting in overrides(settings):
         _put(table, parse_override(setting))
-    name = table.pop("type", "local")
-    if not isinstance(name, str) or not name.strip():
-        raise UserError("no sandbox is named", path="sandbox.type", fix="leave it out, or set type=local")
-    entry = plugins().registry.find("sandbox", name, path="sandbox.type")
-    target: Any = entry.load("sandbox.type")
-    sandbox: Sandbox = target(validate(target.Config, table, "sandbox"), None)
-    record_origin(sandbox, Origin("sandbox", name, entry.distribution, "sandbox"))
-    return sandbox
+    return table
 
 
 def _put(table: dict[str, Any], more: dict[str, Any]) -> None:
