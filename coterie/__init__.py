@@ -23,6 +23,11 @@ if TYPE_CHECKING:
         compare as compare,
     )
     from coterie.analysis.credit.report import CreditReport as CreditReport, credit as credit
+    from coterie.analysis.diagnosis.doctor import doctor as doctor
+    from coterie.analysis.diagnosis.health import HealthCheck as HealthCheck
+    from coterie.analysis.diagnosis.machine import MachineDiagnosis as MachineDiagnosis
+    from coterie.analysis.diagnosis.run import RunDiagnosis as RunDiagnosis
+    from coterie.analysis.diagnosis.sicknesses import Sickness as Sickness
     from coterie.analysis.explanation import Explanation as Explanation, explain as explain
     from coterie.analysis.replay.differences import Mismatch as Mismatch
     from coterie.analysis.replay.replay import Replay as Replay, replay as replay

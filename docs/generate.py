@@ -94,6 +94,28 @@ def rules_table() -> str:
     return "\n".join([*rows, *(f"| {rule.when} | {rule.needs} | {rule.why} |" for rule in RULES)])
 
 
+def sicknesses_table() -> str:
+    """The known sicknesses of runs: how each is seen, what it means, and what helps."""
+    from coterie.analysis.diagnosis.rules import RULES
+
+    rows = ["| sickness | metrics | one sees | it means | what helps |", "|---|---|---|---|---|"]
+    for rule in RULES:
+        metrics = ", ".join(f"`{name}`" for name in rule.metrics)
+        texts = " | ".join(_with_code(_cell(text)) for text in (rule.sees, rule.means, rule.helps))
+        rows.append(f"| `{rule.kind}` ({rule.grade}) | {metrics} | {texts} |")
+    return "\n".join(rows)
+
+
+def _with_code(text: str) -> str:
+    """A text of the command line with its settings, commands and metrics as code."""
+    setting = r"[a-z_]+(?:\.(?:<name>|[a-z_]+))+(?:=(?:\{[^}]*\}|[\w@:.<>-]*\w))?"
+    command = (
+        r"coterie (?:credit|episodes|check|run|doctor|sandbox check)(?: RUN)?(?: --\w+(?: '[^']*'| RUN)?)?"
+    )
+    metric = r"\w+/(?:<\w+>|\w+)"
+    return re.sub(rf"(?<![`\w./])(?:{command}|{setting}|{metric})(?![`\w])", r"`\g<0>`", text)
+
+
 def vendors_table() -> str:
     """Every vendor of chat models with OpenAI's protocol."""
     from coterie.backends.remote.vendors import VENDORS
@@ -314,6 +336,7 @@ PARTS: dict[str, tuple[tuple[str, Callable[[], str]], ...]] = {
     "recipes.md": (("overlays", overlays_table),),
     "chat_models.md": (("vendors", vendors_table),),
     "metrics.md": (("names", names_table),),
+    "doctor.md": (("sicknesses", sicknesses_table),),
     "viewing.md": (("fields", fields_table),),
     "data_science.md": (("metrics", metrics_table), ("dsbench", dsbench_table)),
 }

@@ -23,6 +23,7 @@ COMMANDS = {
     "watch": "Show how runs go, live in the terminal.",
     "plot": "Draw curves of runs, with intervals over seeds.",
     "report": "Write a run's curves, roles and episodes as one HTML file.",
+    "doctor": "Check this machine, or say what is wrong with a run.",
     "episodes": "Print the episodes that match, readably.",
     "replay": "Play recorded steps again without a model, and compare.",
     "credit": "Show which role and turn earned what, and check it by counterfactuals.",

@@ -15,6 +15,7 @@ import click
 from coterie.cli.errors import INTERRUPTED
 from coterie.cli.output import interval, share, table
 from coterie.cli.progress import progress
+from coterie.cli.run_end import report_sicknesses
 
 if TYPE_CHECKING:
     from coterie.api.seeds import SeedRun
@@ -63,6 +64,9 @@ def run_seeds(
         out = Path(f"runs/{name}-{time.strftime('%Y%m%d-%H%M%S')}")
     runs = train_seeds(source, seeds, out, overrides=overrides, start=start, interrupt=interrupt)
     _show(runs, seeds)
+    for run in runs:
+        if run.finished:
+            report_sicknesses(run.folder)
     if all(run.finished for run in runs) and len(runs) == len(seeds):
         return 0
     command = ["coterie", *sys.argv[1:], *(() if named else ("--out", str(out)))]

@@ -16,8 +16,8 @@ WRITES = {
 }  # fmt: skip
 """Commands that write a file or a folder of their own. One that writes and isn't here fails below."""
 READS = {
-    "check", "coach", "config", "data leaks", "data mix", "data show", "episodes", "explain", "plan",
-    "plugins show", "recipes", "runs", "sandbox check", "schema", "watch",
+    "check", "coach", "config", "data leaks", "data mix", "data show", "doctor", "episodes", "explain",
+    "plan", "plugins show", "recipes", "runs", "sandbox check", "schema", "watch",
 }  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from coterie.cli.learning_curve import draw
 from coterie.cli.options import out_option, verbose_option
 from coterie.cli.output import duration, interval
 from coterie.cli.progress import progress
+from coterie.cli.run_end import report_sicknesses
 from coterie.core.errors import CoterieError
 from coterie.viewing.text import harmless
 
@@ -94,7 +95,9 @@ def _train(folder: Path, interrupt: threading.Event) -> float:
     if not result.finished:
         click.echo(f"stopped at step {result.step}; go on with: coterie run --resume {folder}", err=True)
         sys.exit(INTERRUPTED)
-    return time.perf_counter() - begin
+    seconds = time.perf_counter() - begin
+    report_sicknesses(result.folder, result.signals)
+    return seconds
 
 
 def _measure(folder: Path, title: str, checkpoint: str, interrupt: Interruption) -> dict[str, dict[str, Any]]:

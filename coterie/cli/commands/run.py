@@ -15,6 +15,7 @@ from coterie.cli.interrupt import interruptible
 from coterie.cli.options import layer_options, out_option, plugin_option, source_and_overrides, verbose_option
 from coterie.cli.output import duration, share
 from coterie.cli.progress import progress
+from coterie.cli.run_end import report_sicknesses
 from coterie.cli.seeds import Seeds, run_seeds
 from coterie.core.errors import UserError
 
@@ -163,6 +164,8 @@ def report(result: TrainResult) -> None:
     click.echo(f"{result.folder}  {'  '.join(parts)}")
     if result.signals:
         click.echo(summary(result.signals, result.step), err=True)
+    if result.seconds:  # of a call that trained
+        report_sicknesses(result.folder, result.signals)
     if result.cancelled:
         click.echo(result.cancelled.text(), err=True)
     if result.finished:

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from itertools import count
 from typing import Any
 
+from coterie.analysis.diagnosis.rules import sicknesses
+from coterie.analysis.diagnosis.run import evidence_of
 from coterie.api.rows import interval_of, number_of, tokens_so_far
 from coterie.viewing.report.blocks import PackedRun
 from coterie.viewing.report.reading import ReportedRun, discarded
@@ -62,6 +64,7 @@ def model(table: Any) -> str:
 def warnings(run: ReportedRun, packed: PackedRun) -> Iterator[dict[str, str]]:
     """What a reader should know before believing a curve: `{"what", "detail"}`."""
     yield from _signals(run)
+    yield from _sicknesses(run)
     yield from _lost(run)
     folders, cancelled = discarded(run.folder)
     for name in folders:
@@ -105,6 +108,13 @@ def _signals(run: ReportedRun) -> Iterator[dict[str, str]]:
                 steps.setdefault(name, []).append(int(row["step"]))
     for name, of in steps.items():
         yield {"what": name, "detail": f"held in {len(of)} steps, from step {of[0]} to step {of[-1]}"}
+
+
+def _sicknesses(run: ReportedRun) -> Iterator[dict[str, str]]:
+    """The known sicknesses that the metrics show, but for the signs that the rows have themselves."""
+    for sickness in sicknesses(evidence_of(run.rows, run.config)):
+        if not sickness.metric.startswith("signal/"):
+            yield {"what": sickness.line, "detail": f"{sickness.says}. What helps: {sickness.helps}"}
 
 
 def _lost(run: ReportedRun) -> Iterator[dict[str, str]]:

@@ -1,0 +1,82 @@
+"""`coterie doctor`: what is wrong with this machine, or with a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from coterie.cli.options import json_option
+from coterie.cli.output import print_json
+from coterie.viewing.text import harmless
+
+if TYPE_CHECKING:
+    from coterie.analysis.diagnosis.health import HealthCheck
+    from coterie.analysis.diagnosis.machine import MachineDiagnosis
+    from coterie.analysis.diagnosis.run import RunDiagnosis
+    from coterie.analysis.diagnosis.sicknesses import Sickness
+
+COLOURS = {"ok": "green", "warning": "yellow", "fault": "red"}
+WIDTH = 9
+
+
+@click.command(short_help="Check this machine, or say what is wrong with a run.")
+@click.argument("run", metavar="[RUN]", required=False, type=click.Path(path_type=Path))
+@click.option("--no-self-test", is_flag=True, help="Of the machine: without the tiny run of seconds.")
+@json_option
+def command(run: Path | None, no_self_test: bool, as_json: bool) -> None:
+    """Check this machine, or look for known sicknesses of the run in the folder RUN.
+
+    \b
+        coterie doctor
+        coterie doctor runs/plan_path-20260101-120000
+
+    Of the machine: versions, extras, plugins, GPUs, threads, memory, disks, shared memory, open files, the
+    sandbox, and a run of seconds. Of a run: each sickness with its metric, the step in which it began, and
+    what helps; of its rollout files at most 24 are read. Exits 1 where there is a fault; warnings exit 0.
+    """
+    from coterie.analysis.diagnosis.doctor import doctor
+
+    result = doctor(self_test=not no_self_test) if run is None else doctor(run)
+    if as_json:
+        print_json(result.as_dict())
+    else:
+        show(result)
+    raise SystemExit(0 if result.ok else 1)
+
+
+def show(result: MachineDiagnosis | RunDiagnosis) -> None:
+    """Print a diagnosis."""
+    from coterie.analysis.diagnosis.run import RunDiagnosis
+
+    if not isinstance(result, RunDiagnosis):
+        width = max(len(check.name) for check in result.checks) + 2
+        for check in result.checks:
+            _check(check, width)
+        return
+    files = f", {len(result.recorded)} rollout files read" if result.recorded else ", no rollout files"
+    click.echo(harmless(f"{result.folder}: {result.steps} steps{files}"))
+    for sickness in result.sicknesses:
+        _sickness(sickness)
+    for remark in result.remarks:
+        click.echo(f"{_mark('warning')}{harmless(remark)}")
+    if not result.sicknesses:
+        click.echo(f"{_mark('ok')}no known sickness")
+
+
+def _mark(status: str) -> str:
+    return click.style(status, fg=COLOURS[status]) + " " * (WIDTH - len(status))
+
+
+def _check(check: HealthCheck, width: int) -> None:
+    click.echo(f"{_mark(check.status)}{check.name.ljust(width)}{harmless(check.says)}")
+    if check.fix:
+        click.echo(f"{' ' * (WIDTH + width)}fix: {harmless(check.fix)}")
+
+
+def _sickness(sickness: Sickness) -> None:
+    indent = " " * WIDTH
+    click.echo(f"{_mark(sickness.grade)}{harmless(sickness.line)}")
+    click.echo(f"{indent}{harmless(sickness.says)}")
+    click.echo(f"{indent}helps: {sickness.helps}")
