@@ -19,7 +19,7 @@ from coterie.core.types import Call, Key, Request
 
 T = TypeVar("T")
 Row = Mapping[str, Any]
-Place = tuple[str, str, int]
+BranchPlace = tuple[str, str, int]
 """Of a branch: the text of its node's key, role, branch."""
 Replace = Callable[[Request], Awaitable[Call] | None]
 """The call in place of the recorded one; None: the recorded one stays."""
@@ -36,7 +36,7 @@ class NotRecorded(SystemFault):
         super().__init__(f"the record has no call at {key.text()}")
 
 
-def place_of(key: Key) -> Place:
+def place_of(key: Key) -> BranchPlace:
     """The place of a branch, or of one of its calls."""
     return key.node.text(), key.role, key.branch
 
@@ -45,7 +45,7 @@ def place_of(key: Key) -> Place:
 class RecordedActions:
     """The rows of kind `node` and `branch` by place. The order of the rows doesn't matter here."""
 
-    branches: dict[Place, Row] = field(default_factory=dict)
+    branches: dict[BranchPlace, Row] = field(default_factory=dict)
     prompts: dict[tuple[str, str], Row] = field(default_factory=dict)
     """By the node's key and the role."""
 
@@ -147,7 +147,7 @@ class RecordedClient:
 class RecordedTool:
     """A tool that finds calls in a text as ever, and answers them with what it answered in the run."""
 
-    def __init__(self, tool: Any, actions: RecordedActions, used: dict[Place, int]) -> None:
+    def __init__(self, tool: Any, actions: RecordedActions, used: dict[BranchPlace, int]) -> None:
         self.name, self._tool, self._actions, self._used = tool.name, tool, actions, used
 
     def find(self, text: str) -> Any | None:
@@ -178,7 +178,7 @@ class RecordedTool:
 class RecordedToolWithSchemas(RecordedTool):
     """One whose schemas the chat template shows to the model."""
 
-    def __init__(self, tool: Any, actions: RecordedActions, used: dict[Place, int]) -> None:
+    def __init__(self, tool: Any, actions: RecordedActions, used: dict[BranchPlace, int]) -> None:
         super().__init__(tool, actions, used)
         self.schemas = tool.schemas
 

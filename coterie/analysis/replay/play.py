@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -41,8 +41,6 @@ class PlayedStep:
     """The estimator's before the step, as recorded."""
     after: Any
     """The estimator's after the step."""
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    """What the file of the step would have, but for its first row."""
     differences: list[Mismatch] = field(default_factory=list)
     sources: Sequence[str] = ()
     """Reward sources whose scores were taken from the record."""
@@ -83,25 +81,12 @@ def play_step(
     played = to_its_end(side.play(jobs))
     if side.unanswered:
         raise _unanswered(step, len(side.unanswered))
-    differences += _errors(step, played)
-    batch = _batch(run, played, recorded)
-    other = None
-    if beside:
-        components = {name for source in beside for name in source.plugin.components}
-        ours, other = divided(batch.scores, components)
-        batch = replace(batch, scores=ours)
+    batch, other = _batch(run, played, recorded, beside)
     credit, after, failed = _credited(run, batch, head["state"])
+    differences += [*compare_head(step, head, run), *_errors(step, played)]
+    differences += _compared(step, recorded, played, batch, credit, side)
     if failed:
         differences.append(Mismatch(step=step, field="estimator", recorded="credit", replayed=failed))
-    made = rollout_rows(
-        batch.trees, batch.scores, credit, batch.reward_weights, annotations=batch.annotations
-    )
-    replayed = [as_read(row) for row in made]
-    broken = {_tree_of(each.job) for each in played if each.tree is None}
-    kept = [row for row in recorded if _tree(row) not in broken] if broken else recorded
-    if not differences:
-        differences += compare_head(step, head, run)
-    differences += compare_rows(step, kept, replayed, _exempt(side, recorded))
     if not differences:
         differences += _ends(step, recorded, run, codecs)
     return PlayedStep(
@@ -110,7 +95,6 @@ def play_step(
         credit=credit,
         state=head["state"],
         after=after,
-        rows=replayed,
         differences=differences,
         sources=side.sources,
         feedback=side.feedback,
@@ -143,11 +127,16 @@ def jobs_of(run: Run, step: int, rows: Sequence[Row]) -> tuple[list[RolloutJob],
         right = wanted[at] if at < len(wanted) else None
         if left != right and (left not in wanted or right not in known):
             task, epoch, chain = left or right or ("", 0, 0)
-            sides = {"recorded": _tree_text(left), "replayed": _tree_text(right)}
-            place = {"task": task, "epoch": epoch, "chain": chain}
-            return [job for job in jobs if _tree_of(job) in known], [
-                Mismatch(step=step, field="task", **sides, **place)
-            ]
+            mismatch = Mismatch(
+                step=step,
+                field="task",
+                recorded=_tree_text(left),
+                replayed=_tree_text(right),
+                task=task,
+                epoch=epoch,
+                chain=chain,
+            )
+            return [job for job in jobs if _tree_of(job) in known], [mismatch]
     return jobs, []
 
 
@@ -177,18 +166,41 @@ def as_json(state: Any) -> Any:
     return json.loads(to_json({"state": state}))["state"]
 
 
-def _batch(run: Run, played: Sequence[PlayedTree], rows: Sequence[Row]) -> Batch:
-    scores = Scores()
+def _batch(
+    run: Run, played: Sequence[PlayedTree], rows: Sequence[Row], beside: Sequence[NamedRewardSource]
+) -> tuple[Batch, Scores | None]:
+    """The estimator's input, and `PlayedStep.other_scores`."""
+    scores, other = Scores(), None
     trees = [each.tree for each in played if each.tree is not None]
     for each in played:
         if each.tree is not None:
             scores.merge(each.scores)
-    return Batch(
+    if beside:
+        components = {name for source in beside for name in source.plugin.components}
+        scores, other = divided(scores, components)
+    batch = Batch(
         trees=trees,
         scores=scores,
         annotations=annotations_of(trees, rows),
         reward_weights=run.reward_weights,
     )
+    return batch, other
+
+
+def _compared(
+    step: int,
+    recorded: Sequence[Row],
+    played: Sequence[PlayedTree],
+    batch: Batch,
+    credit: Credit | None,
+    side: ReplaySide,
+) -> list[Mismatch]:
+    """The differences of the rows, but for those of trees that couldn't be played to their end."""
+    weights, annotations = batch.reward_weights, batch.annotations
+    made = rollout_rows(batch.trees, batch.scores, credit, weights, annotations=annotations)
+    broken = {_tree_of(each.job) for each in played if each.tree is None}
+    kept = [row for row in recorded if _tree(row) not in broken] if broken else recorded
+    return compare_rows(step, kept, [as_read(row) for row in made], _exempt(side, recorded))
 
 
 def annotations_of(trees: Sequence[Tree], rows: Sequence[Row]) -> Annotations:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from coterie.core.errors import PolicyFault
-from coterie.core.plugins import composed_fields
+from coterie.core.plugins import PluginConfig, composed_fields
 from coterie.core.plugins.origin import origin_of, record_origin
 from coterie.core.protocols import NamedRewardSource
 from coterie.core.protocols.reward import CountsCalls, RunsInBackground, ShowsFeedback
@@ -24,7 +24,7 @@ KINDS = {"sandbox": "sandbox", "chat_model": "coach"}
 def asks(plugin: Any) -> set[str]:
     """What a plugin needs besides this process: `sandbox`, `coach`."""
     config = getattr(plugin, "config", None)
-    fields = composed_fields(type(config)) if hasattr(type(config), "model_fields") else {}
+    fields = composed_fields(type(config)) if isinstance(config, PluginConfig) else {}
     needed = {KINDS[kind] for name, kind in fields.items() if kind in KINDS and getattr(config, name)}
     if isinstance(plugin, CountsCalls) and plugin.calls_per_view:
         needed.add("coach")

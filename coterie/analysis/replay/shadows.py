@@ -9,7 +9,7 @@ from typing import Any
 from coterie.core.plugins.origin import origin_of, record_origin
 from coterie.core.protocols import NamedRewardSource
 from coterie.core.protocols.reward import RunsInBackground
-from coterie.core.types import RewardWeights, Scores
+from coterie.core.types import ComponentKind, RewardWeights, Scores
 
 SUFFIX = "~again"
 """Of the components of a source that scores beside another one."""
@@ -20,9 +20,12 @@ class Shadow:
 
     def __init__(self, plugin: Any) -> None:
         self._plugin = plugin
-        self.scope, self.policy_fault = plugin.scope, plugin.policy_fault
-        self.components = {f"{name}{SUFFIX}": kind for name, kind in plugin.components.items()}
-        self.weights = dict.fromkeys(self.components, 0.0)
+        self.scope: Any = plugin.scope
+        self.policy_fault: float = plugin.policy_fault
+        self.components: Mapping[str, ComponentKind] = {
+            f"{name}{SUFFIX}": kind for name, kind in plugin.components.items()
+        }
+        self.weights: Mapping[str, float] = dict.fromkeys(self.components, 0.0)
         self.background = isinstance(plugin, RunsInBackground) and plugin.background
         record_origin(self, origin_of(plugin))
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from coterie.analysis.recorded_engine import (
-    Place,
+    BranchPlace,
     RecordedActions,
     RecordedClient,
     RecordedTool,
@@ -121,7 +121,7 @@ class ReplaySide:
             for source in side.reward_sources  # the run has told of missing scores
         ]
         sources = with_shadows(sources, beside)
-        used: dict[Place, int] = {}
+        used: dict[BranchPlace, int] = {}
         members = {name: _member(member, actions, used) for name, member in side.team.members.items()}
         transition, feedback = side.team.transition, False
         if "coach" in asks(transition) - set(again):
@@ -199,7 +199,7 @@ class ReplaySide:
         return played
 
 
-def _member(member: Member, actions: RecordedActions, used: dict[Place, int]) -> Member:
+def _member(member: Member, actions: RecordedActions, used: dict[BranchPlace, int]) -> Member:
     """The member with tools that answer from the record."""
     tools = []
     for tool in member.tools:
