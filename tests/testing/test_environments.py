@@ -454,6 +454,16 @@ def test_broken_tasks_as_data_are_caught(members, message):
     caught(message, check, type("Broken", (Recorded,), members)())
 
 
+@pytest.mark.parametrize(("answers", "message"), [
+    (lambda self, task, played: 7, "final_answer: returned 7"),
+    (lambda self, task, played: str(random.random()), "final_answer: differs when called twice"),
+    (lambda self, task, played: played[99], "final_answer: raised IndexError"),
+])  # fmt: skip
+def test_what_is_no_final_answer_is_caught(answers, message):
+    caught(message, check, variant(final_answer=answers))
+    check(variant(final_answer=lambda self, task, played: played[-1][0].keys() and None))
+
+
 @pytest.mark.parametrize("method", ["record", "task_of"])
 def test_a_record_without_a_way_back_is_caught(method):
     caught(f"has `{method}` alone", check, variant(**{method: getattr(Recorded, method)}))

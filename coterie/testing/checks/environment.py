@@ -39,6 +39,7 @@ from coterie.testing.support.failure import (
     require_components,
     require_kind,
 )
+from coterie.testing.support.final_answers import check_final_answer
 from coterie.testing.support.kept_state import kept, warn_of_kept
 from coterie.testing.support.memory import check_memory
 from coterie.testing.support.opening import opened
@@ -91,7 +92,8 @@ def check_environment(
     - `acting_roles` names roles of the team, or returns () or None; some at first. Every turn ends.
     - Scores are {(role that acted or TEAM, declared component): number to 1e100, or None}; info is plain.
     - Unreadable actions are stepped too. `outcome` has finite numbers (NaN: none), `success` from 0 to 1.
-    - Optional members: `digest`, `diagnose`, `vocabulary`, `demonstrate`, `open` and `close` (as in a run).
+    - Optional members: `digest`, `diagnose`, `vocabulary`, `demonstrate`, `final_answer`; `open`, `close` as
+      in a run.
     - Tasks as data, where the environment has them: `record` gives JSON; `task_of` makes the same task of a
       record, ignores further fields, and raises only ValueError where the record is no task; `fingerprints`
       are texts, `content` among them, and no two splits share one; `picture` is a text.
@@ -189,6 +191,7 @@ class _EpisodeChecker:
 
     async def episode(self, task: Task, rng: np.random.Generator) -> None:
         state = self._reset(task, int(rng.integers(2**63)))
+        played: list[tuple[dict[str, Action], Any]] = []
         promise(_ACTING)
         pending = initial_stage(self.env, state, self.team)
         require(
@@ -214,8 +217,10 @@ class _EpisodeChecker:
             check_work(self.env, self.name, task, pending.roles, step.info, self.team.order)
             promise(_ACTING)
             after = following_stage(self.env, pending, step, self.turns, self.team)
+            played.append((actions, step.info))
             if after is None:
                 self._outcome(step.state)
+                check_final_answer(self.env, self.name, task, played)
             pending = after
 
     # ---- states --------------------------------------------------------------------------------------------

@@ -376,3 +376,46 @@ def test_any_data_source_will_do(tmp_path):
     with pytest.raises(DataError, match="also in 'train'") as caught:
         env_of(tmp_path, data=Wrong()).tasks("train", 0)
     assert caught.value.file == "Wrong/val"
+
+
+# ---- votes
+
+
+def finally_said(env, *turns):
+    """The final answer of an episode of these turns."""
+    task = env.tasks("train", 0)[0]
+    played = []
+    for parsed in turns:
+        actions = {role: Action(calls=(), text=str(value), parsed=value) for role, value in parsed.items()}
+        played.append((actions, {}))
+    return env.final_answer(task, played)
+
+
+def test_the_final_answer_is_the_last_of_the_role_that_success_compares(tmp_path):
+    env = env_of(tmp_path)
+    assert finally_said(env, {"writer": 3, "checker": 4}, {"writer": 5}) == "4"
+    assert finally_said(env, {"writer": 3}) is None and finally_said(env, {"checker": None}) is None
+    assert finally_said(env_of(tmp_path, success={"role": "writer"}), {"writer": 3, "checker": 4}) == "3"
+
+
+def test_answers_that_match_are_one_vote(tmp_path):
+    env = env_of(tmp_path)
+    assert finally_said(env, {"checker": "4.0"}) == finally_said(env, {"checker": 4}) == "4", "it is a number"
+    assert finally_said(env, {"checker": "four"}) is None
+    texts = env_of(tmp_path, [{"question": f"{n}", "answer": f"A{n}"} for n in range(40)])
+    assert finally_said(texts, {"checker": " Ab "}) == "Ab" != finally_said(texts, {"checker": "ab"})
+    loose = env_of(
+        tmp_path, [{"question": f"{n}", "answer": f"A{n}"} for n in range(40)], success={"match": "text"}
+    )
+    assert finally_said(loose, {"checker": "A  b"}) == finally_said(loose, {"checker": "a B"})
+    number = env_of(tmp_path, success={"match": "number"})
+    assert finally_said(number, {"checker": "so 1,000"}) == finally_said(number, {"checker": 1000})
+    assert finally_said(texts, {"checker": {"b": 1, "a": 2}}) == finally_said(
+        texts, {"checker": {"a": 2, "b": 1}}
+    )
+
+
+def test_what_a_function_judges_has_no_answer_to_vote_on(tmp_path, own_module):
+    own_module.right = lambda record, transcript: 1.0
+    env = env_of(tmp_path, success="own_functions:right")
+    assert finally_said(env, {"checker": 4}) is None

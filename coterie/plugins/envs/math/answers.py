@@ -35,6 +35,7 @@ _NUMBER = re.compile(
 )
 _OR = re.compile(r"\s+or\s+")
 _REMARK = re.compile(r"\s*\([^()]*[a-z]{3}[^()]*\)\s*$")
+_SIMPLE_FRACTION = re.compile(r"(-?)\\frac\{(\d+)\}\{(\d+)\}", re.ASCII)
 _ALONE = 64
 """Longest message that can be an answer as a whole, in characters."""
 
@@ -111,8 +112,9 @@ def voted(given: Sequence[str | None]) -> str | None:
     is none."""
     if not given or given[-1] is None:
         return None
-    value = number(given[-1])
-    return plain(given[-1]) if value is None else str(value)
+    text = plain(given[-1])
+    value = number(_SIMPLE_FRACTION.sub(r"\1\2/\3", text))
+    return text if value is None else str(value)
 
 
 def _content(text: str, opening: re.Match[str]) -> str:

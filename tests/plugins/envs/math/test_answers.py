@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from coterie.core.errors import PolicyFault
-from coterie.plugins.envs.math.answers import MOST, accepted, bare, boxed, find, number, same_number
+from coterie.plugins.envs.math.answers import MOST, accepted, bare, boxed, find, number, same_number, voted
 from tests.plugins.envs.math.forms import RIGHT, WRONG
 
 
@@ -139,3 +139,27 @@ def test_the_box_of_a_solution():
     assert boxed(r"so $x=\boxed{1}$, and hence $\boxed{\frac{\pi}{2}}$.") == r"\frac{\pi}{2}"
     with pytest.raises(PolicyFault, match="there is no"):
         boxed("The answer is 42")
+
+
+@given(
+    st.sampled_from([*RIGHT.values(), *WRONG.values()]),
+    st.sampled_from([*RIGHT.values()]),
+    st.integers(0, 999),
+)
+def test_numbers_of_one_value_are_one_vote(first, second, value):
+    answers = []
+    for form in (first, second):
+        try:
+            answers.append(find(form(value)))
+        except PolicyFault:
+            return
+    numbers = [number(answer) for answer in answers]
+    if None not in numbers:
+        assert (voted([answers[0]]) == voted([answers[1]])) == (numbers[0] == numbers[1])
+
+
+def test_votes_are_of_the_last_answer_without_its_look():
+    assert voted(["3", r"\frac{1}{2}"]) == voted(["0.5"]) == voted([r"\dfrac12"]) == "1/2"
+    assert voted([r"-\frac{3}{4}"]) == voted(["-0.75"]) and voted([r"\frac{1}{0}"]) != voted(["0"])
+    assert voted(["x + 1"]) == voted([r"$x+1$"]) != voted(["x - 1"])
+    assert voted([]) is None and voted(["3", None]) is None, "an earlier answer is none of the last turn's"
