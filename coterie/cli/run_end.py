@@ -30,13 +30,13 @@ def report_sicknesses(folder: Path, signs: Collection[str] = ()) -> None:
     """
     from coterie.analysis.diagnosis.run import diagnose_run
 
-    told = {TOLD_BY_SIGNALS.get(sign.partition("/")[0], "") for sign in signs}
+    known = {TOLD_BY_SIGNALS.get(sign.partition("/")[0], "") for sign in signs}
     try:
         sicknesses = diagnose_run(folder, rollouts=False).sicknesses
     except (UserError, OSError) as error:
         click.echo(f"no diagnosis of the run: {message(str(error))}", err=True)
         return
-    new = [sickness for sickness in sicknesses if sickness.kind not in told]
+    new = [sickness for sickness in sicknesses if sickness.kind not in known]
     for sickness in new:
         click.echo(f"{sickness.grade}: {harmless(sickness.line)}", err=True)
     if new:

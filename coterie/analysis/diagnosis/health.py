@@ -16,7 +16,7 @@ class HealthCheck:
     """`fault`: a run would meet it; `warning`: some run could."""
     says: str
     fix: str = ""
-    """What mends it; empty where it is ok."""
+    """The fix; empty where it is ok."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """What was measured, for JSON."""
 
@@ -26,7 +26,7 @@ class HealthCheck:
 
 
 def ok(name: str, says: str, **facts: Any) -> HealthCheck:
-    """A line with nothing to mend."""
+    """A line on what is well."""
     return HealthCheck(name, "ok", says, "", facts)
 
 

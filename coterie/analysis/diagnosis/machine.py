@@ -1,4 +1,4 @@
-"""The diagnosis of a machine: what of it a run would meet, a line each, with what mends it."""
+"""The diagnosis of a machine: what of it a run would meet, a line each, with its fix."""
 
 from __future__ import annotations
 

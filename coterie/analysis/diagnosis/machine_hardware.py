@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -25,31 +27,62 @@ BUSY = 0.5
 """Share of a GPU's memory that other processes hold."""
 
 
+PROBE = """
+import importlib.util, json
+def look():
+    if importlib.util.find_spec("torch") is None:
+        return {"missing": True}
+    import torch
+    devices = []
+    for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+        of = {"name": "", "free": 0, "memory": 0, "error": ""}
+        devices.append(of)
+        try:
+            of["name"] = torch.cuda.get_device_name(index)
+            of["free"], of["memory"] = torch.cuda.mem_get_info(index)
+            a = torch.ones(64, 64, device=f"cuda:{index}", requires_grad=True)
+            (a @ a).sum().backward()
+            torch.cuda.synchronize(index)
+        except Exception as error:
+            of["error"] = " ".join(str(error).split())[:300] or type(error).__name__
+    return {"version": torch.__version__, "cuda": torch.version.cuda or "", "devices": devices}
+print(json.dumps(look()))
+"""
+"""What torch says of itself, in a process of its own: with a broken driver it may crash, or never return."""
+PATIENCE = 20.0
+"""Seconds for it."""
+
+
 def gpus() -> Iterator[HealthCheck]:
     """Driver, torch's CUDA build against it, and free memory. No GPU is no error."""
-    name, seen = "gpu", _nvidia_smi()
+    name, seen, torch = "gpu", _nvidia_smi(), _torch_facts()
+    again = 'pip install --force-reinstall "coterie[torch]"'
+    if "missing" in torch:
+        what = "torch is not installed" + (f", and there is {seen[0][0]}" if seen else "")
+        yield ok(name, f"{what}; recipes of tables run without it")
+    elif "error" in torch:
+        yield fault(name, f"torch does not import: {torch['error']}", again)
+    elif not torch["devices"]:
+        yield _without_cuda(name, seen, torch["cuda"], torch["version"])
+    else:
+        for index, device in enumerate(torch["devices"]):
+            yield _device(index, device, torch["cuda"], seen[0][1] if seen else "unknown")
+
+
+def _torch_facts() -> dict[str, Any]:
+    """What `PROBE` prints; `error` where it ends otherwise."""
     try:
-        import torch
-    except ImportError as error:
-        if _missing(error, "torch"):
-            what = "torch is not installed" + (f", and there is {seen[0][0]}" if seen else "")
-            yield ok(name, f"{what}; recipes of tables run without it")
-            return
-        yield fault(name, f"torch does not import: {error}", 'pip install --force-reinstall "coterie[torch]"')
-        return
-    except OSError as error:
-        yield fault(name, f"torch does not import: {error}", 'pip install --force-reinstall "coterie[torch]"')
-        return
-    build = torch.version.cuda or ""
-    if not torch.cuda.is_available():
-        yield _without_cuda(name, seen, build, torch.__version__)
-        return
-    for index in range(torch.cuda.device_count()):
-        yield _device(torch, index, build, seen[0][1] if seen else "unknown")
-
-
-def _missing(error: ImportError, module: str) -> bool:
-    return isinstance(error, ModuleNotFoundError) and error.name == module
+        done = subprocess.run(
+            [sys.executable, "-c", PROBE], capture_output=True, text=True, stdin=subprocess.DEVNULL,
+            timeout=PATIENCE, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return {"error": f"no answer within {PATIENCE:g} seconds"}
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines()
+        return {"error": lines[-1][:300] if lines else f"its process ended with code {done.returncode}"}
+    facts: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return facts
 
 
 def _without_cuda(name: str, seen: list[tuple[str, str]], build: str, version: str) -> HealthCheck:
@@ -68,18 +101,14 @@ def _without_cuda(name: str, seen: list[tuple[str, str]], build: str, version: s
     return fault(name, what, fix, driver=driver, cuda=build)
 
 
-def _device(torch: Any, index: int, build: str, driver: str) -> HealthCheck:
+def _device(index: int, device: Mapping[str, Any], build: str, driver: str) -> HealthCheck:
     name = f"gpu {index}"
-    try:
-        free, whole = torch.cuda.mem_get_info(index)
-        a = torch.ones(64, 64, device=f"cuda:{index}", requires_grad=True)
-        (a @ a).sum().backward()
-        torch.cuda.synchronize(index)
-    except Exception as error:  # of many kinds, by what is broken
-        what = f"it does not compute: {' '.join(str(error).split())[:300]}"
+    if device["error"]:
+        what = f"it does not compute: {device['error']}"
         return fault(name, what, "nvidia-smi shows what holds it; a restart of the driver", driver=driver)
-    title = torch.cuda.get_device_name(index)
-    says = f"{title}, {free / GB:.0f} of {whole / GB:.0f} GB free, driver {driver}, torch for CUDA {build}"
+    free, whole = device["free"], device["memory"]
+    sizes = f"{free / GB:.0f} of {whole / GB:.0f} GB free"
+    says = f"{device['name']}, {sizes}, driver {driver}, torch for CUDA {build}"
     facts = {"free": free, "memory": whole, "driver": driver, "cuda": build}
     if free < (1 - BUSY) * whole:
         fix = "nvidia-smi lists the processes that hold it; CUDA_VISIBLE_DEVICES chooses another GPU"

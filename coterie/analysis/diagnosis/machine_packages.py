@@ -103,7 +103,9 @@ def plugin_faults() -> Iterator[HealthCheck]:
         errors = [*report.errors, *broken_files(report.provides, report.distribution)]
         name = f"plugin {report.distribution}"
         if errors:
-            fix = f"mend it or uninstall it; coterie plugins show {report.distribution} has the whole error"
+            fix = (
+                f"correct it or uninstall it; coterie plugins show {report.distribution} has the whole error"
+            )
             yield fault(name, " ".join(errors[0].split())[:400], fix)
         elif report.warnings:
             yield warning(name, " ".join(report.warnings[0].split())[:400], "tell its authors")

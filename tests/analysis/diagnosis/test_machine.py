@@ -170,57 +170,61 @@ def test_memory(monkeypatch, size, status):
     assert [line.status for line in machine_hardware.memory()] == [status]
 
 
-def cuda(available, build, free=60e9, broken=False):
-    """A torch as far as the check looks at it."""
+def torch(cuda, *devices):
+    return {"version": "2.9", "cuda": cuda, "devices": [*devices]}
 
-    class Ones:
-        def __matmul__(self, other):
-            if broken:
-                raise RuntimeError("an illegal memory access")
-            return self
 
-        def sum(self):
-            return self
-
-        def backward(self):
-            pass
-
-    of = SimpleNamespace(
-        is_available=lambda: available, device_count=lambda: 1, mem_get_info=lambda index: (free, 80e9),
-        synchronize=lambda index: None, get_device_name=lambda index: "H100",
-    )  # fmt: skip
-    version = SimpleNamespace(cuda=build)
-    return SimpleNamespace(cuda=of, version=version, __version__="2.9", ones=lambda *size, **more: Ones())
+def device(free=60e9, error=""):
+    return {"name": "H100", "free": free, "memory": 80e9, "error": error}
 
 
 @pytest.mark.parametrize(
-    ("torch", "seen", "status", "part"),
+    ("facts", "seen", "status", "part"),
     [
-        (cuda(False, None), [], "ok", "runs compute on the CPU"),
-        (cuda(False, None), [("H100", "550")], "warning", "a build for CPUs"),
-        (cuda(False, "13.0"), [("H100", "470")], "fault", "(CUDA 13.0) can't use it with driver 470"),
-        (cuda(True, "12.6"), [("H100", "550")], "ok", "H100, 60 of 80 GB free, driver 550"),
-        (cuda(True, "12.6", free=30e9), [("H100", "550")], "warning", "30 of 80 GB free"),
-        (cuda(True, "12.6", broken=True), [("H100", "550")], "fault", "illegal memory access"),
+        (torch(""), [], "ok", "runs compute on the CPU"),
+        (torch(""), [("H100", "550")], "warning", "a build for CPUs"),
+        (torch("13.0"), [("H100", "470")], "fault", "(CUDA 13.0) can't use it with driver 470"),
+        (torch("12.6", device()), [("H100", "550")], "ok", "H100, 60 of 80 GB free, driver 550"),
+        (torch("12.6", device(free=30e9)), [("H100", "550")], "warning", "30 of 80 GB free"),
+        (torch("12.6", device(error="illegal access")), [("H100", "550")], "fault", "illegal access"),
+        ({"missing": True}, [], "ok", "torch is not installed; recipes of tables"),
+        ({"missing": True}, [("H100", "550")], "ok", "torch is not installed, and there is H100"),
+        ({"error": "libcudart.so"}, [], "fault", "torch does not import: libcudart.so"),
     ],
 )
-def test_a_gpu_is_checked_against_torch(monkeypatch, torch, seen, status, part):
-    monkeypatch.setitem(sys.modules, "torch", torch)
+def test_a_gpu_is_checked_against_torch(monkeypatch, facts, seen, status, part):
+    monkeypatch.setattr(machine_hardware, "_torch_facts", lambda: facts)
     monkeypatch.setattr(machine_hardware, "_nvidia_smi", lambda: seen)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     (line,) = machine_hardware.gpus()
     assert line.status == status and part in line.says
-    if seen and not torch.cuda.is_available():
+    if seen and facts.get("devices") == []:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
         (line,) = machine_hardware.gpus()
         assert line.status == "ok" and "hides it" in line.says
 
 
-def test_no_torch_is_no_fault_and_a_broken_one_is(monkeypatch):
-    monkeypatch.setattr(machine_hardware, "_nvidia_smi", list)
-    monkeypatch.setitem(sys.modules, "torch", None)  # an import of it raises
-    (line,) = machine_hardware.gpus()
-    assert line.status == "ok" and "not installed" in line.says
+@pytest.mark.parametrize(
+    ("source", "part"),
+    [
+        ("raise OSError('no libcudart')", "OSError: no libcudart"),
+        ("import os; os._exit(9)", "ended with code 9"),
+        ("import time; time.sleep(60)", "no answer within 0.5 seconds"),
+    ],
+)
+def test_a_torch_that_is_broken_harms_nobody(monkeypatch, tmp_path, source, part):
+    (tmp_path / "torch.py").write_text(source)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(machine_hardware, "PATIENCE", 0.5 if "sleep" in source else 20)
+    assert part in machine_hardware._torch_facts()["error"]
+
+
+def test_torch_says_what_it_is(monkeypatch, tmp_path):
+    cuda = "cuda = type('C', (), {'is_available': staticmethod(lambda: False)})"
+    version = "version = type('V', (), {'cuda': None})"
+    (tmp_path / "torch.py").write_text(f"__version__ = '2.9'; {cuda}; {version}")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert machine_hardware._torch_facts() == {"version": "2.9", "cuda": "", "devices": []}
 
 
 def test_a_sandbox_without_some_protections_or_that_fails(monkeypatch):
