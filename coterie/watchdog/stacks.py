@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib.metadata
 import os
 import site
@@ -10,9 +11,9 @@ import sysconfig
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from functools import cache
-from inspect import CO_COROUTINE
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE
 from pathlib import Path
-from types import CodeType, FrameType
+from types import AsyncGeneratorType, CodeType, FrameType
 from typing import Any, NamedTuple
 
 from coterie.discovery import GROUP
@@ -26,6 +27,10 @@ _SITE = tuple(
     }
 )
 _STANDARD = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")})
+
+
+_AWAITS = {"cr": "cr_await", "gi": "gi_yieldfrom", "ag": "ag_await"}
+_STEPS = ("async_generator_asend", "async_generator_athrow")
 
 
 class Whose(Enum):
@@ -49,7 +54,8 @@ class Level(NamedTuple):
         """None: the coroutine has ended."""
         if isinstance(self.of, FrameType):
             return self.of
-        return getattr(self.of, "cr_frame", None) or getattr(self.of, "gi_frame", None)
+        frames = (getattr(self.of, name, None) for name in ("cr_frame", "gi_frame", "ag_frame"))
+        return next((frame for frame in frames if frame is not None), None)
 
     @property
     def whose(self) -> Whose:
@@ -57,7 +63,7 @@ class Level(NamedTuple):
 
     @property
     def asynchronous(self) -> bool:
-        return bool(self.code.co_flags & CO_COROUTINE)
+        return bool(self.code.co_flags & (CO_COROUTINE | CO_ASYNC_GENERATOR))
 
 
 @cache
@@ -95,11 +101,13 @@ def of_task(task: asyncio.Task[Any]) -> list[Level]:
     levels: list[Level] = []
     at: Any = task.get_coro()
     while at is not None:
-        code = getattr(at, "cr_code", None) or getattr(at, "gi_code", None)
-        if code is None:  # a future, or what its author made awaitable
-            break
-        levels.append(Level(code, at))
-        at = getattr(at, "cr_await", None) or getattr(at, "gi_yieldfrom", None)
+        part = next((part for part in ("cr", "gi", "ag") if hasattr(at, f"{part}_code")), "")
+        if not part:  # a future, or what its author made awaitable
+            return levels[::-1]
+        levels.append(Level(getattr(at, f"{part}_code"), at))
+        at = getattr(at, _AWAITS[part])
+        if type(at).__name__ in _STEPS:  # of an asynchronous generator, which only the collector names
+            at = next((each for each in gc.get_referents(at) if isinstance(each, AsyncGeneratorType)), None)
     return levels[::-1]
 
 

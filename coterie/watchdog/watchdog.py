@@ -7,7 +7,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from types import FrameType
@@ -21,7 +21,7 @@ log = logging.getLogger("coterie")
 TICK = 1.0
 """Most seconds between two beats of the event loop that are waited for."""
 SHARE = 500
-"""A look at all tasks is followed by so many times its own duration without one."""
+"""A look at all tasks is followed by so many times the processor time that it took, without one."""
 DEEP = 20
 """Tasks that wait for tasks, one for the next."""
 FIX = (
@@ -53,7 +53,9 @@ class Watchdog(threading.Thread):
 
     Args:
         loop: the running event loop; None: only threads are looked at.
-        tell: called with each call that is to be named; default: a warning.
+        tell: called, in this thread, with each call that is to be named; default: a warning.
+        seen: called, in this thread, with every overdue call at every look.
+        blocking: seconds for calls that block the loop, where they have fewer.
     """
 
     def __init__(
@@ -61,10 +63,13 @@ class Watchdog(threading.Thread):
         patience: float,
         loop: asyncio.AbstractEventLoop | None = None,
         tell: Callable[[StuckCall], None] | None = None,
+        seen: Callable[[Sequence[StuckCall]], None] | None = None,
+        blocking: float | None = None,
     ) -> None:
         super().__init__(name="coterie-watchdog", daemon=True)
-        self._patience, self._loop, self._tell = patience, loop, tell or _warn
-        self._tick = min(TICK, patience / 8)
+        self._patience, self._loop, self._tell, self._seen = patience, loop, tell or _warn, seen
+        self._blocks = min(patience, blocking or patience)
+        self._tick = min(TICK, self._blocks / 8)
         self._of_loop = threading.get_ident()
         self._ended = threading.Event()
         self._clock = self._beating = self._asked = self._looked = self._pause = 0.0
@@ -85,9 +90,9 @@ class Watchdog(threading.Thread):
             try:
                 stuck = [*self._blocking(active)]
                 if self._clock - self._looked >= max(self._patience / 8, self._pause):
-                    begin, self._looked = time.perf_counter(), self._clock
+                    begin, self._looked = time.thread_time(), self._clock
                     stuck += [*self._in_threads(), *self._awaited()]
-                    self._pause = SHARE * (time.perf_counter() - begin)
+                    self._pause = min(SHARE * (time.thread_time() - begin), self._patience / 2)
                 self._report(stuck)
             except Exception:
                 log.warning("the watchdog of plugins has ended", exc_info=True)
@@ -180,11 +185,13 @@ class Watchdog(threading.Thread):
     # ------------------------------------------------------------------------------------------------ telling
 
     def _overdue(self, call: PluginCall, seconds: float, blocks: bool = False) -> Iterator[StuckCall]:
-        if seconds >= self._patience:
+        if seconds >= (self._blocks if blocks else self._patience):
             yield call.stuck(seconds, blocks)
 
-    def _report(self, stuck: Iterable[StuckCall]) -> None:
+    def _report(self, stuck: Sequence[StuckCall]) -> None:
         """Tell the oldest call of each place whose time has come."""
+        if stuck and self._seen is not None:
+            self._seen(stuck)
         by_place: dict[tuple[str, str, str, int], list[StuckCall]] = {}
         for call in stuck:
             by_place.setdefault(call.place, []).append(call)
@@ -218,15 +225,16 @@ def _warn(call: StuckCall) -> None:
     log.warning("%s; fix: %s", call, FIX)
 
 
-def watch_loop(patience: float | None, tell: Callable[[StuckCall], None] | None = None) -> Callable[[], None]:
+def watch_loop(patience: float | None, **others: Any) -> Callable[[], None]:
     """Watch the running event loop, its tasks and all threads; returns what ends that.
 
     Args:
         patience: seconds; 0 or None: nothing is watched.
+        others: arguments of `Watchdog`.
     """
     if not patience:
         return lambda: None
-    watchdog = Watchdog(patience, asyncio.get_running_loop(), tell)
+    watchdog = Watchdog(patience, asyncio.get_running_loop(), **others)
     watchdog.start()
     return watchdog.stop
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from coterie import Plugin
 
-LIMIT = 4.0
+LIMIT = 30.0
 """Seconds after which a method returns although it was not named."""
 WAYS = ("busy", "sleep", "lock", "process")
 ASYNC_WAYS = ("await", "task", "gather", "wait", "group", "thread", "lock")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -22,8 +24,6 @@ from coterie.plugins.transitions.none import NoFeedback
 from tests.watchdog import hanging
 
 PATIENCE = 0.25
-LATE = 0.6
-"""Seconds that a busy machine may add."""
 TABULAR = str(Path(__file__).parents[1] / "recipes" / "tabular.yaml")
 EPISODE = "in episode train-"
 
@@ -71,7 +71,10 @@ def check(stay: hanging.Stay) -> None:
     when, text = stay.warnings[0]
     assert any(f"tests/watchdog/hanging.py, line {line}, in " in text for line in stay.lines), text
     assert "of tests: " in text and "fix: bound what it waits for" in text
-    assert PATIENCE <= when < 2 * PATIENCE + LATE, text
+    seconds = float(re.search(r"has not returned for ([\d.]+) s", text)[1])
+    assert when >= PATIENCE <= seconds <= 4 * PATIENCE, text  # of the watchdog's clock
+    if os.getloadavg()[0] < 1:  # else this process waits for its turn
+        assert when <= 3 * PATIENCE, text
 
 
 KINDS = {
