@@ -10,9 +10,10 @@ import pytest
 from coterie.testing import ConformanceError
 
 
-def caught(message: str, check: Callable[..., Any], *arguments: Any, **keywords: Any) -> None:
-    """Assert that the check raises a ConformanceError whose text contains the message."""
+def caught(message: str, check: Callable[..., Any], *arguments: Any, **keywords: Any) -> str:
+    """Assert that the check raises a ConformanceError whose text contains the message; returns the text."""
     with pytest.raises(ConformanceError) as error:
         check(*arguments, **keywords)
     assert message in str(error.value), str(error.value)
     assert error.value.where and error.value.what
+    return str(error.value)

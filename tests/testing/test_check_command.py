@@ -32,6 +32,13 @@ class Waits(Good):
     async def score(self, view):
         await asyncio.sleep(1000)
 
+class Opens(Good):
+    async def open(self):
+        await asyncio.sleep(1000)
+
+    async def close(self):
+        pass
+
 class Dies(Good):
     async def score(self, view):
         print("out of memory", file=sys.stderr)
@@ -48,7 +55,7 @@ class Negative(Good):
 
 @coterie.hookimpl
 def register_rewards(register):
-    for cls in (Dies, Waits, Prints, Negative):
+    for cls in (Dies, Waits, Opens, Prints, Negative):
         register(f"checked_{cls.__name__.lower()}", cls)
     register("function", Good)
 """
@@ -65,13 +72,17 @@ def test_each_component_is_reported_whatever_the_others_do(plugin):
     outcome = check_apart(str(plugin), timeout=1.5)
     results = {result.name: result for result in outcome.results}
     assert not outcome.ok
-    names = ("dies", "negative", "prints", "waits")
+    names = ("dies", "negative", "opens", "prints", "waits")
     assert list(results) == ["checked_plugin", *(f"checked_{name}" for name in names), "function"]
     dies, waits, prints = (results[f"checked_{name}"] for name in ("dies", "waits", "prints"))
     assert "exit code 7" in dies.broken[0].what and "out of memory" in dies.broken[0].what
     assert "scores" in dies.broken[0].promise and dies.kept
-    assert waits.broken[0].what == "has not ended after 1.5 s"
-    assert waits.broken[0].where.endswith(", in score") and str(plugin) in waits.broken[0].where
+    line = PLUGIN.splitlines().index("        await asyncio.sleep(1000)") + 1
+    assert waits.broken[0].what == f"has not returned after 0.75 s ({plugin}, line {line})"
+    assert waits.broken[0].where == "Waits.score" and waits.broken[0].fix.startswith("bound its loops")
+    opens = results["checked_opens"].broken[0]  # which has more time, and is ended with its process
+    assert opens.what == "Opens.open: has not returned after 1.5 s"
+    assert opens.where.endswith(", in open") and str(plugin) in opens.where
     assert prints.ok and any("printed" in note for note in prints.notes)
     assert "already registered by coterie" in results["checked_plugin"].broken[0].what
     assert results["function"].ok, "what lost its name is checked too"

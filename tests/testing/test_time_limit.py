@@ -62,7 +62,8 @@ async def block(*arguments: Any) -> Any:
 )
 def test_a_method_that_never_returns_is_named(check, where):
     with call_limit(0.1):
-        caught(f"{where}: has not returned after 0.1 s\n  fix: bound its loops", check)
+        message = caught(f"{where}: has not returned after 0.1 s (", check)
+    assert "test_time_limit.py, line " in message and ")\n  fix: bound its loops" in message
 
 
 def test_a_handler_and_a_timer_from_before_are_given_back():

@@ -92,6 +92,7 @@ class _Child:
         self._partly: Checked | None = None
         self._importing: Sequence[str] | None = None
         self._stacks: list[Any] = []
+        self._method = ""
         self._open = False
         request = {
             "folder": str(self._folder), "target": target, "kind": kind, "skip": skip, "timeout": timeout,
@@ -141,7 +142,7 @@ class _Child:
                 case "broken":
                     self._partly = Checked.of(event["result"])
                 case "hung":
-                    self._stacks = event["stacks"]
+                    self._stacks, self._method = event["stacks"], event["method"]
                 case "end":
                     self._open = False
                     yield self._with_output(Checked.of(event["result"]), event["printed"])
@@ -195,7 +196,8 @@ class _Child:
         text = trace.read_text(encoding="utf-8", errors="replace") if trace.exists() else ""
         stacks = self._stacks or stacks_of(text)
         if stacks or (self._process.returncode == -signal.SIGKILL and result.seconds > self._timeout):
-            what = f"has not ended after {self._timeout:g} s"
+            what = f"{self._method}: has not returned after" if self._method else "has not ended after"
+            what += f" {self._timeout:g} s"
             if not self._open:
                 what = f"a plugin is still being imported after {self._timeout:g} s"
             fix = "bound what it waits for; --timeout gives a check that works more time"

@@ -8,6 +8,7 @@ names the component whose check never came to its end, and starts another proces
     {"event": "begin", "index": 3}, {"event": "promise", "text": ...}, {"event": "broken", "result": ...}
     {"event": "end", "result": ...}                               a component is done
     {"event": "hung", "stacks": [[[file, line, function], ...]]}  the time is over; the process ends
+                                                                  with "method": `Countdown.step`, or ""
     {"event": "usage", "what": ..., "why": ..., "fix": ...}       the target names nothing
     {"event": "done"}                                             with "files": the modules to watch
 """
@@ -64,7 +65,7 @@ class Events:
         faulthandler.cancel_dump_traceback_later()
 
     def _hung(self) -> None:
-        self.write("hung", stacks=stacks())
+        self.write("hung", stacks=stacks(), method=method_of_all())
         os._exit(TIMED_OUT)
 
 
@@ -79,16 +80,25 @@ def stacks() -> list[list[tuple[str, int, str]]]:
     return known
 
 
+def method_of_all() -> str:
+    """The method of a component in which a thread or a task is: `Countdown.step`; empty: none is in one."""
+    from coterie.watchdog.calls import calls_in
+    from coterie.watchdog.stacks import of_task, of_thread
+
+    tasks = [item for item in gc.get_objects() if isinstance(item, asyncio.Task) and not item.done()]
+    known = [of_thread(frame) for frame in sys._current_frames().values()]
+    for stack in (*known, *map(of_task, tasks)):
+        for call in calls_in(stack, awaiting=False):
+            return f"{type(call.plugin).__name__}.{call.frame.f_code.co_name}" if call.plugin else ""
+    return ""
+
+
 def _awaited(task: asyncio.Task[Any]) -> list[tuple[str, int, str]]:
     """The coroutines of a task, each awaited by the one after it."""
-    chain = []
-    at: Any = task.get_coro()
-    while at is not None:
-        frame = getattr(at, "cr_frame", None) or getattr(at, "gi_frame", None)
-        if frame is not None:
-            chain.append((frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_name))
-        at = getattr(at, "cr_await", None) or getattr(at, "gi_yieldfrom", None)
-    return chain[::-1]
+    from coterie.watchdog.stacks import of_task
+
+    frames = [level.frame for level in of_task(task)]
+    return [(f.f_code.co_filename, f.f_lineno or 0, f.f_code.co_name) for f in frames if f is not None]
 
 
 def watched_files() -> list[str]:
@@ -111,6 +121,7 @@ def check(events: Events, target: str, kind: str | None, skip: int) -> None:
     from coterie.testing.checking.targets import find_target
     from coterie.testing.support.promises import Promises
     from coterie.testing.support.threads import left_behind, running
+    from coterie.testing.support.time_limit import call_limit, limit
 
     events.arm()
     threads = running()
@@ -142,7 +153,8 @@ def check(events: Events, target: str, kind: str | None, skip: int) -> None:
         events.write("begin", index=index, printed=_printed())
         events.arm()
         promises = Promises(on_change=lambda text: events.write("promise", text=text))
-        result = check_component(entry, promises=promises, on_broken=broken)
+        with call_limit(min(limit(), events.timeout / 2)):  # a method is named, and the check goes on
+            result = check_component(entry, promises=promises, on_broken=broken)
         events.disarm()
         events.write("end", result=result.table(), printed=_printed())
     events.write("done", files=[*watched_files(), *_layers(known.entries)])

@@ -23,6 +23,7 @@ from coterie.testing.support.explaining import explained
 from coterie.testing.support.failure import OF_KIND, TAKES, ConformanceError, ConformanceWarning
 from coterie.testing.support.promises import Promises, promise, recorded
 from coterie.testing.support.threads import left_behind, running
+from coterie.testing.support.time_limit import Overdue
 
 SHRINKING = 5.0
 """Seconds in which a smaller example is looked for."""
@@ -218,7 +219,7 @@ def _lacking(case: Case, error: BaseException, cause: BaseException | None) -> s
         return f"what it needs is not here: {_line(cause)}; give an Example with a stand-in"
     if isinstance(error, ConformanceError) and cause is not None:
         method = error.where.rpartition(".")[2]
-        if method in case.guessed and not explained(cause):
+        if method in case.guessed and not explained(cause) and not isinstance(cause, Overdue):
             return f"{error.where} {error.what} with guessed arguments; give an Example"
     if not isinstance(error, ConformanceError):
         return None
@@ -257,7 +258,7 @@ def _place(error: BaseException) -> str:
     cause = error.__cause__ if isinstance(error, ConformanceError) else error
     while isinstance(cause, PluginError) and cause.__cause__ is not None:
         cause = cause.__cause__
-    if cause is None:
+    if cause is None or isinstance(cause, Overdue):  # whose text has its place
         return ""
     frames = reversed(traceback.extract_tb(cause.__traceback__))
     return raised_in([(frame.filename, frame.lineno or 0, frame.name) for frame in frames])

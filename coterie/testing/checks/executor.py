@@ -24,6 +24,7 @@ from coterie.core.rollout.engine_client import LocalEngineClient
 from coterie.core.types import Key, Node, Scores, Task, Tree
 from coterie.testing.support.failure import ConformanceError, guarded, require, require_kind
 from coterie.testing.support.promises import promise
+from coterie.testing.support.time_limit import limit, waits_at
 from coterie.testing.support.toys import LetterEngine
 
 T = TypeVar("T")
@@ -146,11 +147,12 @@ async def _guarded(where: str, work: Awaitable[T]) -> T:
 
 
 async def _in_time(where: str, work: Awaitable[T]) -> T:
-    task = asyncio.ensure_future(work)
-    done, _ = await asyncio.wait([task], timeout=_SECONDS)
+    task, seconds = asyncio.ensure_future(work), min(_SECONDS, limit())
+    done, _ = await asyncio.wait([task], timeout=seconds)
     if not done:
+        stands = waits_at(task)
         task.cancel()
-        _failed(f"has not ended after {_SECONDS:g} s", where, "bound what it waits for")
+        _failed(f"has not ended after {seconds:g} s{stands}", where, "bound what it waits for")
     if task.cancelled():
         _failed("was cancelled, and nobody asked for that", where, "cancel what a call started, and no other")
     return task.result()

@@ -9,7 +9,7 @@ from typing import Any
 from coterie.core.types import Weights
 from coterie.testing.checks.updates import weights_of
 from coterie.testing.support.failure import guarded, require
-from coterie.testing.support.weights import weights_digest
+from coterie.testing.support.weights import digest_of, weights_digest
 
 POLICY = "one"
 
@@ -32,10 +32,10 @@ async def check_kept_versions(
         trainer.keep(POLICY)
         trainer.keep(POLICY)  # of a second step that is pinned to it
     await update()
-    after = trainer.digest()
+    after = digest_of(trainer, name)
     _check_at(trainer, version, kept, name)
     require(
-        trainer.digest() == after and weights_of(trainer, POLICY, name).version > version,
+        digest_of(trainer, name) == after and weights_of(trainer, POLICY, name).version > version,
         "changed the present weights",
         where=f"{name}.weights_at",
         fix="put the present weights back when its context ends",
@@ -51,7 +51,7 @@ async def check_kept_versions(
             each.drop(POLICY, version)
             each.drop(POLICY, version)  # one that isn't kept is ignored
     require(
-        loaded.digest() == trainer.digest() == after,
+        digest_of(loaded, name) == digest_of(trainer, name) == after,
         "changed the present weights",
         where=f"{name}.drop",
         fix="forget the kept copy alone",

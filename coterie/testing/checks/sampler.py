@@ -13,6 +13,7 @@ from coterie.core.types import Key, Node, Request, RewardWeights, Sampling, Task
 from coterie.core.types.digest import digest, ids_sha256
 from coterie.testing.support.failure import guarded, require, require_kind
 from coterie.testing.support.promises import promise
+from coterie.testing.support.time_limit import in_time
 from coterie.testing.support.toys import EchoRole, EmittedScores, LetterEngine, NoFeedback, NumberGame
 
 ROLES = ("planner", "executor", "critic")
@@ -81,7 +82,8 @@ def _check_plan(sampler: Any, name: str) -> None:
     sound = isinstance(plan, Plan) and plan.chains >= 1 and plan.branches >= 1
     require(sound, f"is {plan!r}", where=f"{name}.plan", fix="a coterie.Plan")
     for role in ROLES:
-        sampling = sampler.sampling(role)
+        with guarded(f"{name}.sampling"):
+            sampling = sampler.sampling(role)
         require(
             isinstance(sampling, Sampling),
             f"returned {sampling!r}",
@@ -117,13 +119,13 @@ def _grow(
     )
 
     async def play() -> Tree:
-        tree: Tree = await client.active(sampler.play(task, 0, chain, ctx))
-        if ctx.background:
-            await asyncio.gather(*ctx.background)
-        return tree
+        with guarded(f"{name}.play"):  # in the loop: where it waits, that has no frame of the sampler's
+            tree: Tree = await in_time(client.active(sampler.play(task, 0, chain, ctx)))
+            if ctx.background:
+                await asyncio.gather(*ctx.background)
+            return tree
 
-    with guarded(f"{name}.play"):
-        tree = asyncio.run(play())
+    tree = asyncio.run(play())
     require(isinstance(tree, Tree), f"returned {type_text(tree)}", where=f"{name}.play", fix="a Tree")
     require(
         active_rollouts.live == 0 and active_rollouts.waiting == 0,
@@ -339,8 +341,9 @@ def _check_evaluation(sampler: Any, name: str) -> None:
         single = (evaluation.plan.chains, evaluation.plan.branches) == (1, 1)
         require(single, f"plays {evaluation.plan}", where=where, fix="one chain, one branch: no best of K")
         for role in ROLES:
-            expected = 0.0 if greedy else sampler.sampling(role).temperature
-            temperature = evaluation.sampling(role).temperature
+            with guarded(f"{name}.sampling"):
+                expected = 0.0 if greedy else sampler.sampling(role).temperature
+                temperature = evaluation.sampling(role).temperature
             require(
                 temperature == expected,
                 f"with greedy={greedy} '{role}' has temperature {temperature}",

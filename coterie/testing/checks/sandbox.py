@@ -26,6 +26,7 @@ from coterie.testing.support.sandbox_results import (
     children,
     longest_pause,
 )
+from coterie.testing.support.time_limit import waits_at
 
 LIMITS = Limits(cpu_seconds=1, wall_seconds=3, memory_mb=256, output_kb=8)
 _SECRET = "COTERIE_CHECK_SECRET"
@@ -98,8 +99,8 @@ class _Sandbox:
         task = asyncio.ensure_future(go())
         done, _ = await asyncio.wait({task}, timeout=seconds)
         if not done:
+            late = f"has not ended after {seconds:g} s{waits_at(task)}"
             task.cancel()
-            late = f"has not ended after {seconds:g} s"
             raise ConformanceError(late, where=where, fix=f"bound the time of {method}")
         require(not task.cancelled(), "cancelled itself", where=where, fix=fix)
         with guarded(where, fix):

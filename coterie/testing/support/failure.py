@@ -11,6 +11,7 @@ from typing import Any
 
 from coterie.compose.kinds import PROTOCOL, coroutines, ignored, is_async
 from coterie.compose.members import HasVocabulary
+from coterie.core.plugins.origin import raised_at
 from coterie.testing.support.arguments import wrong_arguments
 from coterie.testing.support.explaining import explained, unawaited
 from coterie.testing.support.promises import promise
@@ -74,11 +75,20 @@ def guarded(where: str, fix: str = "", factor: float = 1.0) -> Iterator[None]:
     except ConformanceError:
         raise
     except Overdue as error:
-        what = f"has not returned after {error.watch.seconds:g} s"
+        what = f"has not returned after {error.watch.seconds:g} s{_stood_at(error)}"
         raise ConformanceError(what, where=where, fix=_BOUND) from error
     except (Exception, SystemExit) as error:
         what = f"raised {type(error).__name__}: {error}"
         raise ConformanceError(what, where=where, fix=explained(error) or fix or TAKES) from error
+
+
+def _stood_at(error: BaseException | None) -> str:
+    """Where a call was when it was interrupted, of the error or of what it was made of; empty: unknown."""
+    while error is not None:
+        if where := raised_at(error):
+            return where
+        error = error.__cause__ or error.__context__
+    return ""
 
 
 def lacking(protocol: type, plugin: Any) -> list[str]:

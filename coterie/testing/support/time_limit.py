@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, TypeVar
 
+from coterie.core.plugins.origin import place
+from coterie.watchdog.stacks import Whose, of_task
+
 T = TypeVar("T")
 
 SECONDS = 180.0
@@ -156,6 +159,14 @@ async def in_time(awaitable: Awaitable[T], factor: float = 1.0) -> T:
         if not timeout.expired():
             raise
         raise Overdue(_Watch(seconds, 0.0, None)) from error
+
+
+def waits_at(work: asyncio.Future[Any]) -> str:
+    """` (FILE, line N)`: where in an author's code a task waits; empty: nowhere, or it is no task."""
+    levels = of_task(work) if isinstance(work, asyncio.Task) else []
+    authors = [level.frame for level in levels if level.whose is Whose.AUTHOR]
+    frame = authors[0] if authors else None
+    return place(frame.f_code.co_filename, frame.f_lineno) if frame is not None else ""
 
 
 def caller(depth: int) -> FrameType:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from coterie.core.types import Weights
+from coterie.testing.support.failure import guarded, require
 
 
 def weights_digest(weights: Weights) -> str | None:
@@ -22,6 +23,19 @@ def weights_digest(weights: Weights) -> str | None:
         hasher.update(f"{name}:{len(value)}:".encode() + value)
         numbers += len(value)
     return hasher.hexdigest() if numbers else None
+
+
+def digest_of(trainer: Any, name: str) -> dict[str, str]:
+    """What a trainer's `digest` returns.
+
+    Raises:
+        ConformanceError: it is no table by policy.
+    """
+    with guarded(f"{name}.digest"):
+        digests = trainer.digest()
+    fix = "{policy: sha256 of its weights}"
+    require(isinstance(digests, Mapping), f"returned {digests!r:.200}", where=f"{name}.digest", fix=fix)
+    return dict(digests)
 
 
 def _values(weights: Weights) -> Iterator[tuple[str, bytes]]:
