@@ -288,6 +288,8 @@ _PLUGINS = (
     _count("cluster/engines_lost", "Engine hosts that were lost and replaced.", "lower", when=_LOST),
     _count("cluster/hosts_lost", "Rollout hosts that were lost and replaced.", "lower", when=_LOST),
     _count("cluster/jobs_again", "Jobs that were played again.", "lower", unit="jobs", when=_LOST),
+    _count("cluster/episodes_lost", "Episodes that were given up, since a plugin's method didn't return in "
+           "them.", "lower", unit="episodes", when="executor `ray`, where a plugin hangs"),
     _count("cluster/replacing", "Seconds until lost processes were replaced.", "lower", unit="seconds",
            when=_LOST),
 )  # fmt: skip

@@ -245,13 +245,23 @@ class Connection:
         secrets = secret_variables(self.named)
         return {name: value for name, value in secrets.items() if names is None or name in names}
 
-    def actor(self, cls: type, *, cpus: float = 0.0, gpus: float = 0.0, name: str, here: bool = False) -> Any:
+    def actor(
+        self,
+        cls: Any,
+        *,
+        cpus: float = 0.0,
+        gpus: float = 0.0,
+        name: str,
+        here: bool = False,
+        groups: Mapping[str, int] | None = None,
+    ) -> Any:
         """The handle of a new actor. It ends with the run's process at the latest: none is detached.
 
         Args:
             name: of a process of the plan, which says where it is and what it takes; for others `cpus` and
                 `gpus` do.
             here: whether one that isn't planned must be on the node of the run's process.
+            groups: names of further event loops, each with the calls that it takes at a time.
         """
         variables = {name: os.environ[name] for name in KEPT if name in os.environ}
         planned = {} if self._reservation is None else self._reservation.options(name)
@@ -268,7 +278,8 @@ class Connection:
 
             node = self.ray.get_runtime_context().get_node_id()
             options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=False)
-        handle = self.ray.remote(cls).options(max_concurrency=100_000, **options).remote()
+        kind = self.ray.remote(concurrency_groups=groups)(cls) if groups else self.ray.remote(cls)
+        handle = kind.options(max_concurrency=100_000, **options).remote()
         self._actors.append(handle)
         return handle
 

@@ -15,6 +15,7 @@ from coterie.backends.cluster.code import own_code
 from coterie.backends.cluster.connection import Connection
 from coterie.backends.cluster.settings import ClusterConfig
 from coterie.backends.cluster.wire import received_error, unwrapped
+from coterie.backends.executors.ray.hangs import HANGS, LEAST, WATCH, blocking, episodes_of, lose, reasons
 from coterie.backends.executors.ray.hosting import Hosting
 from coterie.backends.executors.ray.jobs import HostedJob, HostGone, HostHandle
 from coterie.backends.executors.ray.rollout_host import Report, RolloutHost, unpacked
@@ -48,6 +49,9 @@ class RayExecutor(Hosting, Plugin):
         table = build.run.cluster if build is not None else None
         self.settings: ClusterConfig = validate(ClusterConfig, table or {}, "cluster")
         self._connection = Connection(self.settings, build.run if build is not None else None)
+        self._patience: float = (build.run.schedule.patience or 0.0) if build is not None else 0.0
+        self._silence = min(self.settings.timeout, max(self._patience or float("inf"), LEAST))
+        """Seconds without a report after which a host counts as dead."""
         self._variables = set()
         self._hosts: list[HostHandle] = []
         self._leaving: list[HostHandle] = []
@@ -79,6 +83,7 @@ class RayExecutor(Hosting, Plugin):
             what, why = "the rollout side can't be sent elsewhere", f"{type(error).__name__}: {error}"
             fix = "keep what can't be pickled out of the configuration, or set executor=local"
             raise ConfigError(what, path="executor", why=why, fix=fix) from error
+        self._ctx = ctx
         self._account.start()
         account, *made = await asyncio.gather(
             self._account.open(self._engine.folder, self._fail),
@@ -200,12 +205,12 @@ class RayExecutor(Hosting, Plugin):
     async def _new_host(self) -> HostHandle:
         name = f"rollout host {self._made}"
         self._made += 1
-        handle = self._connection.actor(RolloutHost, cpus=self.settings.worker_cpus, name=name)
-        host = HostHandle(name, handle)
+        cpus, groups = self.settings.worker_cpus, {WATCH: 1}
+        host = HostHandle(name, self._connection.actor(RolloutHost, cpus=cpus, name=name, groups=groups))
         secrets, account = self._connection.secrets(self._variables), self._account.handle
-        opening = (name, own_code(), self._side, account, secrets)
+        opening = name, own_code(), self._side, account, secrets, self._patience, self._silence
         try:
-            await self._connection.placed(handle, name)
+            await self._connection.placed(host.handle, name)
             host.pid = await self._opening(host, "open", *opening)
         except (HostGone, self._connection.ray.exceptions.RayError) as error:
             fix = "see whether a plugin ends the process as it is imported, and start the run again"
@@ -268,19 +273,18 @@ class RayExecutor(Hosting, Plugin):
             async with asyncio.timeout(max(OPENED, self.settings.timeout)):
                 return await self._call(host, method, *arguments)
         except TimeoutError as error:
-            raise HostGone(f"its plugins were not opened within {OPENED:g} s") from error
+            what = f"its plugins were not opened within {OPENED:g} s"
+            raise HostGone(reasons(await blocking(host, self._silence / 4), what)) from error
 
     async def _watch(self, host: HostHandle) -> None:
         """Take the reports of a host until it is gone."""
-        patience = self.settings.timeout / 4
         try:
             while True:
-                async with asyncio.timeout(self.settings.timeout):
-                    report = await self._call(host, "report", patience)
+                async with asyncio.timeout(self._silence):
+                    report = await self._call(host, "report", self._silence / 4)
                 self._take(host, report)
         except (HostGone, TimeoutError) as error:
-            why = str(error) or f"no answer for {self.settings.timeout:g} s"
-            self._beside(self._replace(host, why))
+            self._beside(self._replace(host, str(error) or f"no answer for {self._silence:g} s"))
         except Exception as error:
             self._fail(error)
 
@@ -292,13 +296,15 @@ class RayExecutor(Hosting, Plugin):
         done = []
         for played in report.played:
             job = host.jobs.pop(played.number, None)
-            if job is None:
+            if job is None or (played.stuck and self._plays_again(job)):
                 continue
             done.append(job.place)
             self._drawn[job.step] += played.drawn
             if job.result.done():
                 continue
-            if played.error:
+            if played.stuck:
+                lose(job, self._ctx, played.stuck)
+            elif played.error:
                 job.result.set_exception(received_error(played.error))
             else:
                 tree, scored = unpacked(played.tree)
@@ -312,22 +318,42 @@ class RayExecutor(Hosting, Plugin):
         if self._queue:
             self._send_soon()
 
+    def _plays_again(self, job: HostedJob) -> bool:
+        """Whether a job in which a plugin's method didn't return is played again, under another number."""
+        job.hangs += 1
+        if job.hangs >= HANGS or job.result.done():
+            return False
+        self._jobs.pop(job.number, None)
+        job.number, job.host, self._numbers = self._numbers, None, self._numbers + 1
+        self._jobs[job.number] = job
+        self._queue.insert(0, job)
+        self._metrics["cluster/jobs_again"] += 1
+        return True
+
     async def _replace(self, host: HostHandle, why: str) -> None:
         """Start another host in place of one that is gone, and play its jobs there."""
         began = time.perf_counter()
         self._hosts.remove(host)
         self._leaving.append(host)
+        calls = await blocking(host, self._silence / 4)
+        why = reasons(calls, why)
         new = await self._another_host(host, why)
         await self._begin(new)
         jobs = [job for job in host.jobs.values() if not job.result.done()]
+        stuck = {number for call in calls for number in episodes_of(call, {j.number: j.job for j in jobs})}
         for job in jobs:
-            job.host, new.jobs[job.number] = new, job
-            job.losses += 1
-            if job.losses == LOSSES:
+            job.hangs += job.number in stuck
+            job.losses += not stuck  # else the others of the host were not the cause
+            if job.hangs == HANGS:
+                lose(job, self._ctx, why)
+                self._beside(self._engine.notify("forget", [job.place]))
+            elif job.losses == LOSSES:
                 what = f"{LOSSES} rollout hosts were lost while they played task '{job.job.task.id}': {why}"
                 fix = "see whether a plugin ends the process, or blocks it for longer than cluster.timeout"
                 job.result.set_exception(UserError(what, path="executor", fix=fix))
         jobs = [job for job in jobs if not job.result.done()]
+        for job in jobs:
+            job.host, new.jobs[job.number] = new, job
         self._hosts.append(new)
         self._leaving.remove(host)
         counted = self._counted(new, jobs)  # before the old one's are dropped: no batch may begin between

@@ -22,7 +22,9 @@ class HostedJob:
     """The step in play that it belongs to; 0: none."""
     host: HostHandle | None = None
     losses: int = 0
-    """Hosts that were gone while they played it."""
+    """Hosts that were gone while they played it, for whatever reason."""
+    hangs: int = 0
+    """Times that a plugin's method did not return in it."""
 
     @property
     def place(self) -> Place:

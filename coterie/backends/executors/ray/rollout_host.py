@@ -20,10 +20,12 @@ from coterie.backends.cluster.compact import compact
 from coterie.backends.cluster.wire import Answered, answered, sent_error
 from coterie.backends.executors.ray.account_client import AccountClient, call_account
 from coterie.backends.executors.ray.exchange import EngineGone, Place
+from coterie.backends.executors.ray.hangs import episodes_of
 from coterie.backends.executors.ray.host_client import HostEngineClient, Method
 from coterie.core.protocols import RolloutJob, RolloutSide, ScoredRollout
 from coterie.core.training.lifetime import RARELY
 from coterie.core.types import Tree
+from coterie.watchdog import StuckCall, watch_loop
 
 Record = tuple[str, int, str]
 """(logger, level, text) of a warning."""
@@ -31,7 +33,7 @@ Record = tuple[str, int, str]
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """A job's tree and scores, or the exception that it raised."""
+    """A job's tree and scores, or the exception that it raised, or what it was given up for."""
 
     number: int
     tree: bytes = b""
@@ -39,6 +41,8 @@ class JobResult:
     drawn: int = 0
     """Tokens that it got."""
     error: bytes = b""
+    stuck: str = ""
+    """The method of a plugin in which it was given up, since that didn't return."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +96,19 @@ class RolloutHost:
         self._side: RolloutSide
         self._name = ""
         self._client: HostEngineClient | None = None
+        self._blocking: list[StuckCall] = []
+        """The calls that blocked the event loop at the watchdog's last look."""
 
     @answered
     async def open(
-        self, name: str, code: Code, make: bytes, account: Any, variables: Mapping[str, str]
+        self,
+        name: str,
+        code: Code,
+        make: bytes,
+        account: Any,
+        variables: Mapping[str, str],
+        patience: float,
+        silence: float,
     ) -> int:
         """Make the rollout side; returns the process id.
 
@@ -103,6 +116,8 @@ class RolloutHost:
             make: the pickled function that makes it.
             account: handle of the account; None: the run has none.
             variables: environment variables with secrets.
+            patience: seconds after which a job is given up, if a plugin's method hasn't returned; 0: never.
+            silence: seconds without a report after which the run counts this host as dead.
         """
         os.environ.update(variables)
         use_code(code)
@@ -110,6 +125,9 @@ class RolloutHost:
         log = logging.getLogger("coterie")
         log.addHandler(_Records(self._records, self._news.set))
         log.propagate = False
+        in_loop = asyncio.get_running_loop().call_soon_threadsafe
+        named, seen = partial(self._named, in_loop), partial(in_loop, self._overdue)
+        watch_loop(patience or None, tell=named, seen=seen, blocking=silence / 2)
         call = None if account is None else partial(call_account, account)
         self._side = pickle.loads(make)(AccountClient(call, name))
         self._name = name
@@ -180,6 +198,30 @@ class RolloutHost:
         records = self._records[:]
         del self._records[: len(records)]
         return Report(played, records, len(self._jobs))
+
+    def _named(self, in_loop: Callable[..., Any], call: StuckCall) -> None:
+        """Warn of a call that doesn't return; the run warns of one for which it ends this process."""
+        if call.blocks:
+            self._blocking = [call]
+        else:
+            in_loop(logging.getLogger("coterie").warning, "%s", call)
+
+    def _overdue(self, calls: Sequence[StuckCall]) -> None:
+        """Give up the jobs of calls that don't return; the event loop runs."""
+        self._blocking = []
+        begun = {number: job for number, (_, job) in self._begun.items()}
+        for call in calls if self._client is not None else ():
+            for number in episodes_of(call, begun) if not call.blocks else ():
+                task = self._jobs.pop(number, None)
+                if task is not None:
+                    drawn = self._client.drawn(_place(begun[number]))
+                    self._played.append(JobResult(number, drawn=drawn, stuck=str(call)))
+                    task.cancel()
+        self._news.set()
+
+    async def blocking(self) -> list[StuckCall]:
+        """The calls for which this host doesn't answer. Asked for in an event loop of its own."""
+        return self._blocking
 
     @answered
     async def close(self) -> None:
