@@ -282,7 +282,7 @@ def register_examples(register: RegisterExample) -> None:
 def register_commands(register: Register) -> None:
     """Coterie's own. `cli.main` finds them without; here a plugin's command of that name is told."""
     names = (
-        "check coach compare config data doctor episodes eval explain export new plan plot "
+        "check coach compare config credit data doctor episodes eval explain export new plan plot "
         "plugins quickstart recipes replay report reproduce run runs sandbox schema watch"
     )
     for name in names.split():

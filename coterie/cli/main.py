@@ -26,7 +26,7 @@ COMMANDS = {
     "doctor": "Check this machine, or say what is wrong with a run.",
     "episodes": "Print the episodes that match, readably.",
     "replay": "Play recorded steps again without a model, and compare.",
-    "credit": "Show which role and turn earned what, and check it by counterfactuals.",
+    "credit": "Show what each role and turn earned, and check it.",
     "coach": "Report how well a run's coach agrees with the verifier.",
     "recipes": "List the recipes.",
     "data": "Write tasks as files, split records by content, find leaks.",

@@ -39,7 +39,7 @@ def api(monkeypatch, tmp_path):
         ]
         (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         progress(3, 3, {})
-        return SimpleNamespace(folder=folder, step=3, steps=3, finished=api.finishes)
+        return SimpleNamespace(folder=folder, step=3, steps=3, finished=api.finishes, signals={})
 
     def evaluate(source, *, split, tasks, greedy=False, checkpoint="best", show=0):
         calls.append(("evaluate", source, split, tasks, greedy, checkpoint))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from coterie.stats import Interval
 
 
-@click.command(short_help="Show which role and turn earned what, and check it by counterfactuals.")
+@click.command(short_help="Show what each role and turn earned, and check it.")
 @click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
 @click.option("--step", metavar="N", type=int, help="Only this recorded step.")
 @click.option("--last", metavar="N", type=click.IntRange(min=1), help="Only the last N recorded steps.")
