@@ -7,6 +7,7 @@ the same places again, and what it plays can be compared with the record, or cha
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -23,6 +24,8 @@ BranchPlace = tuple[str, str, int]
 """Of a branch: the text of its node's key, role, branch."""
 Replace = Callable[[Request], Awaitable[Call] | None]
 """The call in place of the recorded one; None: the recorded one stays."""
+
+_RAISED = re.compile(r".*?: run raised (\w+): (.*)", re.S)
 
 CALL: ContextVar[Key | None] = ContextVar("recorded_call", default=None)
 """The key of the last call of this coroutine: what a tool's result, which comes next, belongs to."""
@@ -172,7 +175,7 @@ class RecordedTool:
         reason = row["fault"]["reason"]
         if row["fault"]["kind"] == "policy":  # `_result` of the core writes the tool's name before it
             raise PolicyFault(reason.removeprefix(f"tool {self.name}: "))
-        raise SystemFault(reason)
+        raise _as_raised(reason)
 
 
 class RecordedToolWithSchemas(RecordedTool):
@@ -181,6 +184,15 @@ class RecordedToolWithSchemas(RecordedTool):
     def __init__(self, tool: Any, actions: RecordedActions, used: dict[BranchPlace, int]) -> None:
         super().__init__(tool, actions, used)
         self.schemas = tool.schemas
+
+
+def _as_raised(reason: str) -> SystemFault:
+    """The exception of which the core makes a recorded reason, `tool 'x' of y: run raised NAME: text`."""
+    parts = _RAISED.fullmatch(reason)
+    if parts is None:
+        return SystemFault(reason)
+    fault: SystemFault = type(parts[1], (SystemFault,), {})(parts[2])
+    return fault
 
 
 async def _coroutine(work: Awaitable[T]) -> T:

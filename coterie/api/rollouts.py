@@ -199,6 +199,9 @@ def prompt_text(messages: Sequence[Message]) -> str:
 def _branch(node: Node, role: str, branch: int, decode: Decode | None) -> dict[str, Any]:
     decision = node.decisions[role]
     action = decision.branches[branch]
+    texts = [
+        each["content"] for each in action.dialogue[len(decision.messages) :] if each["role"] == "assistant"
+    ]
     calls = []
     for index, call in enumerate(action.calls):
         row: dict[str, Any] = {
@@ -212,6 +215,8 @@ def _branch(node: Node, role: str, branch: int, decode: Decode | None) -> dict[s
             row["version"] = call.version
         if call.version_runs:
             row["version_runs"] = [list(pair) for pair in call.version_runs]
+        if index < len(texts):  # of a tool call; the last call's text is the completion
+            row["text"] = texts[index]
         calls.append(row if decode is None else {**row, "text": decode(decision.policy, call)})
     return {
         "role": role,

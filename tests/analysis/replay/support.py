@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 import coterie
+from coterie import Plugin
 from coterie.analysis.records import RunRecords
 from coterie.analysis.replay.replay import Replay, _Replaying
 from coterie.api.rollouts import read_rollouts, write_rollouts
@@ -78,3 +79,26 @@ def changed(records: RunRecords, step: int, change: Callable[[Rows], Any], folde
     write_rollouts(file, rows)
     other = RunRecords(records.folder, records.resolved, None, {**records.files, step: file}, records._runs)
     return replayed(other, [step])
+
+
+class Counter(Plugin):
+    """A tool whose answer is another one each time; now and then it fails, or the call is at fault."""
+
+    name = "counter"
+    calls = 0
+
+    def find(self, text: str) -> str | None:
+        return text if text == "r0c0" else None
+
+    async def run(self, call: str) -> str:
+        Counter.calls += 1
+        if Counter.calls % 5 == 0:
+            raise SystemFault("the counter is down")
+        if Counter.calls % 5 == 1:
+            raise PolicyFault("nothing to count")
+        return f"r0c{Counter.calls % 3}"
+
+
+def counting(request: Any, text: str) -> str:
+    """A call of the tool, and a move after its result."""
+    return "r0c0" if request.key.call == 0 and request.seed % 4 else moves(request, text)

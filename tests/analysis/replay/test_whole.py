@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import coterie
-from tests.analysis.replay.support import SCRIPTED, table, trained
+from tests.analysis.replay.support import SCRIPTED, Counter, table, trained
 from tests.core.training.test_curriculum import curriculum, table as guesses
 
 
@@ -72,3 +72,31 @@ def test_a_curriculum_and_an_engine_that_writes_texts(tmp_path: Path) -> None:
     assert result.same, result.first
     rows = coterie.read_rollouts(tmp_path / "run" / "rollouts" / f"step-{result.steps[-1]:06d}.jsonl.gz")
     assert rows[1]["task_id"].endswith("@words=3") and result.equal["prompts"] > 10
+
+
+def test_tools_answer_from_the_record(tmp_path: Path) -> None:
+    """A tool that never answers alike, that fails, and whose calls are at fault."""
+    where = "tests.analysis.replay.support"
+    source = table(
+        engine={"type": "scripted", "play": f"{where}:counting"},
+        tools={"counter": {"type": f"{where}:Counter"}},
+    )
+    source["team"]["roles"]["planner"]["tools"] = ["counter"]
+    folder = trained(tmp_path / "run", source)
+    before = Counter.calls
+    result = coterie.replay(folder, every=True)
+    assert result.same, result.first
+    assert before == Counter.calls > 20 and any(
+        line.startswith("results of tools: ") for line in result.taken
+    )
+    rows = [
+        row
+        for step in (1, 2, 3)
+        for row in coterie.read_rollouts(folder / "rollouts" / f"step-00000{step}.jsonl.gz")
+    ]
+    reasons = {row["fault"]["reason"] for row in rows if row["kind"] == "branch" and row["fault"]}
+    assert any("counter is down" in reason for reason in reasons) and any(
+        "nothing to count" in r for r in reasons
+    )
+    called = [row["calls"][0] for row in rows if row["kind"] == "branch" and row["tool_results"]]
+    assert called and all(call["text"] == "r0c0" for call in called)
