@@ -161,6 +161,63 @@ def test_single_steps_alarm_nobody(kind):
 
 
 @pytest.mark.parametrize(
+    ("kind", "names", "well", "ill"),
+    [
+        ("missing", ("missing/judge",), 0.049, 0.051),
+        ("episodes_lost", ("episodes/missing",), 0.049, 0.051),
+        ("no_variance", ("groups/writer/zero_variance", "groups/critic/zero_variance"), 0.89, 0.91),
+        ("clipped", ("policy/p/clip_fraction",), 0.29, 0.31),
+        ("large_updates", ("policy/p/approx_kl",), 0.19, 0.21),
+        ("old_weights", ("policy/p/staleness/mean",), 3.9, 4.1),
+        ("mismatch", ("policy/p/mismatch",), 0.095, 0.105),
+        ("empty", ("empty/writer",), 0.29, 0.31),
+        ("truncation", ("finish_length/writer",), 0.49, 0.51),
+        ("unreadable", ("faults/writer/policy",), 0.49, 0.51),
+        ("dead_role", ("groups/writer/zero_variance",), 0.985, 0.995),
+        ("values_explain_nothing", ("policy/p/explained_variance",), 0.01, -0.01),
+    ],
+)
+def test_a_level_counts_from_its_threshold_on(kind, names, well, ill):
+    lower = {"reward/writer": 0.1} if kind == "dead_role" else {}
+    assert kind not in {of for of, _ in kinds(run_of(lambda n: {**dict.fromkeys(names, well), **lower}))}
+    assert kind in {of for of, _ in kinds(run_of(lambda n: {**dict.fromkeys(names, ill), **lower}))}
+
+
+@pytest.mark.parametrize(
+    ("first", "well", "ill"), [(2.0, 0.105, 0.095), (0.5, 0.055, 0.045), (0.05, 0.011, 0.009)]
+)
+def test_a_collapse_is_measured_against_the_first_entropy(first, well, ill):
+    def falls(last):
+        changes = {"policy/p/entropy": first}
+        later = {"policy/p/entropy": last, "success": 0.35}
+        return run_of(lambda n: later if n >= ONSET else changes, begin=1)
+
+    assert kinds(falls(well)) <= {("sharpening", "p")} and kinds(falls(ill)) == {("entropy_collapse", "p")}
+
+
+def test_sharpening_begins_at_six_tenths_of_the_first_window():
+    def falls(last):
+        fall = (1.0 - last) / 40
+        return run_of(lambda n: {**stuck(n), "policy/p/entropy": max(1.0 - fall * n, last)}, begin=1)
+
+    assert ("sharpening", "p") in kinds(falls(0.53)) and ("sharpening", "p") not in kinds(falls(0.63))
+
+
+def test_a_gradient_explodes_at_twenty_times_and_skips_at_a_fifth():
+    def norm(value):
+        still = {"success": 0.3, "reward/writer": 0.3, "reward/critic": 0.3}
+        return kinds(run_of(lambda n: {**still, "policy/p/grad_norm": value}))
+
+    assert ("gradient_explodes", "p") in norm(11.0) and ("gradient_explodes", "p") not in norm(9.0)
+
+    def skips(every):
+        lost = {"policy/p/optimizer_steps": 0.0, "policy/p/skipped_steps": 2.0}
+        return kinds(run_of(lambda n: lost if n % every == 0 else {}, begin=1))
+
+    assert skips(4) == {("gradient_not_finite", "p")} and skips(6) == set()
+
+
+@pytest.mark.parametrize(
     "kind", ["entropy_collapse", "truncation", "empty", "no_variance", "dead_role", "no_gradient"]
 )
 def test_a_team_that_has_learned_is_well(kind):
