@@ -119,15 +119,18 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     return dict(manifest)
 
 
-def state_saved_at(folder: RunFolder, step: int) -> dict[str, Any] | None:
-    """The run's state in the checkpoint of a step, without its weights; None: there is no sound one."""
+def state_saved_at(folder: RunFolder, step: int) -> tuple[dict[str, Any] | None, str]:
+    """The run's state in the checkpoint of a step, without its weights, and what is wrong with its manifest.
+
+    The state is None where there is no checkpoint of the step, or where it is damaged.
+    """
     if step not in CheckpointStore(folder.checkpoints, keep=1).steps():
-        return None
+        return None, ""
     try:
         meta: dict[str, Any] = _read_manifest(folder.checkpoints / f"step-{step:06d}")["meta"]
-    except _Damaged:
-        return None
-    return meta
+    except _Damaged as error:
+        return None, str(error)
+    return meta, ""
 
 
 def find_checkpoint(folder: Path, which: Literal["best", "latest"] | int) -> Checkpoint:

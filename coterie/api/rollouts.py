@@ -364,5 +364,8 @@ def _whole(row: dict[str, Any], path: Path) -> dict[str, Any]:
             fix="install the version that wrote them",
         )
     kind = row.pop("kind")
-    lengthened(row, row.pop("float32", ()))
+    try:
+        lengthened(row, row.pop("float32", ()))
+    except (KeyError, TypeError, ValueError) as error:
+        raise damaged(path, f"'float32' of a row names no numbers of it: {error!r:.80}") from error
     return {"kind": kind, "format": FORMAT, **row}

@@ -110,5 +110,10 @@ def _scores_of(
             if text.endswith(f".{component}"):
                 owner = text.removesuffix(f".{component}")
                 short = component if owner == row.get("role") else text
-                yield (owner, component), value, row["reasons"].get(short, ""), row["comments"].get(short, "")
+                yield (
+                    (owner, component),
+                    value,
+                    row["reasons"].get(short, ""),
+                    row.get("comments", {}).get(short, ""),
+                )
                 break

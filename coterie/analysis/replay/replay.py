@@ -16,6 +16,7 @@ from coterie.analysis.replay.differences import Mismatch, differing_state
 from coterie.analysis.replay.play import PlayedStep, play_step
 from coterie.api.checkpoints import state_saved_at
 from coterie.core.errors import ConfigError, did_you_mean
+from coterie.core.storage.jsonl import read_lines
 
 log = logging.getLogger("coterie")
 
@@ -41,6 +42,8 @@ class Replay:
     """The first one first: what caused others comes before them."""
     changed: list[str]
     """Files and packages that are others than the run had."""
+    lacking: list[int] = field(default_factory=list)
+    """Steps that were recorded and have no file any more."""
     again: Sequence[str] = ()
     other: OtherCredit | None = None
     """Credit by another estimator, other rewards or other weights, where that was asked for."""
@@ -64,6 +67,7 @@ class Replay:
             "equal": dict(self.equal),
             "taken": list(self.taken),
             "changed": list(self.changed),
+            "lacking": list(self.lacking),
             "again": list(self.again),
             "first": None if self.first is None else self.first.as_dict(),
             "differences": len(self.differences),
@@ -126,11 +130,9 @@ class _Replaying:
     """By step that was played: the estimator's state after it."""
 
     def run(self, progress: Progress | None) -> Replay:
-        changed = self._changed()
+        changed, lacking = self._changed(), self._lacking()
         for number, step in enumerate(self.chosen, 1):
-            rows = self.records.rows(step)
-            step_row_of(rows, self.records.files[step])
-            check_rows(rows, self.records.files[step])
+            rows = self._rows(step)
             beside = [] if self.other is None else self.other.sources(step)
             played = play_step(self.records.run(step), step, rows, self.again, beside)
             self.after[step] = played.after
@@ -148,9 +150,34 @@ class _Replaying:
             taken=[f"{text}: {count}" if count else text for text, count in sorted(self.taken.items())],
             differences=self.differences,
             changed=changed,
+            lacking=lacking,
             again=self.again,
             other=None if self.other is None else self.other.result(),
         )
+
+    def _rows(self, step: int) -> list[Row]:
+        """The rows of a step, whose shape is checked."""
+        rows, path = self.records.rows(step), self.records.files[step]
+        step_row_of(rows, path)
+        check_rows(rows, path)
+        return rows
+
+    def _lacking(self) -> list[int]:
+        """The steps that were trained and that the schedule records, without a file."""
+        every, began = self.records.config.schedule.record_every, 0
+        for change in self.records.record.changes if self.records.record is not None else ():
+            if "schedule.record_every" in change["settings"]:
+                began = change["step"]
+        path = self.records.folder.metrics
+        trained = [row["step"] for _, row in read_lines(path) if row is not None] if path.is_file() else []
+        lacking = sorted({at for at in trained if every and at >= max(began, 1) and at % every == 0})
+        lacking = [at for at in lacking if at not in self.records.files]
+        if lacking:
+            log.warning(
+                "%d steps were recorded and have no rollout file any more, so they aren't played: %s",
+                *(len(lacking), ", ".join(map(str, lacking[:10])) + (", ..." if len(lacking) > 10 else "")),
+            )
+        return lacking
 
     def _changed(self) -> list[str]:
         """Files and packages that differ, which a warning names."""
@@ -173,10 +200,10 @@ class _Replaying:
             before = self.after[step - 1]
         elif step == 1:
             before = None
-        elif (saved := state_saved_at(self.records.folder, step - 1)) is not None:
+        elif (saved := state_saved_at(self.records.folder, step - 1)[0]) is not None:
             before = saved["credit_state"]
         elif state is not None and step - 1 in self.records.files:
-            earlier = self.records.rows(step - 1)
+            earlier = self._rows(step - 1)
             before = play_step(self.records.run(step - 1), step - 1, earlier, self.again).after
         else:
             if state is not None:
@@ -190,13 +217,17 @@ class _Replaying:
     def _saved(self, step: int, played: PlayedStep) -> list[Mismatch]:
         """Whether the state after a step is that of its checkpoint, or of the next step's file."""
         differences: list[Mismatch] = []
-        if (saved := state_saved_at(self.records.folder, step)) is not None:
+        saved, damage = state_saved_at(self.records.folder, step)
+        if damage:
+            whole = "an intact manifest"
+            differences.append(Mismatch(step=step, field="checkpoint", recorded=damage, replayed=whole))
+        elif saved is not None:
             differences += differing_state(
                 step, "state in the checkpoint", saved["credit_state"], played.after
             )
             self.equal["states"] += not differences
         if step + 1 in self.records.files and step + 1 not in self.chosen and not differences:
-            state = self.records.step_row(step + 1)["state"]
+            state = self._rows(step + 1)[0]["state"]
             differences += differing_state(step + 1, "state", state, played.after)
             self.equal["states"] += not differences
         return differences
@@ -228,7 +259,9 @@ class _Replaying:
             ] = 0
         for policy in played.unread:
             self.taken[f"prompts of policy '{policy}' to the id: no tokenizer here, texts are compared"] = 0
-        self.taken["sampled tokens and their log-probs"] += counts["actions"]
+        self.taken[
+            "sampled tokens, with their log-probs, the ends of calls and the versions of weights, by action"
+        ] += counts["actions"]
 
 
 def _counted(rows: Sequence[Row]) -> Counter[str]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import yaml
 
 import coterie as package
+from coterie.analysis.recorded_rows import check_rows
 from coterie.api.rollouts import read_rollouts, write_rollouts
 from tests.analysis.replay.support import SCRIPTED, TABULAR, table, trained
 from tests.cli.support import coterie, process
@@ -84,6 +86,10 @@ def test_files_that_are_gone_or_damaged(run: Path, tmp_path: Path) -> None:
     write_rollouts(file, rows)
     done = coterie("replay", folder)
     assert done.exit_code == 2 and "line 5 has no field 'node'" in done.output
+    file.unlink()
+    done = coterie("replay", folder, "--all", "--json")
+    assert done.exit_code == 0 and json.loads(done.stdout)["lacking"] == [3]
+    assert package.replay(folder).lacking == [3]
     shutil.rmtree(folder / "rollouts")
     assert "has no rollout files" in coterie("replay", folder).output
 
@@ -170,3 +176,45 @@ def test_another_estimator_and_another_setting_of_a_reward(run: Path) -> None:
     before = {row["node"]: row["reward"] for row in floor.other.actions}
     after = {row["node"]: row["other_reward"] for row in floor.other.actions}
     assert before != after and min(value for value in after.values() if value is not None) < -9
+
+
+def test_a_checkpoint_whose_state_was_changed(run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder)
+    manifest = folder / "checkpoints" / "step-000003" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"credit_state": null', '"credit_state": 3'))
+    first = package.replay(folder).first
+    assert first is not None and (first.step, first.field) == (3, "checkpoint")
+    assert "checksum" in first.recorded
+
+
+@pytest.mark.parametrize(("path", "value", "text"), [
+    (("calls", 0, "logprobs"), [], "tokens and 0 log-probs"),
+    (("calls", 0, "token_ids", 0), None, "an entry of 'token_ids' is no token id"),
+    (("calls", 0, "finish"), None, "the field 'finish' is None"),
+    (("version",), "new", "the field 'version' is 'new'"),
+    (("policy",), ..., "has no field 'policy'"),
+    (("tool_results",), ..., "has no field 'tool_results'"),
+    (("advantage",), ..., "has no field 'advantage'"),
+])  # fmt: skip
+def test_a_row_of_another_shape(path: tuple[Any, ...], value: Any, text: str, run: Path) -> None:
+    rows = read_rollouts(run / "rollouts" / "step-000001.jsonl.gz")
+    at = next(index for index, row in enumerate(rows) if row["kind"] == "branch")
+    inner: Any = rows[at]
+    for name in path[:-1]:
+        inner = inner[name]
+    if value is ...:
+        del inner[path[-1]]
+    else:
+        inner[path[-1]] = value
+    with pytest.raises(package.RunFolderError, match="is damaged") as raised:
+        check_rows(rows, Path("file"))
+    assert text in str(raised.value) and f"line {at + 1}" in str(raised.value)
+
+
+def test_a_second_first_row(run: Path) -> None:
+    rows = read_rollouts(run / "rollouts" / "step-000001.jsonl.gz")
+    check_rows(rows, Path("file"))
+    with pytest.raises(package.RunFolderError, match="is damaged") as raised:
+        check_rows([*rows, rows[0]], Path("file"))
+    assert "is a second row of kind 'step'" in str(raised.value)
