@@ -28,8 +28,10 @@ from coterie.core.errors import ConfigError, RunFolderError, UserError, did_you_
 from coterie.core.storage.checkpoint import Checkpoint
 from coterie.core.training.run import Run
 
-OVERRIDES = ("schedule.max_staleness=0", "schedule.play=auto", "executor={type: local}", "trackers={}")
-"""Nothing trains meanwhile, and playouts are coroutines of this process."""
+OVERRIDES = ("schedule.max_staleness=0", "schedule.play=auto", "trackers={}")
+"""Nothing trains meanwhile, so that one version of the weights plays."""
+HERE = ("executor={type: local}", "cluster=null")
+"""Playouts are coroutines of this process."""
 Against = str | int
 """`null`, `untrained`, or the step of a checkpoint."""
 
@@ -88,7 +90,8 @@ def counterfactual(
         UserError: an unknown role, no checkpoint, a policy that can't be had, or no recorded state that is
             reached again.
     """
-    run = records.run(steps[-1], OVERRIDES)
+    away = records.config.executor["type"] != "local"
+    run = records.run(steps[-1], (*OVERRIDES, *(HERE if away else ())))
     _check_roles(run, roles)
     chosen = _checkpoint(records, steps[-1], checkpoint)
     rows = {step: records.rows(step) for step in steps}

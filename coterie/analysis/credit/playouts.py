@@ -116,7 +116,7 @@ class PlayoutContext(JobContext):
         depth = len(key.path)
         if depth <= self.state.depth:
             node, index = self.state.taken(depth)
-            branch: int | None = node.joints[index]["branches"][request.role]
+            branch: int | None = node.joints[index]["branches"].get(request.role)
             if depth == self.state.depth and request.role == self.state.role:
                 branch = self.arm.branch
             if branch is not None:

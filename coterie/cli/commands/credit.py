@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from coterie.analysis.credit.report import CreditReport
     from coterie.stats import Interval
 
+TURNS = ("role", "turn", "actions", "trained", "advantage", "spread", "positive", "flat groups", "alone",
+         "gradient", "own share")  # fmt: skip
+COMPONENTS = ("role", "turn", "component", "weight", "mean", "missing", "share of variance")
+EFFECTS = ("role", "turn", "states", "return lost", "success lost", "preferred less avoided", "advantage")
+"""The columns of the three tables."""
+
 
 @click.command(short_help="Show what each role and turn earned, and check it.")
 @click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
@@ -83,6 +89,8 @@ def command(
 
     if not check:
         _only_with_check(ctx)
+    if out is not None and not out.parent.is_dir():
+        raise UserError(f"there is no folder {out.parent}", path="--out", fix="create it first")
     if out is not None and out.exists() and not overwrite:
         fix = "name another file, or replace this one with --overwrite"
         raise UserError(f"{out} exists", path="--out", fix=fix)
@@ -124,8 +132,6 @@ def show(report: CreditReport) -> None:
 
 
 def _turns(report: CreditReport) -> str:
-    head = ("role", "turn", "actions", "trained", "advantage", "spread", "positive", "flat groups", "alone",
-            "gradient", "own share")  # fmt: skip
     rows = []
     for turn in report.turns:
         rows.append(
@@ -143,11 +149,10 @@ def _turns(report: CreditReport) -> str:
                 share(turn.own_share),
             )
         )
-    return table(head, rows)
+    return table(TURNS, rows)
 
 
 def _components(report: CreditReport) -> str:
-    head = ("role", "turn", "component", "weight", "mean", "missing", "share of variance")
     rows = [
         (
             turn.role,
@@ -162,7 +167,7 @@ def _components(report: CreditReport) -> str:
         for component in turn.components
         if component.weight
     ]
-    return table(head, rows)
+    return table(COMPONENTS, rows)
 
 
 def _check(check: Counterfactual) -> str:
@@ -172,12 +177,11 @@ def _check(check: Counterfactual) -> str:
         f"each action replaced by {by}; the weights of step {check.checkpoint} play on; {check.tasks} tasks, "
         f"{check.samples} samples, 95 % intervals over tasks"
     )
-    head = ("role", "turn", "states", "return lost", "success lost", "preferred less avoided", "advantage")
     return (
         title
         + "\n\n"
         + table(
-            head,
+            EFFECTS,
             [
                 (
                     effect.role,

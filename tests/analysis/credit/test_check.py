@@ -24,7 +24,7 @@ def known_run(folder, tasks, branches=2, turns=2):
         {"type": f"{NAME}:KnownGame", "tasks": tasks},
         ["scout", "smith"],
         {"chains": 1, "branches": branches},
-        "at_grpo",
+        "at_grpo" if branches > 1 else {"type": "reinforce_pp", "beta": 0.0},
         turns,
         engine={"type": "scripted", "play": f"{NAME}:play"},
         policies={role: {"model": {"init": "tabular"}, "train": "none"} for role in ("scout", "smith")},
@@ -83,18 +83,22 @@ def test_samples_play_on_apart_and_the_same_call_gives_the_same(tmp_path):
     assert checked(records, tasks=4, samples=1).checked[0].recorded == first.checked[0].recorded[:1]
 
 
-@pytest.mark.learning
+@pytest.mark.long
 def test_the_interval_covers_the_known_effect(tmp_path):
-    """400 repetitions of 12 tasks each, from one record: in 93 to 97 %."""
+    """400 repetitions of 12 tasks each, from one record: in 93 to 97 %. By hand: 95.8 and 94.5 %."""
     tasks, repetitions = 12, 400
-    records = known_run(tmp_path / "run", tasks * repetitions, branches=1, turns=1)
-    actions = checked(records, tasks=tasks * repetitions, samples=1, roles=["smith"]).checked
-    truth = (1 - 0.56) * 0.3 + 0.56 * 0.5 * 2
-    hits = 0
-    for start in range(0, len(actions), tasks):
-        (effect,) = turn_effects(actions[start : start + tasks])
-        hits += effect.change.lo <= truth <= effect.change.hi
-    assert len(actions) == tasks * repetitions and 0.93 <= hits / repetitions <= 0.97
+    records = known_run(tmp_path / "run", 6400)
+    by_task: dict[str, list[CheckedAction]] = {}
+    for action in checked(records, tasks=6400, samples=1, roles=["scout"]).checked:
+        by_task.setdefault(action.task, []).append(action)
+    every, truth = list(by_task.values()), silent_effects()
+    hits = {0: 0, 1: 0}
+    for start in range(0, tasks * repetitions, tasks):
+        part = [action for of_task in every[start : start + tasks] for action in of_task]
+        for effect in turn_effects(part):
+            covered = effect.change.lo <= truth["scout", effect.turn] <= effect.change.hi
+            hits[effect.turn] += covered
+    assert all(0.93 <= count / repetitions <= 0.97 for count in hits.values()), hits
 
 
 def test_the_giver_is_credited_rightly_and_the_taker_adds_nothing(handed):
