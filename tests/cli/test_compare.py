@@ -76,6 +76,7 @@ def test_wrong_input_comes_before_the_evaluation(runs, tmp_path):
     refused(coterie("compare", *pair, "-o", tmp_path / "there.json"), "there.json exists", "--overwrite")
     refused(coterie("compare", *pair, "-o", tmp_path / "none" / "x.json"), "there is no folder")
     refused(coterie("compare", pair[0]), "one side only")
+    refused(coterie("compare", pair[0], "plan_pat"), "unknown recipe 'plan_pat'")
     refused(coterie("compare", tmp_path / "there.json", pair[0]), "it has no entry `success`", "coterie eval")
     refused(
         coterie("compare", f"A={pair[0]},{pair[1]}", f"B={runs / 'slow' / 'seed-1'}"), "two runs of one seed"

@@ -14,6 +14,7 @@ from coterie.api.compare import TeamEvaluation
 from coterie.api.configurations import configuration_digest, recorded_settings
 from coterie.api.evaluate import evaluate, run_folder
 from coterie.core.errors import UserError
+from coterie.recipes import load
 
 log = logging.getLogger("coterie")
 
@@ -103,7 +104,10 @@ def _known(source: str | Recorded) -> Recorded:
     """What is known of a run before it is evaluated: its seed and its configuration."""
     folder = run_folder(source) if isinstance(source, str) else None
     if folder is None:
-        return source if isinstance(source, Recorded) else Recorded(source, {})
+        if isinstance(source, Recorded):
+            return source
+        load(source)  # an unknown recipe is refused before anything is played
+        return Recorded(source, {})
     settings = recorded_settings(folder)
     known = {"run_seed": settings.get("seed", 0), "configuration": configuration_digest(settings)}
     return Recorded(str(source), known)
@@ -126,7 +130,7 @@ def _check_seeds(name: str, seeds: Sequence[Recorded]) -> None:
 
 def _check_same(every: Sequence[Recorded], common: bool) -> list[str]:
     """Refuse evaluations that aren't of the same tasks; notes where that isn't known, or partly so."""
-    first, notes = every[0], []
+    first, unknown = every[0], [each.label for each in every if not each.contents]
     for each in every[1:]:
         if each.table.get("split") != first.table.get("split"):
             why = f"{first.label} is of {first.table.get('split')}, {each.label} of {each.table.get('split')}"
@@ -142,10 +146,11 @@ def _check_same(every: Sequence[Recorded], common: bool) -> list[str]:
             raise UserError(f"{first.label} and {each.label} are of other tasks", why=why, fix=fix)
         if not both:
             _check_data(first, each)
-            notes.append(
-                f"whether {first.label} and {each.label} have the same tasks is known by their names alone"
-            )
-    return notes
+    if not unknown:
+        return []
+    more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
+    say = f"{unknown[0]}{more} {'do' if more else 'does'} not say what the tasks hold"
+    return [f"{say}: equal names are taken for equal tasks"]
 
 
 def _different_tasks(first: Recorded, second: Recorded, shared: int) -> UserError:

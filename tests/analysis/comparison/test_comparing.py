@@ -173,7 +173,9 @@ def test_the_common_tasks_alone_where_that_is_asked_for(tmp_path):
 
 def test_files_without_contents_are_compared_and_that_is_noted(tmp_path):
     a, b = (write(tmp_path / f"{n}.json", np.arange(10)[:, None] % n, contents={}) for n in (2, 3))
-    assert "by their names alone" in coterie.compare(a, b).notes[0]
+    assert coterie.compare(a, b).notes[0].startswith(f"{a} and 1 more do not say what the tasks hold")
+    c = write(tmp_path / "c.json", np.arange(10)[:, None] % 2)
+    assert coterie.compare(c, b).notes[0].startswith(f"{b} does not say")
 
 
 def test_the_seeds_of_a_side_are_checked(tmp_path):
