@@ -125,7 +125,7 @@ class RolloutHost:
         log = logging.getLogger("coterie")
         log.addHandler(_Records(self._records, self._news.set))
         log.propagate = False
-        in_loop = asyncio.get_running_loop().call_soon_threadsafe
+        in_loop: Callable[..., Any] = asyncio.get_running_loop().call_soon_threadsafe
         named, seen = partial(self._named, in_loop), partial(in_loop, self._overdue)
         watch_loop(patience or None, tell=named, seen=seen, blocking=silence / 2)
         call = None if account is None else partial(call_account, account)
@@ -210,11 +210,11 @@ class RolloutHost:
         """Give up the jobs of calls that don't return; the event loop runs."""
         self._blocking = []
         begun = {number: job for number, (_, job) in self._begun.items()}
-        for call in calls if self._client is not None else ():
+        for call in calls:
             for number in episodes_of(call, begun) if not call.blocks else ():
-                task = self._jobs.pop(number, None)
-                if task is not None:
-                    drawn = self._client.drawn(_place(begun[number]))
+                task, client = self._jobs.pop(number, None), self._client
+                if task is not None and client is not None:
+                    drawn = client.drawn(_place(begun[number]))
                     self._played.append(JobResult(number, drawn=drawn, stuck=str(call)))
                     task.cancel()
         self._news.set()
