@@ -133,14 +133,14 @@ def _shown(change: InputChange, messages: Sequence[Message]) -> list[tuple[int, 
 
 def marked_spans(text: str) -> Iterator[tuple[int, int]]:
     """(begin, end) of what stands between marks, counted without the marks."""
-    at, start, depth = 0, 0, 0
+    at, start = 0, None
     for character in text:
         if character == BEGIN:
-            start, depth = (at if depth == 0 else start), depth + 1
+            start = at
         elif character == END:
-            depth -= 1
-            if depth == 0:
+            if start is not None:
                 yield start, at
+            start = None
         else:
             at += 1
 

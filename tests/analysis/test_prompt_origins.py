@@ -156,6 +156,16 @@ def test_a_text_that_the_role_trims_or_alters_is_still_its_origin_s():
     assert ("RUN", "observation") in [(p.text, p.kind) for p in altered.messages[0][1]]
 
 
+def test_pieces_of_one_field_are_one_part_and_those_of_two_fields_are_two():
+    def parts(text):
+        return [(p.text, p.names) for p in parts_of(lambda i: user(text.format(**i.observation)), {
+            "left": "alpha", "right": "beta"}).messages[0][1]]  # fmt: skip
+
+    assert parts("{left}, {left}") == [("alpha, alpha", ("left",))]
+    assert parts("{left}, {right}") == [("alpha", ("left",)), (", ", ()), ("beta", ("right",))]
+    assert parts("{left} and {left}") == [("alpha", ("left",)), (" and ", ()), ("alpha", ("left",))]
+
+
 def test_settings_own_what_they_state_and_name_what_they_would_replace():
     def render(role_input, opening="Dear {name},", ending=None):
         return user(f"{opening.replace('{name}', role_input.observation)}\n{ending or 'Bye now'}")

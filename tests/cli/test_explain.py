@@ -173,13 +173,14 @@ def test_a_run_folder_is_explained_as_it_was_made(tmp_path):
     done = coterie("run", TABULAR, "schedule.steps=0", "-o", folder)
     assert done.exit_code == 0, done.output
     record = folder / "resolved.yaml"
-    record.write_text(
-        re.sub(r"^(  coterie: ).*$", r"\g<1>0.0.9", record.read_text(), flags=re.M).replace(
-            "  epochs: 1\n", "  epochs: 7\n"
-        )
-    )
+    then = re.sub(r"^(  coterie: ).*$", r"\g<1>0.0.9", record.read_text(), flags=re.M)
+    assert "max_live: 4096" in then
+    record.write_text(then.replace("max_live: 4096", "max_live: 17"))
     text = printed(folder)
     assert str(folder) in text and "(made with 0.0.9)" in text
+    assert "prompts with the defaults of then: the plugins have other ones for executor.max_live" in text
     made = as_json(folder)
     assert made["folder"] == str(folder) and {part["recorded"] for part in made["parts"]} == {"0.0.9"}
     assert made["task"] == "train-0" and made["prompts"]
+    (key,) = [key for key in made["keys"] if key["path"] == "executor.max_live"]
+    assert (key["value"], key["default"]) == (17, 4096)
