@@ -154,6 +154,8 @@ class CreditAgain:
             return self.records.run(step, self.overrides)
         except UserError as error:
             error.why = "; ".join(filter(None, (error.why, "set by --estimator or --reward")))
+            if error.path.startswith("sampler"):
+                error.fix = "choose another estimator: what was played doesn't change"
             raise
 
     def sources(self, step: int) -> list[NamedRewardSource]:
@@ -209,7 +211,8 @@ class CreditAgain:
 
     def result(self) -> OtherCredit:
         """The credit of all steps."""
-        return OtherCredit(self.changes, self.start, self.actions)
+        start = self.start if self.state is not None else "none"  # it keeps nothing between steps
+        return OtherCredit(self.changes, start, self.actions)
 
 
 def _check_settings(settings: Sequence[str], option: str, form: str) -> None:

@@ -61,6 +61,7 @@ def test_mistakes(run: Path, tmp_path: Path) -> None:
         (("--again", "judge"), "nothing that can be asked again is called 'judge'"),
         (("--estimator", "gropo"), "did you mean 'grpo'"),
         (("--estimator", "gae"), "gae needs whole chains"),
+        (("--estimator", "gae"), "what was played doesn't change"),
         (("--reward", "judg.floor=1"), "no reward source 'judg'"),
         (("--reward", "judge"), "write NAME.key=value"),
         (("--weights", "judge"), "'judge' is no weight"),
