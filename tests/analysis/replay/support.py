@@ -102,3 +102,10 @@ class Counter(Plugin):
 def counting(request: Any, text: str) -> str:
     """A call of the tool, and a move after its result."""
     return "r0c0" if request.key.call == 0 and request.seed % 4 else moves(request, text)
+
+
+def lossy(request: Any, text: str) -> str:
+    """A move; of some calls the engine loses the answer."""
+    if request.seed % 7 == 0:
+        raise SystemFault("the engine is gone")
+    return moves(request, text)

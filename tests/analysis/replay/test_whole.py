@@ -100,3 +100,20 @@ def test_tools_answer_from_the_record(tmp_path: Path) -> None:
     )
     called = [row["calls"][0] for row in rows if row["kind"] == "branch" and row["tool_results"]]
     assert called and all(call["text"] == "r0c0" for call in called)
+
+
+@pytest.mark.parametrize("sampler", [
+    {"branches": 3, "commit": "per_role", "pairing": "cross"},
+    {"branches": 3, "expand": "all"},
+])  # fmt: skip
+def test_lost_calls_and_recombined_actions(sampler: dict[str, object], tmp_path: Path) -> None:
+    """Joint actions that a fault of the system lost; roles that act at once, and their best branches."""
+    source = table(
+        engine={"type": "scripted", "play": "tests.analysis.replay.support:lossy"},
+        sampler={**sampler, "sampling": {"max_new_tokens": 2}},
+    )
+    if "commit" in sampler:
+        source["team"]["order"] = [["planner", "executor"]]
+    result = coterie.replay(trained(tmp_path / "run", source), every=True)
+    assert result.same, result.first
+    assert any(line.startswith("joint actions that a fault of the system lost") for line in result.taken)
