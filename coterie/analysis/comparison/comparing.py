@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from coterie.analysis.comparison.report import ComparisonReport, SideValues, compared, summary
+from coterie.analysis.comparison.report import ComparisonReport, PairedResult, SideValues, compared, summary
 from coterie.analysis.comparison.sources import Recorded, Side, sides_of
 from coterie.api.compare import TeamEvaluation
 from coterie.api.configurations import configuration_digest, recorded_settings
@@ -63,13 +63,15 @@ def compare(
     values, left_out = _common_values(recorded, metric)
     remarks += left_out + _of_one_run(values)
     share = metric == "success" or _shares(values)
+    results = compared(values, _strata(every), share, all_pairs=all_pairs)
+    remarks += _of_tests(results)
     ids = values[0].seeds[0]
     return ComparisonReport(
         metric=metric,
         split=str(every[0].table.get("split", "")),
         tasks=len(ids),
         sides={side.name: summary(side, share) for side in values},
-        comparisons=compared(values, _strata(every), share, all_pairs=all_pairs),
+        comparisons=results,
         notes=remarks,
         per_task={side.name: _means(side, sorted(ids)) for side in values},
     )
@@ -232,6 +234,12 @@ def _of_one_run(values: Sequence[SideValues]) -> list[str]:
     if len(single) == len(values):
         return ["each side is one run: the intervals say nothing of other seeds"]
     return [f"{name} is one run: the intervals take it as it is, without other seeds" for name in single]
+
+
+def _of_tests(results: Sequence[PairedResult]) -> list[str]:
+    """A note of each comparison whose interval and test don't agree."""
+    say = "the interval leaves 0 out and the test doesn't show it; of few tasks, the test is the stricter"
+    return [f"{each.second} - {each.first}: {say}" for each in results if each.only_by_interval]
 
 
 def _shares(values: Sequence[SideValues]) -> bool:

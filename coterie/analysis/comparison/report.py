@@ -17,6 +17,8 @@ from coterie.core.storage.jsonl import to_json
 from coterie.stats import Difference, Floats, Interval, clustered_bootstrap, paired_difference
 
 PerTask = Mapping[str, Sequence[float]]
+FEWEST = 6
+"""Fewest tasks of which the sign-flip test can show anything: its smallest p-value is 2 / 2**n."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ class PairedResult:
     """Corrected for the other comparisons of the table."""
     detectable: float
     """The smallest true difference that so many tasks (and seeds) show with probability 0.8, at a level of
-    5 %; NaN: the differences don't spread."""
+    5 %, by the t test; infinite: the sign-flip test of so few tasks shows none; NaN: there is no spread."""
     tasks_needed: int | None
     """Tasks with which a true difference as large as the observed one is shown with that probability; None:
     no number of tasks does it."""
@@ -72,6 +74,11 @@ class PairedResult:
         return self.p_holm <= LEVEL
 
     @property
+    def only_by_interval(self) -> bool:
+        """Whether the interval leaves 0 out and the test, uncorrected, shows nothing."""
+        return self.difference.p > LEVEL and (self.difference.lo > 0 or self.difference.hi < 0)
+
+    @property
     def more_tasks(self) -> int | None:
         """Further tasks that are needed; 0: the difference is shown; None: no number of tasks does it."""
         if self.shown or self.tasks_needed is None:
@@ -79,7 +86,7 @@ class PairedResult:
         return max(0, self.tasks_needed - self.difference.n)
 
     def as_dict(self) -> dict[str, Any]:
-        known = None if math.isnan(self.detectable) else self.detectable
+        known = self.detectable if math.isfinite(self.detectable) else None
         strata = {name: result.as_dict() for name, result in self.by_stratum.items()}
         return {
             "first": self.first,
@@ -177,13 +184,18 @@ def _pair(first: SideValues, second: SideValues, tasks: Sequence[str], share: bo
     spread = crossed_mean(second.table(tasks), first.table(tasks))
     error, freedom = spread.error()
     difference = _difference(first, second, tasks, spread, share)
+    needed = tasks_for(difference.mean, spread.error) if error > 0 else None
+    smallest = detectable(error, freedom)
+    if len(first.seeds) == len(second.seeds) == 1:  # the sign-flip test decides
+        smallest = smallest if len(tasks) >= FEWEST else math.inf
+        needed = needed and max(needed, FEWEST)
     return PairedResult(
         first=first.name,
         second=second.name,
         difference=difference,
         p_holm=math.nan,
-        detectable=detectable(error, freedom),
-        tasks_needed=tasks_for(difference.mean, spread.error) if error > 0 else None,
+        detectable=smallest,
+        tasks_needed=needed,
         seed_share=spread.seed_variance / error**2 if error > 0 else 0.0,
     )
 

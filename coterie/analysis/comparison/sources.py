@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import glob
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from coterie.api.addresses import run_address
+from coterie.api.rows import number_of
 from coterie.core.errors import UserError
 
 FIX_FILE = "write it with: coterie eval RUN -o FILE"
+
+
+KINDS: Mapping[str, type] = {
+    **dict.fromkeys(("outcomes", "contents", "strata", "files"), dict),
+    **dict.fromkeys(("seed", "run_seed", "samples"), int),
+    **dict.fromkeys(("split", "configuration"), str),
+    "greedy": bool,
+}
+"""What entries of an evaluation are, where they are there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +166,7 @@ def read(path: Path) -> Iterator[Recorded]:
         table = json.loads(path.read_bytes())
     except OSError as error:
         raise UserError(f"{path} can't be read", why=str(error.strerror)) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is no JSON", why=str(error), fix=FIX_FILE) from error
     several = isinstance(table, dict) and isinstance(table.get("evaluations"), list)
     for each in table["evaluations"] if several else [table]:
@@ -172,15 +183,27 @@ def _fault(table: Any) -> str:
         return "it has no entry `success`"
     if not isinstance(table.get("per_task"), dict):
         return "it has no successes of single tasks, `per_task`, which --out writes and --json doesn't print"
-    for name, of in (("per_task", table["per_task"]), *(table.get("outcomes") or {}).items()):
+    for name, kind in KINDS.items():
+        if table.get(name) is not None and not isinstance(table[name], kind):
+            return f"its `{name}` is {table[name]!r:.60}"
+    outcomes = table.get("outcomes") or {}
+    for name, of in (("per_task", table["per_task"]), *outcomes.items()):
+        if not isinstance(of, dict):
+            return f"its outcome `{name}` has no values by task"
         for task, values in of.items():
-            if not isinstance(values, list) or not all(_is_number(value) for value in values):
+            if not isinstance(values, list) or not all(map(_is_number, values)):
                 return f"the values of task '{task}' in {name} are no list of numbers"
+    for name in ("contents", "strata"):
+        if not all(isinstance(text, str) for text in (table.get(name) or {}).values()):
+            return f"its `{name}` are no texts by task"
+    if not all(isinstance(entry, dict) for entry in (table.get("files") or {}).values()):
+        return "its `files` are no tables by setting"
     return ""
 
 
 def _is_number(value: Any) -> bool:
-    return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
+    """Whether a value is missing, or a number that can be computed with."""
+    return value is None or (not isinstance(value, bool) and not math.isnan(number_of(value)))
 
 
 def _is_record(source: str | Recorded) -> bool:

@@ -135,8 +135,8 @@ def _power(each: PairedResult, metric: str, tasks: int) -> str:
     text = (
         f"{name}: {tasks:,} tasks show a difference from {share(each.detectable)} on (power 0.8, level 5 %)"
     )
-    if metric == "success" and each.detectable > 1:
-        text = f"{name}: so few tasks and runs show no difference at all, not even one of 1"
+    if each.detectable == float("inf") or (metric == "success" and each.detectable > 1):
+        text = f"{name}: so few tasks and runs show no difference at all"
     if each.seed_share >= 0.005:
         text += f"; {each.seed_share:.0%} of the variance comes from seeds"
     if each.shown:
@@ -147,5 +147,5 @@ def _power(each: PairedResult, metric: str, tasks: int) -> str:
     if each.tasks_needed is None:
         return f"{text}; no number of tasks shows the observed {observed}: more seeds may"
     if each.more_tasks == 0:
-        return f"{text}; the test doesn't show the observed {observed}, which so many would in most cases"
+        return f"{text}; so many show a true {observed} in most cases, and not in this one"
     return f"{text}; the observed {observed} needs {each.more_tasks:,} tasks more"

@@ -92,8 +92,7 @@ def check_environment(
     - `acting_roles` names roles of the team, or returns () or None; some at first. Every turn ends.
     - Scores are {(role that acted or TEAM, declared component): number to 1e100, or None}; info is plain.
     - Unreadable actions are stepped too. `outcome` has finite numbers (NaN: none), `success` from 0 to 1.
-    - Optional members: `digest`, `diagnose`, `vocabulary`, `demonstrate`, `final_answer`; `open`, `close` as
-      in a run.
+    - Optional members: `digest`, `diagnose`, `vocabulary`, `demonstrate`, `final_answer`, `open` and `close`.
     - Tasks as data, where the environment has them: `record` gives JSON; `task_of` makes the same task of a
       record, ignores further fields, and raises only ValueError where the record is no task; `fingerprints`
       are texts, `content` among them, and no two splits share one; `picture` is a text.

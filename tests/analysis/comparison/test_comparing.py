@@ -210,3 +210,30 @@ def test_the_json_has_it_all_and_the_file_every_task(tmp_path):
     keys = set(written["comparisons"][0])
     assert keys == {"first", "second", "mean", "ci95", "n", "p", "p_holm", "shown", "detectable",
                     "tasks_needed", "more_tasks", "seed_share"}  # fmt: skip
+
+
+def test_of_five_tasks_the_sign_flip_test_shows_nothing(tmp_path):
+    """2 of 32 flips are as far from 0: p is 1/16. Of six tasks it is 1/32."""
+    for tasks in (5, 6):
+        a, b = np.zeros((tasks, 4)), np.ones((tasks, 4)) * (np.arange(4) < 3)
+        b[0] = 1.0
+        files = [write(tmp_path / f"{name}{tasks}.json", of) for name, of in (("a", a), ("b", b))]
+        report = coterie.compare(*files)
+        (result,) = report.comparisons
+        assert result.difference.p == 2.0 ** (1 - tasks) and result.shown == (tasks == 6)
+        assert math.isinf(result.detectable) == (tasks == 5) and result.tasks_needed == 6
+        assert result.more_tasks == (1 if tasks == 5 else 0)
+        assert (result.as_dict()["detectable"] is None) == (tasks == 5)
+        assert result.only_by_interval == (tasks == 5)
+        assert any("the interval leaves 0 out" in note for note in report.notes) == (tasks == 5)
+
+
+def test_what_no_number_of_tasks_shows_is_not_called_none_more():
+    """Not shown, and seeds spread more than tasks could make up for."""
+    rng = np.random.default_rng(8)
+    sides = {
+        name: [_Evaluation(record(values, seed=s)) for s, values in enumerate(runs(rng, 40, 2, mean, 0.3))]
+        for name, mean in (("A", 0.5), ("B", 0.51))
+    }
+    (result,) = coterie.compare(sides).comparisons
+    assert not result.shown and result.tasks_needed is None and result.more_tasks is None

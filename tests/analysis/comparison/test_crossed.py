@@ -9,7 +9,7 @@ import pytest
 from interval_coverage import coverage
 from scipy import stats
 
-from coterie.analysis.comparison.crossed import crossed_mean
+from coterie.analysis.comparison.crossed import CrossedMean, SeedTerm, crossed_mean
 
 RNG = np.random.default_rng(0)
 
@@ -56,6 +56,13 @@ def test_tasks_shrink_their_share_of_the_variance_and_seeds_keep_theirs():
     many, _ = of.error(10**9)
     assert many**2 == pytest.approx(of.seed_variance, rel=1e-6) and of.seed_variance > 0
     assert of.error(1)[1] == 0 and math.isnan(of.error(1)[0])
+
+
+def test_degrees_of_freedom_are_at_least_one_and_a_term_that_was_cut_off_has_none():
+    cancelled = SeedTerm(0.01, ((1.0, 1.0), (0.99, 9.0)))
+    assert CrossedMean(0.0, 10, 0.1, [cancelled]).error() == pytest.approx((math.sqrt(0.11), 1.0))
+    cut = SeedTerm(0.0, ((1.0, 1.0), (2.0, 9.0)))
+    assert CrossedMean(0.0, 10, 0.1, [cut]).error() == pytest.approx((math.sqrt(0.1), 9.0))
 
 
 def test_without_any_spread_there_is_no_interval():

@@ -44,7 +44,9 @@ def test_without_spread_nothing_is_known():
     )
 
 
-@pytest.mark.parametrize(("difference", "spread"), [(0.1, 0.5), (-0.02, 0.4), (1.5, 0.5), (0.001, 0.3)])
+@pytest.mark.parametrize(
+    ("difference", "spread"), [(0.1, 0.5), (-0.02, 0.4), (1.5, 0.5), (0.001, 0.3), (50.0, 0.5)]
+)
 def test_as_many_tasks_as_have_the_power_and_no_fewer(difference, spread):
     def error(tasks):
         return spread / math.sqrt(tasks), tasks - 1

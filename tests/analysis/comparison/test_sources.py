@@ -65,6 +65,39 @@ def test_a_file_of_several_evaluations_is_as_many_sides(folder):
 
 
 @pytest.mark.parametrize(
+    "more",
+    [
+        {"per_task": {"a": [float("nan")]}},
+        {"per_task": {"a": [10**400]}},
+        {"per_task": {"a": [True]}},
+        {"outcomes": 5},
+        {"outcomes": {"turns": [1]}},
+        {"outcomes": {"turns": {"a": [float("inf")]}}},
+        {"strata": [1]},
+        {"strata": {"a": 1}},
+        {"contents": {"a": None}},
+        {"files": {"env.path": 3}},
+        {"seed": "x"},
+        {"run_seed": 0.5},
+        {"split": 3},
+        {"configuration": []},
+        {"samples": "4"},
+    ],
+)
+def test_a_file_that_was_changed_by_hand_is_refused(folder, more):
+    (folder / "bad.json").write_text(json.dumps(record(ONES, **more)))
+    with pytest.raises(UserError, match=r"bad.json is no evaluation") as caught:
+        sides_of(["a.json", "bad.json"])
+    assert caught.value.why and caught.value.fix
+
+
+def test_json_without_an_end_is_refused(folder):
+    (folder / "deep.json").write_text("[" * 200_000)
+    with pytest.raises(UserError, match=r"deep.json is no JSON"):
+        sides_of(["a.json", "deep.json"])
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["a.json"], "one side only, a"),
