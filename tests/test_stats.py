@@ -398,6 +398,9 @@ def test_a_share_by_tasks_counts_as_many_samples_as_would_spread_so():
         assert abs(bound - 0.5) == pytest.approx(reach * math.sqrt(bound * (1 - bound) / samples))
     assert score_interval(np.ones(9)) == wilson(1.0, 9) and score_interval(np.array([0.3])) == wilson(0.3, 1)
     coins = (np.arange(40) < 12).astype(float)
+    reach = stats.t.ppf(0.975, 39)
+    for bound in score_interval(coins):
+        assert abs(bound - 0.3) == pytest.approx(reach * math.sqrt(bound * (1 - bound) / 40)), "40, not 39"
     assert score_interval(coins)[1] > wilson(0.3, 40)[1], (
         "t is wider than z; 40 tasks are no more than 40 coins"
     )
@@ -422,3 +425,10 @@ def test_a_change_of_few_tasks_is_no_wider_than_it_must_be():
     b = {task: [1 - of[0]] if int(task) in (1, 4, 7) else of for task, of in a.items()}
     gain = paired_difference(b, a)
     assert gain.mean == pytest.approx(0.015) and gain.hi - gain.lo < 0.05
+
+
+def test_a_run_beside_itself_differs_by_zero_and_not_for_sure():
+    """Its tasks are correlated by 1, which would leave no width; nothing was seen of how much they vary."""
+    a = {str(i): [float(i % 2)] for i in range(40)}
+    same = paired_difference(a, a)
+    assert same.mean == 0.0 and same.hi == -same.lo > 0.15
