@@ -117,6 +117,21 @@ def counterfactual(
             await run.close()
 
     checked = to_its_end(go())
+    reached = _reached(checked, steps)
+    result = Counterfactual(
+        against, chosen.step, steps, len({action.task for action in reached}), samples,
+        turn_effects(reached, run.config.seed), checked=reached,
+    )  # fmt: skip
+    result.notes.extend(_notes(checked, reached, chosen.step, steps))
+    return result
+
+
+def _reached(checked: Sequence[CheckedAction | None], steps: Sequence[int]) -> list[CheckedAction]:
+    """The actions whose states were reached again.
+
+    Raises:
+        UserError: there are none.
+    """
     reached = [action for action in checked if action is not None]
     if not reached:
         raise UserError(
@@ -124,12 +139,7 @@ def counterfactual(
             why="the environment, its data or its programs give other states to the recorded actions now",
             fix="`coterie replay RUN` shows the first difference",
         )
-    result = Counterfactual(
-        against, chosen.step, steps, len({action.task for action in reached}), samples,
-        turn_effects(reached, run.config.seed), checked=reached,
-    )  # fmt: skip
-    result.notes.extend(_notes(checked, reached, chosen.step, steps))
-    return result
+    return reached
 
 
 def _notes(
