@@ -33,6 +33,8 @@ _RANKS = (
 _RANK = {field: rank for rank, fields in enumerate(_RANKS) for field in fields}
 _SPOT = re.compile(r" \([^()]*, line \d+\)")
 """Where in a plugin's file an exception was raised: it depends on the folder that it is installed in."""
+_FOLDER = re.compile(r"[^\s'\"(]*/(?=[\w.-]+\.py\b)")
+"""The folder of a plugin's file, which may have been moved."""
 _SHOWN = 300
 
 
@@ -194,7 +196,7 @@ def _as_written(recorded: Any, replayed: Any) -> Any:
 
 def _without_spots(value: Any) -> Any:
     if isinstance(value, str):
-        return _SPOT.sub("", value)
+        return _FOLDER.sub("", _SPOT.sub("", value))
     return {key: _without_spots(text) for key, text in value.items()} if isinstance(value, dict) else value
 
 

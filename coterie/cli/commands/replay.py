@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from coterie.cli.options import json_option, out_option
+from coterie.cli.options import json_option, out_option, plugin_option
 
 if TYPE_CHECKING:
     from coterie.analysis.replay.credit_again import OtherCredit
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     help="Also give credit with this reward weight; `team` is the team's (repeatable).",
 )
 @out_option("FILE", more="of other credit: a row an action, .parquet or .jsonl", dir_okay=False)
+@plugin_option
 @json_option
 def command(
     run: Path,

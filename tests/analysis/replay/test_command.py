@@ -119,6 +119,8 @@ class Mine:
         pass
 
     async def score(self, view):
+        if view.turn:
+            raise ValueError("no score")
         return {(coterie.TEAM, "mine"): 1.0}
 """
 
@@ -128,7 +130,7 @@ def test_a_plugin_file_that_changed_is_named_and_what_follows_is_located(tmp_pat
     plugin.write_text(PLUGIN)
     source = yaml.safe_load(TABULAR.read_text())
     source["rewards"] = {"environment": {"type": "environment"}, "mine": {"type": "mine"}}
-    source["schedule"] = {"steps": 1, "tasks_per_step": 1}
+    source["schedule"] = {"steps": 1, "tasks_per_step": 1, "max_missing": 1}
     file.write_text(yaml.safe_dump(source))
     ran = process("run", file, "-p", plugin, "-o", tmp_path / "run")
     assert ran.returncode == 0, ran.stderr
@@ -137,6 +139,12 @@ def test_a_plugin_file_that_changed_is_named_and_what_follows_is_located(tmp_pat
     assert done.returncode == 1, done.stderr
     assert "my_reward.py" in done.stderr and "scores.team.mine" in done.stdout
     assert "recorded  1.0" in done.stdout and "replayed  2.0" in done.stdout
+    moved = tmp_path / "elsewhere" / "my_reward.py"  # the reasons of missing scores name the file
+    moved.parent.mkdir()
+    moved.write_text(PLUGIN)
+    plugin.unlink()
+    done = process("replay", tmp_path / "run", "-p", moved)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_other_weights_change_credit_as_the_formula_says(run: Path, tmp_path: Path) -> None:
