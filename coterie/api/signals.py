@@ -74,6 +74,8 @@ def _success(rows: Rows) -> float:
 def _equal_rewards(rows: Rows, _: str) -> bool:
     """Of every role. A role whose actions don't matter has equal rewards while its partners learn."""
     roles = _second_parts(rows[-1], "groups") | _second_parts(rows[-1], "advantage")
+    if all(_unknown(row) for row in rows):  # missing rewards are no equal ones
+        return False
     return bool(roles) and all(_without_advantage(rows, role) for role in roles)
 
 
@@ -132,7 +134,14 @@ def _unreadable(rows: Rows, role: str) -> bool:
 
 def _reward_unchanged(rows: Rows, _: str) -> bool:
     keys = sorted(key for key in rows[0] if key.startswith("reward/"))
-    return bool(keys) and all(len({*_values(rows, key)}) == 1 for key in keys)
+    known = bool(keys) and not all(_unknown(row) for row in rows)
+    return known and all(len({*_values(rows, key)}) == 1 for key in keys)
+
+
+def _unknown(row: Row) -> bool:
+    """Whether the reward of every role is missing."""
+    keys = [key for key in row if key.startswith("reward/")]
+    return bool(keys) and all(row[key] is None for key in keys)
 
 
 RULES = (

@@ -98,6 +98,15 @@ def test_one_step_without_it_is_enough_to_say_nothing(name):
     assert not any(added)
 
 
+def test_rewards_that_are_missing_are_neither_equal_nor_unchanged():
+    lost = {"reward/solver": None, "reward/checker": None, **FLAT_GROUPS}
+    added, _ = watched(steps({n: lost for n in range(1, WINDOW + 4)}, count=WINDOW + 3))
+    assert not any(added)
+    lost["reward/checker"] = 0.0
+    added, _ = watched(steps({n: lost for n in range(1, WINDOW + 4)}, count=WINDOW + 3))
+    assert added[-1] == {"signal/equal_rewards", "signal/reward_unchanged"}
+
+
 def test_every_rule_has_rows_here():
     assert {name.partition("/")[0] for name in SIGNS} == {rule.name for rule in RULES}
 

@@ -102,8 +102,8 @@ class Trace:
             return None
         before = np.flatnonzero(~mask)
         first = int(before[-1]) + 1 if len(before) else 0
-        # The first window of all says no more than that it held from the beginning.
-        at = first + self.width // 2 if first else 0
+        # The first window of all says that it held soon; its first value that meets it says when.
+        at = first + self.width // 2 if first else int(np.argmax(holds(self.values[: self.width])))
         return Spell(int(self.steps[at]), self.end)
 
     @cached_property

@@ -12,6 +12,8 @@ RULES: tuple[SicknessRule, ...] = tuple(sorted(_EVERY, key=lambda rule: rule.gra
 EXPLAINED: dict[str, frozenset[str]] = {
     "dead_component": frozenset({"no_variance", "reward_unchanged", "all_missing"}),
     "zero_gradient": frozenset({"no_variance", "all_missing"}),
+    "no_variance": frozenset({"all_missing"}),
+    "reward_unchanged": frozenset({"all_missing"}),
     "mismatch": frozenset({"stale_weights"}),
     "sharpening": frozenset({"stale_weights"}),
     "success_falls": frozenset({"reward_without_success"}),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 
-from coterie.analysis.diagnosis.evidence import LEARNED, RunEvidence, Trace
+from coterie.analysis.diagnosis.evidence import LEARNED, Row, RunEvidence, Trace
 from coterie.analysis.diagnosis.rules_of_roles import idle_groups
 from coterie.analysis.diagnosis.sicknesses import Seen, SicknessRule
 from coterie.api import signals
@@ -25,15 +27,30 @@ def _all_missing(evidence: RunEvidence, _: str) -> Seen | None:
     missing = evidence.trace("missing/share")
     late = missing.values[-min(len(missing.values), 3) :]
     if not len(late) or late.min() < ALL:
-        return None
+        return _no_reward(evidence)
     before = np.flatnonzero(missing.values < ALL)
     first = int(before[-1]) + 1 if len(before) else 0
     return Seen(missing.name, float(late[-1]), ALL, int(missing.steps[first]))
 
 
+def _no_reward(evidence: RunEvidence) -> Seen | None:
+    """A reward is a sum, so one source without any score takes the others' with it."""
+    without = [bool(row.get("missing/share")) and _lacks_reward(row, evidence.roles) for row in evidence.rows]
+    if not without or not all(without[-3:]):
+        return None
+    before = [at for at, lacks in enumerate(without) if not lacks]
+    first = before[-1] + 1 if before else 0
+    return Seen("rewards of all roles that are missing", 1.0, ALL, int(evidence.rows[first]["step"]))
+
+
+def _lacks_reward(row: Row, roles: Collection[str]) -> bool:
+    keys = [f"reward/{role}" for role in roles if f"reward/{role}" in row]
+    return bool(keys) and all(row[key] is None for key in keys)
+
+
 def _missing(evidence: RunEvidence, component: str) -> Seen | None:
-    missing = evidence.trace(f"missing/{component}")
-    if _all_missing(evidence, "") is not None:
+    missing, of_all = evidence.trace(f"missing/{component}"), _all_missing(evidence, "")
+    if of_all is not None and of_all.metric == "missing/share":
         return None
     spell = missing.spell(lambda medians: medians >= MISSING)
     return None if spell is None else Seen(missing.name, spell.value, MISSING, spell.since)
@@ -137,8 +154,8 @@ def _signal(name: str) -> SicknessRule:
 
 RULES = (
     SicknessRule("all_missing", "run", "fault", ("missing/share",),
-        f"{ALL:.0%} of the scores or more are missing, in the last three steps",
-        "no reward source gives a score, so that nothing can be trained",
+        f"{ALL:.0%} of the scores or more are missing, or every role's reward is, in the last three steps",
+        "no action has a reward, so that nothing can be trained",
         "reading the reasons (coterie episodes RUN has them); the key or the address of a remote judge "
         "(chat_models.<name>); coterie sandbox check where programs are judged", _all_missing),
     SicknessRule("missing", "component", "warning", ("missing/<component>",),

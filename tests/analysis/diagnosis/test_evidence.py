@@ -38,6 +38,8 @@ def test_a_spell_begins_where_the_level_changed_and_lasts_to_the_end():
     assert trace([*[5.0] * 30, *[1.0] * 30]).spell(lambda medians: medians > 3) is None, "it has passed"
     whole = trace([5.0] * 30).spell(lambda medians: medians > 3)
     assert whole is not None and whole.since == 1
+    second = trace([1.0, *[5.0] * 29]).spell(lambda medians: medians > 3)
+    assert second is not None and second.since == 2, "the first step was healthy"
     gaps = trace([*[1.0] * 30, *[5.0] * 30], range(10, 610, 10)).spell(lambda medians: medians > 3)
     assert gaps is not None and abs(gaps.since - 310) <= 10, "in steps, whatever rows are missing"
 

@@ -345,3 +345,17 @@ def test_a_folder_is_read_as_its_rows_and_its_files_say(tmp_path):
     assert diagnose_run(folder, rollouts=False).remarks == ()
     with pytest.raises(RunFolderError):
         diagnose_run(tmp_path)
+
+
+def test_rewards_that_are_missing_are_no_equal_ones():
+    """One source of two gives no score: half of the scores are there, and no reward is."""
+    changes = {"missing/share": 0.5, "missing/judge": 1.0, "signal/reward_unchanged": 1.0}
+    for role in ("writer", "critic"):
+        changes |= {f"reward/{role}": NAN, f"groups/{role}/too_small": 1.0}
+        changes[f"groups/{role}/zero_variance"] = 0.0
+    kinds = {(of.kind, of.subject): of for of in sicknesses(run_of(lambda n: changes))}
+    assert {"all_missing", "missing"} <= {kind for kind, _ in kinds}
+    assert not {"no_variance", "reward_unchanged", "zero_gradient"} & {kind for kind, _ in kinds}
+    assert kinds["all_missing", ""].since == ONSET and kinds["missing", "judge"].value == 1.0
+    some = changes | {"reward/writer": 0.5}
+    assert "all_missing" not in {of.kind for of in sicknesses(run_of(lambda n: some))}
