@@ -44,8 +44,8 @@ laptop: setup  ## train two writers on a pretrained model, an hour on two cores 
 test: setup lint  ## lint, then every test that takes seconds
 	$(BIN)/python -m pytest
 
-test-learning: setup  ## the quickstart's team and every algorithm really learn, and credit is as an oracle says (5 minutes)
-	$(BIN)/python -m pytest -n2 -m learning tests/learning tests/test_tutorials.py
+test-learning: setup  ## the quickstart's team and every algorithm really learn, credit is as an oracle says, intervals and sicknesses are right (7 minutes)
+	$(BIN)/python -m pytest -n2 -m learning tests/learning tests/analysis tests/test_tutorials.py
 
 test-check: setup  ## coterie check on Coterie's own plugins: none breaks a promise (2 minutes)
 	$(BIN)/python -m pytest -n0 -m long --timeout 900 tests/testing/test_check_component.py
