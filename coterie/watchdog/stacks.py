@@ -104,7 +104,8 @@ def of_task(task: asyncio.Task[Any]) -> list[Level]:
         part = next((part for part in ("cr", "gi", "ag") if hasattr(at, f"{part}_code")), "")
         if not part:  # a future, or what its author made awaitable
             return levels[::-1]
-        levels.append(Level(getattr(at, f"{part}_code"), at))
+        if (code := getattr(at, f"{part}_code")) is not None:  # a compiled coroutine, as Ray's, may have none
+            levels.append(Level(code, at))
         at = getattr(at, _AWAITS[part])
         if type(at).__name__ in _STEPS:  # of an asynchronous generator, which only the collector names
             at = next((each for each in gc.get_referents(at) if isinstance(each, AsyncGeneratorType)), None)
