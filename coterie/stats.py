@@ -117,6 +117,7 @@ def paired_difference(
     flips: int = 10_000,
     level: float = 0.95,
     seed: int = 0,
+    share: bool | None = None,
 ) -> Difference:
     """Mean over tasks of (mean of a's samples - mean of b's samples), with interval and p-value.
 
@@ -142,7 +143,9 @@ def paired_difference(
     means_a, means_b = means_a[order], means_b[order]
     differences = means_a - means_b
     p = _sign_flip(differences, flips, seed)
-    if names and all(((v >= 0.0) & (v <= 1.0)).all() for v in (*grouped_a.values(), *grouped_b.values())):
+    if share is None:
+        share = all(((v >= 0.0) & (v <= 1.0)).all() for v in (*grouped_a.values(), *grouped_b.values()))
+    if names and share:
         lo, hi = _newcombe(means_a, means_b, level)
         return Difference(_mean(differences), lo, hi, len(names), level, p)
     interval = _interval(differences, resamples, level, seed, share=False)

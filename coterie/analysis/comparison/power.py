@@ -1,7 +1,9 @@
-"""What a number of tasks can show: the power of a paired t test, and Holm's correction of several tests.
+"""What a number of tasks can show: the power of two paired tests, and Holm's correction of several tests.
 
-A difference over its standard error follows Student's t, noncentral where there is a true difference. So the
-power is exact for normal differences, and an approximation for others, as the interval is.
+Where seeds decide, the t test does: a difference over its standard error follows Student's t, noncentral
+where there is a true difference. So its power is exact for normal differences, and an approximation for
+others, as the interval is. Where one run a side is compared, the sign-flip test does. Of few tasks that
+differ it is stricter, so its power is computed on the sizes of the observed differences (`SignFlips`).
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import numpy as np
+
+from coterie.stats import EXACT_UP_TO, Floats
 
 POWER = 0.8
 """Probability that a test finds the difference it is designed for (Cohen 1988)."""
@@ -89,6 +93,75 @@ def tasks_for(
         middle = (low + high) // 2 if high < 4 * low else math.isqrt(low * high)
         low, high = (low, middle) if enough(middle) else (middle, high)
     return high
+
+
+class SignFlips:
+    """The power of the sign-flip test, given the sizes of the tasks' differences.
+
+    A true difference makes each size positive with a probability above 1/2, the same for all: the difference
+    is then (2 q - 1) times the mean size. Sizes of 0 show nothing.
+
+    Args:
+        differences: of the tasks, shape (tasks,).
+    """
+
+    DRAWS = 4000
+    """Of signs, for the null distribution and for the power alike, always the same."""
+    MANY = 400
+    """From so many tasks that differ on, the power is that of the t test."""
+
+    def __init__(self, differences: Floats) -> None:
+        self._tasks = len(differences)
+        self._sizes = np.sort(np.abs(differences[differences != 0]))
+
+    def detectable(self) -> float:
+        """The smallest true difference that is shown with probability `POWER`; infinite: none is; NaN: the
+        tasks don't differ; 0: so many differ that the t test says it."""
+        if not 0 < len(self._sizes) <= self.MANY:
+            return math.nan if not len(self._sizes) else 0.0
+        power = self._power_of(self._sizes)
+        if power(1.0) < POWER:
+            return math.inf
+        share = _root(lambda q: POWER - power(q), 0.5, 1.0)
+        return float((2 * share - 1) * self._sizes.sum() / self._tasks)
+
+    def tasks_for(self, difference: float, least: int) -> int:
+        """The fewest tasks from `least` on with which a true difference is shown with probability `POWER`.
+
+        Tasks that are added differ as often, and by as much, as the observed ones.
+
+        Args:
+            least: what the t test needs.
+        """
+        often = len(self._sizes) / self._tasks
+        share = min(1.0, (1 + abs(difference) * self._tasks / self._sizes.sum()) / 2)
+        tasks = least
+        while (differ := math.floor(tasks * often)) < self.MANY:
+            sizes = np.quantile(self._sizes, (np.arange(differ) + 0.5) / max(differ, 1))
+            if differ and self._power_of(sizes)(share) >= POWER:
+                break
+            tasks = max(tasks + 1, math.ceil(1.03 * tasks))
+        return tasks
+
+    def _power_of(self, sizes: Floats) -> Callable[[float], float]:
+        """Probability of a positive sign -> power."""
+        uniforms = np.random.Generator(np.random.PCG64(0)).random((self.DRAWS, len(sizes)))
+        if len(sizes) <= EXACT_UP_TO:
+            flips = (np.arange(2 ** len(sizes))[:, None] >> np.arange(len(sizes))) & 1
+        else:
+            flips = uniforms[::-1] < 0.5
+        slack = 1e-9 * float(sizes.sum())
+        null = np.sort(np.abs((1 - 2.0 * flips) @ sizes))
+        # The sums beyond which at most `LEVEL` of the null distribution lies, themselves included.
+        beyond_bound = len(null) - np.searchsorted(null, null - slack)
+        inside = np.flatnonzero(beyond_bound <= LEVEL * len(null))
+        bound = float(null[inside[0]]) - slack if len(inside) else math.inf
+
+        def power(share: float) -> float:
+            signs = np.where(uniforms < share, 1.0, -1.0)
+            return float((np.abs(signs @ sizes) >= bound).mean())
+
+        return power
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from coterie.analysis.comparison.crossed import CrossedMean, crossed_mean
-from coterie.analysis.comparison.power import LEVEL, POWER, detectable, holm, tasks_for
+from coterie.analysis.comparison.power import LEVEL, POWER, SignFlips, detectable, holm, tasks_for
 from coterie.core.storage.atomic import write_atomic
 from coterie.core.storage.jsonl import to_json
 from coterie.stats import Difference, Floats, Interval, clustered_bootstrap, paired_difference
@@ -59,7 +59,7 @@ class PairedResult:
     """Corrected for the other comparisons of the table."""
     detectable: float
     """The smallest true difference that so many tasks (and seeds) show with probability 0.8, at a level of
-    5 %, by the t test; infinite: the sign-flip test of so few tasks shows none; NaN: there is no spread."""
+    5 %, by the test that decides; infinite: so few tasks that differ show none; NaN: there is no spread."""
     tasks_needed: int | None
     """Tasks with which a true difference as large as the observed one is shown with that probability; None:
     no number of tasks does it."""
@@ -149,7 +149,10 @@ def summary(side: SideValues, share: bool) -> SideSummary:
     if len(side.seeds) == 1:
         interval = clustered_bootstrap(side.seeds[0], share=share)
     else:
-        interval = crossed_mean(side.table(sorted(side.seeds[0]))).interval(*_range(share, 0.0))
+        table = side.table(sorted(side.seeds[0]))
+        interval = crossed_mean(table).interval(*_range(share, 0.0))
+        if math.isnan(interval.lo) and share:  # nothing spreads: as many coins as there are tasks
+            interval = clustered_bootstrap({str(at): [mean] for at, mean in enumerate(table.mean(axis=0))})
     return SideSummary(interval, len(side.seeds), side.labels)
 
 
@@ -186,9 +189,10 @@ def _pair(first: SideValues, second: SideValues, tasks: Sequence[str], share: bo
     difference = _difference(first, second, tasks, spread, share)
     needed = tasks_for(difference.mean, spread.error) if error > 0 else None
     smallest = detectable(error, freedom)
-    if len(first.seeds) == len(second.seeds) == 1:  # the sign-flip test decides
-        smallest = smallest if len(tasks) >= FEWEST else math.inf
-        needed = needed and max(needed, FEWEST)
+    if len(first.seeds) == len(second.seeds) == 1 and error > 0:  # the sign-flip test decides
+        flips = SignFlips((second.table(tasks) - first.table(tasks))[0])
+        smallest = max(smallest, flips.detectable())
+        needed = needed and flips.tasks_for(difference.mean, max(needed, FEWEST))
     return PairedResult(
         first=first.name,
         second=second.name,

@@ -99,19 +99,22 @@ def _effect(role: str, turn: int, checked: Sequence[CheckedAction], seed: int) -
             successes.setdefault(action.task, []).extend(known)
         if action.advantage is not None:
             advantages.setdefault(action.task, []).append(action.advantage)
-    change = _paired(pairs, seed)
+    change = _paired(pairs, seed, share=False)
     preferred = clustered_bootstrap(_preferred(checked), share=False, seed=seed)
     advantage = clustered_bootstrap(advantages, share=False, seed=seed)
     credited = any(abs(value) > ROUNDING for of_task in advantages.values() for value in of_task)
     verdict = _verdict(change, preferred, advantage, credited, bool(advantages))
-    return TurnEffect(role, turn, len(drawn), change, _paired(successes, seed), preferred, advantage, verdict)
+    return TurnEffect(
+        role, turn, len(drawn), change, _paired(successes, seed, share=True), preferred, advantage, verdict
+    )
 
 
-def _paired(pairs: Mapping[str, Sequence[tuple[float, float]]], seed: int) -> Difference:
+def _paired(pairs: Mapping[str, Sequence[tuple[float, float]]], seed: int, share: bool) -> Difference:
     return paired_difference(
         {task: [a for a, _ in of_task] for task, of_task in pairs.items()},
         {task: [b for _, b in of_task] for task, of_task in pairs.items()},
         seed=seed,
+        share=share,
     )
 
 

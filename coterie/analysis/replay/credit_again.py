@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -123,6 +124,11 @@ class CreditAgain:
         Raises:
             ConfigError: an unknown component, source, setting or type; it names the option.
         """
+        for name, value in weights.items():
+            if not math.isfinite(value):
+                raise ConfigError(
+                    f"the weight of '{name}' is {value}", path="--weights", fix="a finite number"
+                )
         if estimator is None and not rewards and not weights:
             return None
         config = records.config

@@ -136,7 +136,7 @@ def _power(each: PairedResult, metric: str, tasks: int) -> str:
         f"{name}: {tasks:,} tasks show a difference from {share(each.detectable)} on (power 0.8, level 5 %)"
     )
     if each.detectable == float("inf") or (metric == "success" and each.detectable > 1):
-        text = f"{name}: so few tasks and runs show no difference at all"
+        text = f"{name}: so few tasks that differ, or so few runs, can show no difference"
     if each.seed_share >= 0.005:
         text += f"; {each.seed_share:.0%} of the variance comes from seeds"
     if each.shown:

@@ -22,9 +22,14 @@ def test_the_variance_by_hand():
     # residuals -0.5, -1, 1.5 and their opposites: 7 over 1 * 2 degrees of freedom, mean square 3.5
     assert (of.mean, of.tasks) == (2.5, 3)
     assert of.task_variance == pytest.approx(0.75 / 3)
-    assert of.seed_variance == pytest.approx(max(0.0, 0.5 / 2 - 3.5 / 6)) == 0.0
+    assert of.seed_variance == pytest.approx(max(0.5 / 2, 3.5 / 6)), (
+        "of one configuration, the larger stands whole"
+    )
+    fixed = np.full((1, 3), 2.5)
+    assert crossed_mean(values, fixed).seed_variance == pytest.approx(max(0.0, 0.5 / 2 - 3.5 / 6)) == 0.0
     apart = np.array([[1.0, 2.0, 3.0], [11.0, 12.0, 14.0]])
-    of = crossed_mean(apart)
+    assert crossed_mean(apart).seed_variance == pytest.approx((31 / 3) ** 2 / 4)
+    of = crossed_mean(apart, fixed)
     # seed means 2 and 37/3: variance (31/3)² / 2; residuals ±1/6 and ±1/3: 1/3 over 2, mean square 1/6
     assert of.seed_variance == pytest.approx((31 / 3) ** 2 / 4 - (1 / 6) / 6)
     error, freedom = of.error()
@@ -100,3 +105,17 @@ def test_the_variance_is_unbiased_where_nothing_is_cut_off(seeds):
 def test_95_percent_intervals_hold_the_truth_in_93_to_97_percent(name):
     """Of 2,000 synthetic evaluations; benchmarks/interval_coverage.py has those of pass@k and votes too."""
     assert 0.93 <= coverage(name, 2000)["all"]["covered"] <= 0.97
+
+
+@pytest.mark.learning
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+def test_the_mean_of_several_seeds_lies_in_its_interval(seeds):
+    """Chances of 64 tasks and a shift of each seed, on the scale of log-odds."""
+    rng, inside, repetitions = np.random.default_rng(seeds), 0, 1500
+    chances = 1 / (1 + np.exp(-rng.normal(size=400_000) - rng.normal(0, 0.4, 400_000)))
+    for _ in range(repetitions):
+        odds = rng.normal(size=64) + rng.normal(0, 0.4, (seeds, 1))
+        of = crossed_mean((rng.random((seeds, 64)) < 1 / (1 + np.exp(-odds))).astype(float))
+        interval = of.interval(0.0, 1.0)
+        inside += interval.lo <= chances.mean() <= interval.hi
+    assert inside / repetitions >= 0.935

@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from scipy import stats
 
-from coterie.analysis.comparison.power import beyond, critical, detectable, holm, needed_shift, tasks_for
+from coterie.analysis.comparison.power import (
+    SignFlips,
+    beyond,
+    critical,
+    detectable,
+    holm,
+    needed_shift,
+    tasks_for,
+)
 
 
 def outside(bound, df, shift):
@@ -83,3 +91,27 @@ def test_holm_by_hand_and_with_a_test_that_there_is_not():
     assert (
         adjusted[0] == pytest.approx(0.02) and math.isnan(adjusted[1]) and adjusted[2] == pytest.approx(0.04)
     )
+
+
+@pytest.mark.parametrize("differ", [6, 9, 14, 30, 120])
+def test_of_equal_sizes_the_flips_are_the_sign_test(differ):
+    """The number of positive signs is binomial, so scipy has the bound and the power."""
+    tasks = 150
+    differences = np.zeros(tasks)
+    differences[:differ] = 0.5
+    differences[: differ // 2] *= -1
+    counts = np.arange(differ + 1)
+    tails = 2 * stats.binom.sf(counts - 1, differ, 0.5)
+    bound = counts[(tails <= 0.05) & (counts > differ / 2)][0]
+    smallest = SignFlips(differences).detectable()
+    share = (1 + smallest * tasks / (0.5 * differ)) / 2
+    power = stats.binom.sf(bound - 1, differ, share) + stats.binom.cdf(differ - bound, differ, share)
+    assert power == pytest.approx(0.8, abs=0.03)
+
+
+def test_few_tasks_that_differ_show_nothing_and_many_are_the_t_tests():
+    few = np.array([1.0, -1.0, 1.0, 1.0, 1.0, *[0.0] * 45])
+    assert math.isinf(SignFlips(few).detectable()) and math.isnan(SignFlips(np.zeros(50)).detectable())
+    assert SignFlips(np.ones(500)).detectable() == 0.0
+    assert SignFlips(few).tasks_for(0.06, 10) > 60, "a tenth of the tasks differs"
+    assert SignFlips(np.ones(500)).tasks_for(0.5, 600) == 600
