@@ -6,6 +6,6 @@ which plugin's call that is, and `watchdog.py` when it is named.
 """
 
 from coterie.watchdog.calls import StuckCall
-from coterie.watchdog.watchdog import Watchdog, watch_loop, watched
+from coterie.watchdog.watchdog import Watchdog, watch_loop, watched, watching
 
-__all__ = ["StuckCall", "Watchdog", "watch_loop", "watched"]
+__all__ = ["StuckCall", "Watchdog", "watch_loop", "watched", "watching"]

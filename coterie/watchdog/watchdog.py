@@ -7,16 +7,17 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 from coterie.watchdog.calls import PluginCall, StuckCall, calls_in
 from coterie.watchdog.stacks import Level, Whose, awaited, of_task, of_thread
 
 log = logging.getLogger("coterie")
+T = TypeVar("T")
 
 TICK = 1.0
 """Most seconds between two beats of the event loop that are waited for."""
@@ -237,6 +238,19 @@ def watch_loop(patience: float | None, **others: Any) -> Callable[[], None]:
     watchdog = Watchdog(patience, asyncio.get_running_loop(), **others)
     watchdog.start()
     return watchdog.stop
+
+
+async def watching(patience: float | None, work: Awaitable[T]) -> T:
+    """The result of `work`, which runs in a loop that is watched meanwhile.
+
+    Args:
+        patience: as of `watch_loop`.
+    """
+    stop = watch_loop(patience)
+    try:
+        return await work
+    finally:
+        stop()
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from coterie.core.concurrency.together import together
 from coterie.core.errors import ConfigError, RunFolderError, UserError, did_you_mean
 from coterie.core.storage.checkpoint import Checkpoint
 from coterie.core.training.run import Run
+from coterie.watchdog import watching
 
 OVERRIDES = ("schedule.max_staleness=0", "schedule.play=auto", "trackers={}")
 """Nothing trains meanwhile, so that one version of the weights plays."""
@@ -116,7 +117,7 @@ def counterfactual(
         finally:
             await run.close()
 
-    checked = to_its_end(go())
+    checked = to_its_end(watching(run.config.schedule.patience, go()))
     reached = _reached(checked, steps)
     result = Counterfactual(
         against, chosen.step, steps, len({action.task for action in reached}), samples,

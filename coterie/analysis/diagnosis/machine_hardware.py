@@ -60,6 +60,9 @@ def gpus() -> Iterator[HealthCheck]:
     if "missing" in torch:
         what = "torch is not installed" + (f", and there is {seen[0][0]}" if seen else "")
         yield ok(name, f"{what}; recipes of tables run without it")
+    elif "slow" in torch:
+        why = "the machine is busy, its disk is slow, or a driver hangs"
+        yield warning(name, f"what torch sees is unknown: {torch['slow']}; {why}", "coterie doctor once more")
     elif "error" in torch:
         yield fault(name, f"torch does not import: {torch['error']}", again)
     elif not torch["devices"]:
@@ -77,7 +80,7 @@ def _torch_facts() -> dict[str, Any]:
             timeout=PATIENCE, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return {"error": f"no answer within {PATIENCE:g} seconds"}
+        return {"slow": f"no answer within {PATIENCE:g} seconds"}
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines()
         return {"error": lines[-1][:300] if lines else f"its process ended with code {done.returncode}"}

@@ -22,6 +22,7 @@ from coterie.core.rollout.contracts import check_credit
 from coterie.core.storage.jsonl import to_json
 from coterie.core.training.run import Run
 from coterie.core.types import Annotations, Credit, Key, Scores, Tree
+from coterie.watchdog import watching
 
 Row = Mapping[str, Any]
 TreeId = tuple[str, int, int]
@@ -78,7 +79,7 @@ def play_step(
     jobs, differences = jobs_of(run, step, recorded)
     codecs, unread = codecs_of(run, recorded)
     side = ReplaySide.make(run, recorded, codecs, head.get("answers", {}), again, beside)
-    played = to_its_end(side.play(jobs))
+    played = to_its_end(watching(run.config.schedule.patience, side.play(jobs)))
     if side.unanswered:
         raise _unanswered(step, len(side.unanswered))
     batch, other = _batch(run, played, recorded, beside)
