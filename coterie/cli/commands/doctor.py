@@ -48,6 +48,7 @@ def command(run: Path | None, no_self_test: bool, as_json: bool) -> None:
 
 def show(result: MachineDiagnosis | RunDiagnosis) -> None:
     """Print a diagnosis."""
+    from coterie.analysis.diagnosis.evidence import LEAST_STEPS
     from coterie.analysis.diagnosis.run import RunDiagnosis
 
     if not isinstance(result, RunDiagnosis):
@@ -62,7 +63,8 @@ def show(result: MachineDiagnosis | RunDiagnosis) -> None:
     for remark in result.remarks:
         click.echo(f"{_mark('warning')}{harmless(remark)}")
     if not result.sicknesses:
-        click.echo(f"{_mark('ok')}no known sickness")
+        few = f"; most rules need {LEAST_STEPS} steps" if result.steps < LEAST_STEPS else ""
+        click.echo(f"{_mark('ok')}no known sickness{few}")
 
 
 def _mark(status: str) -> str:

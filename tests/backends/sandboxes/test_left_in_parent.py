@@ -21,6 +21,7 @@ from tests.backends.sandboxes.hostile import BEFORE, REFUSED
 from tests.backends.sandboxes.leaving import LEAVING
 from tests.backends.sandboxes.support import descendants
 
+pytestmark = pytest.mark.xdist_group("left_in_parent")  # each locks the file of this Python for a moment
 LIMITS = Limits(cpu_seconds=2, wall_seconds=4, memory_mb=256, disk_mb=4, processes=8, open_files=32)
 MARK = f"leaving{os.getpid() % 10**7}"
 PAGE = Path(__file__).parents[3] / "docs" / "sandbox.md"
