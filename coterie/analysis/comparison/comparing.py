@@ -40,7 +40,10 @@ def compare(
             names to them. A SOURCE is a file of `coterie eval --out`, a run's folder, with `@best`, `@latest`
             or `@STEP` if you like, a folder of runs, or a recipe. Several sources are seeds of one side.
         metric: `success`, or an outcome of the environment.
-        split, tasks, samples, greedy: as of `evaluate`, for runs; by default as of the first file.
+        split: as of `evaluate`, for runs; by default as of the first file, and so are the next three.
+        tasks: as of `evaluate`.
+        samples: as of `evaluate`.
+        greedy: as of `evaluate`.
         overrides: settings as `key=value`, for the evaluation of runs.
         all_pairs: compare every pair; else every side with the first.
         common: compare the tasks that all have, where some have others.
