@@ -47,11 +47,9 @@ def test_an_episode_that_hangs_is_played_again_then_lost(cluster, tmp_path, capl
     caplog.set_level(logging.WARNING)
     on_ray(tmp_path / "ray", *game(how, None if always else tmp_path / "flag"))
     text = caplog.text
-    print(text)
     name = f"environment '{hanging.__name__}:Hanging' of tests: step has not returned for "
     assert name in text and f"hanging.py, line {line(how)}, in step), in episode train-1/e" in text
     lost = [row.get("cluster/episodes_lost", 0) for row in rows(tmp_path / "ray")]
-    print(rows(tmp_path / "ray"))
     assert any(lost) is always and ("the episode of task train-1 is lost" in text) is always
     if not always:
         settings = [*game(how, tmp_path / "no such folder" / "flag"), "env.task=none"]
