@@ -360,7 +360,7 @@ def test_a_plugin_file_is_compared_by_its_content_and_travels_where_it_is_not(no
         assert not (tmp_path / "run" / "metrics.jsonl").exists()
     else:
         assert done.returncode == 0, done.stderr
-    assert set(Path(tempfile.gettempdir()).glob("coterie-plugins-*")) == before
+    assert set(Path(tempfile.gettempdir()).glob("coterie-plugins-*")) <= before
 
 
 @pytest.mark.long
@@ -414,7 +414,7 @@ def test_nothing_is_left_on_any_node_of_a_run_whose_process_is_killed(nodes, tmp
         driver.kill()
         driver.wait(30)
     wait_for(lambda: not nodes.actors(), 60, "the end of the actors")
-    assert left_in_tmp() == before
+    assert left_in_tmp() <= before
 
 
 def left_in_tmp() -> set[Path]:
