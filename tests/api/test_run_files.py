@@ -21,7 +21,7 @@ posix = pytest.mark.skipif(sys.platform == "win32", reason="file limits and sign
 
 FULL = '''
 import resource
-from coterie import Plugin
+from coterie.core.storage.jsonl import MetricsLog
 
 
 def fill():
@@ -29,22 +29,20 @@ def fill():
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
 
 
-class Fills(Plugin):
-    """Fills the disk after the row of step 3, or when it is opened."""
+def fill_after(step):
+    """Fill the disk once the row of a step is written; of step 0, once the file of the rows is opened.
 
-    class Config(Plugin.Config):
-        step: int = 3
+    A tracker couldn't: it has a thread of its own, and the run goes on meanwhile.
+    """
+    name = "append" if step else "__init__"
+    method = getattr(MetricsLog, name)
 
-    def open(self, folder):
-        if self.config.step == 0:
+    def then_fill(log, first, *rest):
+        method(log, first, *rest)
+        if step in (0, first):
             fill()
 
-    def track(self, step, metrics):
-        if self.config.step == step:
-            fill()
-
-    def truncate(self, step): ...
-    def close(self): ...
+    setattr(MetricsLog, name, then_fill)
 '''
 UNREACHED = """
 import asyncio
@@ -79,8 +77,8 @@ def command(tmp_path):
     return run
 
 
-def fills(step):
-    return f"trackers.fills={{type: 'full_disk:Fills', step: {step}}}"
+def full_after(step):
+    return f"import full_disk; full_disk.fill_after({step})"
 
 
 @posix
@@ -103,7 +101,7 @@ def test_a_full_disk_is_told_with_the_last_checkpoint_and_the_run_resumes(
 ):
     folder = tmp_path / "run"
     settings = ("schedule.evaluate_every=0", "schedule.record_every=0", *EVERY, *settings)
-    done = command("run", MATRIX, *settings, fills(step), "--out", folder)
+    done = command("run", MATRIX, *settings, "--out", folder, code=full_after(step))
     assert done.returncode == 2 and f"{what}" in done.stderr, done.stderr
     assert "can't be written\n  why: [Errno 27] File too large" in done.stderr
     if saved is None:
@@ -114,11 +112,10 @@ def test_a_full_disk_is_told_with_the_last_checkpoint_and_the_run_resumes(
     assert not list(folder.rglob(".tmp-*")), "partial files are removed"
     assert CheckpointStore(folder / "checkpoints", keep=9).latest().step == saved
     # The disk has room again: the rest is as if nothing had happened.
-    code = "import full_disk; full_disk.fill = lambda: None"
-    again = command("run", "--resume", folder, code=code)
+    again = command("run", "--resume", folder)
     assert again.returncode == 0, again.stderr
     assert "lacks the rows" not in again.stderr
-    whole = coterie.train(MATRIX, overrides=[*settings, "trackers={}"], out=tmp_path / "whole")
+    whole = coterie.train(MATRIX, overrides=settings, out=tmp_path / "whole")
     assert whole.finished
     same(folder, tmp_path / "whole")
 
@@ -154,7 +151,9 @@ def test_a_full_disk_under_safetensors_is_told_as_any_other(tmp_path, command):
     """They raise errors of their own, which are no OSError."""
     pytest.importorskip("torch")
     settings = ("schedule.steps=2", "schedule.checkpoint_every=1", "schedule.evaluate_every=0")
-    done = command("run", "plan_path", "--scale", "smoke", *settings, fills(1), "--out", tmp_path / "run")
+    done = command(
+        "run", "plan_path", "--scale", "smoke", *settings, "--out", tmp_path / "run", code=full_after(1)
+    )
     assert done.returncode == 2 and "the checkpoint of step 1" in done.stderr, done.stderr
     assert "File too large" in done.stderr and "the checkpoint of step 0 is intact" in done.stderr
     assert not list((tmp_path / "run").rglob(".tmp-*"))
