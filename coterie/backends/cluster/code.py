@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from coterie.core.errors import ConfigError
 from coterie.discovery import plugins
@@ -64,9 +65,8 @@ def use_code(code: Code) -> None:
 
 def _node() -> str:
     """This node's host, its address and its id: containers and virtual machines may share a host's name."""
-    import ray
-
-    if not ray.is_initialized():
+    ray: Any = sys.modules.get("ray")  # a rank may be no process of Ray's
+    if ray is None or not ray.is_initialized():
         return f"node {socket.gethostname()}"
     node = ray.get_runtime_context().get_node_id()
     return f"node {socket.gethostname()} ({ray.util.get_node_ip_address()}, Ray's node {node[:12]})"

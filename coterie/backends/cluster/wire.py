@@ -1,32 +1,22 @@
-"""What goes between processes of a run: exceptions that keep their origin, and where to import from."""
+"""What goes between processes of a run: methods' results, or exceptions that keep their origin."""
 
 from __future__ import annotations
 
 import functools
-import importlib.util
 import pickle
-import sys
 import traceback
-from collections.abc import Awaitable, Callable, Mapping
-from pathlib import Path
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Any
 
+from coterie.backends.cluster.compact import compact
 from coterie.backends.remote.secrets import redacted
 from coterie.core.errors import UserError
-from coterie.discovery import plugins
 
-T = TypeVar("T")
-Places = tuple[list[str], dict[str, str]]
-"""`sys.path`, and the files of plugins by the names of their modules."""
 Answered = tuple[bool, Any]
 """(whether the method returned, what it returned or the exception as `sent_error` writes it)."""
 
-# ------------------------------------------------------------------------------------------------- exceptions
 
-
-def sent_error(
-    error: BaseException, where: str, dumps: Callable[[Any], bytes] = pickle.dumps, path: str = ""
-) -> bytes:
+def sent_error(error: BaseException, where: str, path: str = "") -> bytes:
     """An exception with its class, arguments, attributes and notes; a bug brings its traceback.
 
     Args:
@@ -40,11 +30,11 @@ def sent_error(
         where += ":\n" + redacted("".join(traceback.format_exception(error)).rstrip())
     error.add_note(where)
     try:
-        data = dumps((type(error), error.args, vars(error)))
+        data = compact((type(error), error.args, vars(error)))
         received_error(data)
     except Exception:  # an exception that can't be pickled, or can't be made again
         text = f"{type(error).__name__}: {error}"
-        data = dumps((RuntimeError, (text,), {"__notes__": list(getattr(error, "__notes__", ()))}))
+        data = compact((RuntimeError, (text,), {"__notes__": list(getattr(error, "__notes__", ()))}))
     return data
 
 
@@ -89,30 +79,3 @@ def unwrapped(answer: Answered) -> Any:
     if returned:
         return value
     raise received_error(value)
-
-
-# ---------------------------------------------------------------------------------------------------- imports
-
-
-def import_places() -> Places:
-    """Where this process imports from: `sys.path`, and the files of plugins by the names of their modules."""
-    files = {
-        report.name: str(Path(report.distribution).resolve())
-        for report in plugins().reports
-        if report.distribution.endswith(".py") and Path(report.distribution).is_file()
-    }
-    return [str(Path(place).resolve()) for place in sys.path], files
-
-
-def import_from(places: list[str], files: Mapping[str, str]) -> None:
-    """Import from where the run's process does.
-
-    Raises:
-        Exception: what a plugin's file raises when it is imported.
-    """
-    sys.path.extend(place for place in places if place not in sys.path)
-    for name, file in files.items():
-        spec = importlib.util.spec_from_file_location(name, file)
-        if name not in sys.modules and spec is not None and spec.loader is not None:
-            sys.modules[name] = module = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(module)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from coterie.backends.models.policy import TorchPolicy
 from coterie.backends.trainers.policies import InitialWeights, Policy
-from coterie.backends.trainers.ranks.place import Place
+from coterie.backends.trainers.ranks.place import RankPlace
 from coterie.core.errors import UserError
 
 Shapes = dict[str, tuple[tuple[int, ...], torch.dtype, bool]]
@@ -73,7 +73,10 @@ def _shapes(tensors: Mapping[str, Tensor]) -> Shapes:
 
 
 def receive(
-    place: Place, layout: Layout, initial_weights: Sequence[InitialWeights], policies: Mapping[str, Policy]
+    place: RankPlace,
+    layout: Layout,
+    initial_weights: Sequence[InitialWeights],
+    policies: Mapping[str, Policy],
 ) -> None:
     """Broadcast rank 0's state; every rank calls this."""
     for initial, warmed in zip(initial_weights, layout.warmed, strict=True):
@@ -84,7 +87,7 @@ def receive(
         _receive_policy(place, layout.policies[name], policy)
 
 
-def _receive_policy(place: Place, layout: PolicyLayout, policy: Policy) -> None:
+def _receive_policy(place: RankPlace, layout: PolicyLayout, policy: Policy) -> None:
     policy.version = layout.version
     device = next(policy.model.parameters()).device
     if policy.adapter is not None or policy.model is not policy.initial.frozen:
@@ -121,7 +124,7 @@ def checksum(tensors: Mapping[str, Tensor]) -> tuple[int, ...]:
     return tuple(torch.stack(sums).tolist()) if sums else ()
 
 
-def check_equal(name: str, place: Place, policy: Policy) -> None:
+def check_equal(name: str, place: RankPlace, policy: Policy) -> None:
     """Compare the trained weights of all ranks, by their checksums; every rank calls this.
 
     Raises:

@@ -29,8 +29,8 @@ from coterie.backends.trainers.offloading import Offloading, present
 from coterie.backends.trainers.optim import Optimizer
 from coterie.backends.trainers.out_of_memory import halving, optimiser_memory
 from coterie.backends.trainers.policies import InitialWeights, Plan, Policy as PolicyWeights, set_up
-from coterie.backends.trainers.ranks.commands import Commands, LocalCommands
-from coterie.backends.trainers.ranks.place import Address, Place, SinglePlace
+from coterie.backends.trainers.ranks.commands import Commands
+from coterie.backends.trainers.ranks.place import RankAddress, RankPlace
 from coterie.backends.trainers.replicas import Layout, check_equal, layout_of, receive
 from coterie.backends.trainers.settings import TorchConfig
 from coterie.backends.trainers.source_weights import SourceWeights, hollow, read_sources
@@ -71,8 +71,7 @@ class TorchTrainer(WithRanks, Offloading, KeptVersions, OpenDtypes, Apart, Plugi
         self._sources: dict[str, SourceWeights] | None = None
         # The active adapter is a setting of the shared module, so only one thread may compute at a time.
         self._computing = threading.Lock()
-        self.place: Place = SinglePlace()
-        self._commands: Commands = LocalCommands(self)
+        self.place, self._commands = RankPlace(), Commands(self)
 
     def begin_with(self, weights: Mapping[str, Weights]) -> None:
         """Copy the weights of policies with a `from` into memory; `open` gives them to the policies.
@@ -96,7 +95,7 @@ class TorchTrainer(WithRanks, Offloading, KeptVersions, OpenDtypes, Apart, Plugi
         occupy(self, self._commands.run("rank_open", ctx, sources, others=(ctx, hollow(sources))))
         self._equalise()
 
-    def join(self, address: Address) -> None:
+    def join(self, address: RankAddress) -> None:
         """Take this rank's place among the others; every rank does."""
         from coterie.backends.trainers.ranks.collectives import DistributedPlace
 
@@ -149,7 +148,7 @@ class TorchTrainer(WithRanks, Offloading, KeptVersions, OpenDtypes, Apart, Plugi
         vacate(self)
         self._commands.close()
         self.place.close()
-        self.place, self._commands = SinglePlace(), LocalCommands(self)
+        self.place, self._commands = RankPlace(), Commands(self)
         self._initial_weights, self._policies, self._away = [], {}, None
 
     # ------------------------------------------------------------------------------------------ updates

@@ -20,7 +20,7 @@ import pytest
 import coterie
 from coterie.backends.cluster.connection import QUIET, Connection
 from coterie.backends.cluster.settings import ClusterConfig
-from coterie.backends.trainers.ranks import alive as alive_module
+from coterie.backends.trainers.ranks import group as group_module
 from coterie.backends.trainers.ranks.actors import Opened, RanksOnCluster
 from coterie.backends.trainers.ranks.commands import RankCommands
 from coterie.backends.trainers.ranks.group import RankLost
@@ -145,7 +145,7 @@ def test_a_frozen_rank_is_given_up_in_the_middle_of_an_update(nodes, placed, mon
     from coterie.backends.trainers.torch_trainer import TorchTrainer
     from tests.backends.trainers.tiny import opened, policy, samples, update
 
-    monkeypatch.setattr(alive_module, "_ASK", 0.1)
+    monkeypatch.setattr(group_module, "_ASK", 0.1)
     trainer = TorchTrainer(TorchTrainer.Config(device="cpu", ranks=2, patience=60))
     trainer.use_cluster(connection())
     asyncio.run(trainer.open(opened({"p": policy()})._ctx))
@@ -153,7 +153,7 @@ def test_a_frozen_rank_is_given_up_in_the_middle_of_an_update(nodes, placed, mon
 
     def freeze() -> None:
         os.kill(placed[0].pid, signal.SIGSTOP)
-        alive_module.watch_over(trainer._commands._group, 1.0)
+        group_module.watch_over(trainer._commands._group, 1.0)
 
     in_update(monkeypatch, 1, freeze)
     began = time.monotonic()

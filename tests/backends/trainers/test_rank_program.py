@@ -19,17 +19,11 @@ from typing import Any
 import pytest
 
 from coterie import logs
-from coterie.backends.cluster import wire as cluster_wire
-from coterie.backends.trainers.ranks import (
-    alive as alive_module,
-    group as group_module,
-    processes as processes_module,
-    wire,
-)
-from coterie.backends.trainers.ranks.alive import watch_over
-from coterie.backends.trainers.ranks.commands import RankCommands
-from coterie.backends.trainers.ranks.group import STOP, RankLost, check_world, connect, welcome
-from coterie.backends.trainers.ranks.processes import start
+from coterie.backends.cluster.wire import received_error, sent_error
+from coterie.backends.trainers.ranks import group as group_module, processes as processes_module
+from coterie.backends.trainers.ranks.commands import RankCommands, command
+from coterie.backends.trainers.ranks.group import STOP, RankLost, check_world, watch_over
+from coterie.backends.trainers.ranks.processes import connect, start, welcome
 from coterie.core.errors import ConfigError, MissingExtra, PluginError, UserError
 from coterie.core.plugins.origin import Origin, record_origin
 from tests.backends.trainers.rank_targets import Target
@@ -122,10 +116,10 @@ def test_a_rank_that_is_stopped_is_given_up_and_the_run_ends_by_its_name(
     commands: RankCommands, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, busy: bool
 ) -> None:
     """No connection ends, and no answer comes. A rank that computes gives signs of life."""
-    monkeypatch.setattr(alive_module, "_ASK", 0.05)
+    monkeypatch.setattr(group_module, "_ASK", 0.05)
     rank = commands._group.ranks[0]
     if busy:
-        commands._group.send(rank, wire.command("sleep", (600.0,)))
+        commands._group.send(rank, command("sleep", (600.0,)))
     watch_over(commands._group, 600.0)
     assert rank.patience is not None
     asked, deadline = rank.patience._from, time.monotonic() + 30
@@ -143,8 +137,8 @@ def test_a_rank_that_is_stopped_is_given_up_and_the_run_ends_by_its_name(
 def test_close_does_not_wait_for_a_rank_that_is_busy(
     commands: RankCommands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group_module, "_END", 0.5)
-    data = wire.command("sleep", (600.0,))
+    monkeypatch.setattr(group_module, "END", 0.5)
+    data = command("sleep", (600.0,))
     commands._group.send(commands._group.ranks[0], data)
     started = time.monotonic()
     commands.close()
@@ -194,7 +188,7 @@ def test_what_a_rank_prints_is_in_its_log_which_its_error_names(
 
 
 def test_a_rank_that_never_comes_and_a_stranger_at_the_port(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_module, "_START", 0.3)
+    monkeypatch.setattr(processes_module, "_START", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as server:
         with socket.create_connection(server.getsockname()) as stranger:
             stranger.sendall(b"GET / HTTP/1.0\r\n\r\n")
@@ -205,8 +199,8 @@ def test_a_rank_that_never_comes_and_a_stranger_at_the_port(monkeypatch: pytest.
 
 def test_a_handshake_has_a_time_limit_and_what_follows_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rollout may take hours, in which the ranks hear nothing from each other."""
-    limit = group_module._limit
-    monkeypatch.setattr(group_module, "_limit", lambda peer, seconds: limit(peer, min(seconds, 1)))
+    limit = processes_module._limit
+    monkeypatch.setattr(processes_module, "_limit", lambda peer, seconds: limit(peer, min(seconds, 1)))
     joined: list[Any] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -269,7 +263,7 @@ class _Build:
 
 
 def test_a_plugins_build_travels_without_its_builder() -> None:
-    method, (loss,) = pickle.loads(wire.command("open", (_Loss(_Build()),)))
+    method, (loss,) = pickle.loads(command("open", (_Loss(_Build()),)))
     assert (method, loss.build.name, loss.build.path, loss.build.run) == (
         "open", "ppo", "loss", "the configuration",
     )  # fmt: skip
@@ -281,14 +275,14 @@ def test_a_plugin_that_cannot_be_sent_is_named() -> None:
     loss = _Loss(lambda: None)
     record_origin(loss, Origin("loss", "mine", "my-package", "loss"))
     with pytest.raises(ConfigError) as raised:
-        wire.command("open", (loss,))
+        command("open", (loss,))
     assert raised.value.path == "loss" and "loss 'mine' of my-package" in str(raised.value)
     assert "trainer.ranks=1" in str(raised.value)
 
 
 def test_user_errors_travel_whole() -> None:
     error = UserError("what", why="why", fix="fix", path="a.b")
-    received = cluster_wire.received_error(wire.sent_error(error, 3))
+    received = received_error(sent_error(error, "on rank 3"))
     assert str(received) == str(error) and received.__notes__ == ["on rank 3"]
 
 
@@ -301,7 +295,7 @@ def test_a_world_of_another_size_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(ConfigError, match="one of 2 that another program started") as raised:
         check_world(2)
     assert "-m coterie.backends.trainers.ranks run RECIPE trainer.ranks=2" in str(raised.value)
-    monkeypatch.setattr(group_module, "joined", group_module.Group([], "127.0.0.1", lasting=True))
+    monkeypatch.setattr(group_module, "joined", group_module.RankGroup([], "127.0.0.1", lasting=True))
     with pytest.raises(ConfigError, match="1 ranks were started, and the configuration has 2"):
         check_world(2)
 
@@ -319,9 +313,9 @@ def test_a_rank_that_is_stopped_while_it_hangs_ends_itself() -> None:
     child = subprocess.Popen([sys.executable, "-c", text, str(theirs.fileno())], pass_fds=[theirs.fileno()])
     theirs.close()
     try:
-        ours.send_bytes(wire.command("make", (Target,)))
-        assert ours.recv_bytes()[:1] == b"+"
-        ours.send_bytes(wire.command("sleep", (600.0,)))
+        ours.send_bytes(command("make", (Target,)))
+        assert pickle.loads(ours.recv_bytes())[0]
+        ours.send_bytes(command("sleep", (600.0,)))
         ours.send_bytes(STOP)
         assert child.wait(20) == 1
     finally:

@@ -22,7 +22,7 @@ from coterie.backends.trainers.deepspeed.held import MASTERS, held
 from coterie.backends.trainers.deepspeed.settings import DeepSpeedConfig
 from coterie.backends.trainers.optim import StepInfo, adamw, finite, learning_rate
 from coterie.backends.trainers.policies import Policy
-from coterie.backends.trainers.ranks.place import Place
+from coterie.backends.trainers.ranks.place import RankPlace
 from coterie.core.errors import RunFolderError
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -56,7 +56,7 @@ class Engines:
     """
 
     def __init__(
-        self, deepspeed: Any, config: DeepSpeedConfig, place: Place, device: torch.device, persistent: int
+        self, deepspeed: Any, config: DeepSpeedConfig, place: RankPlace, device: torch.device, persistent: int
     ) -> None:
         self.deepspeed, self.config, self.place, self.device = deepspeed, config, place, device
         self.persistent = persistent

@@ -26,7 +26,7 @@ from coterie.backends.trainers.forward import Scorer
 from coterie.backends.trainers.offloading import present, visiting
 from coterie.backends.trainers.optim import Optimizer
 from coterie.backends.trainers.policies import Policy as PolicyWeights, set_up
-from coterie.backends.trainers.ranks.place import Address
+from coterie.backends.trainers.ranks.place import RankAddress
 from coterie.backends.trainers.source_weights import SourceWeights
 from coterie.backends.trainers.torch_trainer import TorchTrainer
 from coterie.backends.trainers.update_metrics import Meter
@@ -71,7 +71,7 @@ class DeepSpeedTrainer(TorchTrainer):
             if policy.train == "full" and self.config.stage == 0
         }
 
-    def join(self, address: Address) -> None:
+    def join(self, address: RankAddress) -> None:
         """Take this rank's place among the others; every rank does."""
         from coterie.backends.trainers.ranks.collectives import DistributedPlace
 

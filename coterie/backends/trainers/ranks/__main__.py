@@ -20,7 +20,7 @@ import sys
 from datetime import timedelta
 from typing import Any
 
-from coterie.backends.trainers.ranks import commands, group
+from coterie.backends.trainers.ranks import commands, group, processes
 
 
 def main(arguments: list[str]) -> None:
@@ -40,7 +40,7 @@ def _serve(host: str, port: int, key: bytes, number: int) -> None:
         signal.signal(number_of_signal, signal.SIG_IGN)
     logging.basicConfig(format=f"rank {number}: %(message)s", level=logging.WARNING)
     local = int(os.environ.get("LOCAL_RANK", number))
-    commands.serve(group.connect(host, port, key, number, local), number)
+    commands.serve(processes.connect(host, port, key, number, local), number)
 
 
 def _started(arguments: list[str]) -> None:
@@ -55,8 +55,8 @@ def _started(arguments: list[str]) -> None:
     key = secrets.token_bytes(32)
     with socket.create_server((host, 0), backlog=world) as server:
         store.set("coterie", json.dumps([server.getsockname()[1], key.hex()]))
-        ranks = group.welcome(server, key, world, lambda: None)
-    group.joined = group.Group(ranks, host, lasting=True, local=int(os.environ.get("LOCAL_RANK", 0)))
+        ranks = processes.welcome(server, key, world, lambda: None)
+    group.joined = group.RankGroup(ranks, host, lasting=True, local=int(os.environ.get("LOCAL_RANK", 0)))
     sys.argv = ["coterie", *arguments]
     try:
         importlib.import_module("coterie.cli.main").main()  # by name: backends don't import the command line

@@ -15,11 +15,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from coterie.backends.cluster.code import Code, own_code, use_code
 from coterie.backends.cluster.connection import Connection
-from coterie.backends.cluster.wire import answered, unwrapped
-from coterie.backends.trainers.ranks import commands, group
-from coterie.backends.trainers.ranks.group import Group, RankLost
+from coterie.backends.trainers.ranks import commands, processes
+from coterie.backends.trainers.ranks.group import RankGroup, RankLost
 from coterie.backends.trainers.ranks.network import hang_up
 
 _PLACED = 300.0
@@ -44,29 +42,27 @@ class Opened(NamedTuple):
 class RankActor:
     """A rank in a process of its own. A Ray actor."""
 
-    process = "a rank's process"
-
-    @answered
-    async def open(self, code: Code, on_gpu: bool) -> Opened:
-        """Import what the run's process does.
+    async def open(self, on_gpu: bool) -> Opened:
+        """Where this actor is.
 
         Args:
             on_gpu: whether the ranks compute on GPUs.
-
-        Raises:
-            ConfigError: this node has other versions.
         """
-        opened = _opened()
+        import ray
+
+        context = ray.get_runtime_context()
+        gpus = [str(gpu) for gpu in context.get_accelerator_ids().get("GPU", [])]
+        log = os.readlink("/proc/self/fd/2") if os.path.exists("/proc/self/fd/2") else "Ray's logs"
+        node, address = context.get_node_id(), ray.util.get_node_ip_address()
         if not on_gpu:  # rank 0 has none, and Ray may leave all GPUs of the node to this one
             os.environ[_VISIBLE] = ""
-        use_code(code)
-        return opened
+        return Opened(os.getpid(), node, socket.gethostname(), address, log, gpus)
 
     async def join(self, host: str, port: int, key: bytes, number: int, local: int) -> None:
         """Serve rank 0; the process ends with that."""
         os.environ["LOCAL_RANK"] = str(local)
         logging.basicConfig(format=f"rank {number}: %(message)s", level=logging.WARNING)
-        connection = await asyncio.to_thread(group.connect, host, port, key, number, local)
+        connection = await asyncio.to_thread(processes.connect, host, port, key, number, local)
         loop, served = asyncio.get_running_loop(), asyncio.Event()
 
         def end(code: int) -> None:
@@ -79,16 +75,6 @@ class RankActor:
         import ray
 
         ray.actor.exit_actor()
-
-
-def _opened() -> Opened:
-    import ray
-
-    context = ray.get_runtime_context()
-    gpus = [str(gpu) for gpu in context.get_accelerator_ids().get("GPU", [])]
-    log = os.readlink("/proc/self/fd/2") if os.path.exists("/proc/self/fd/2") else "Ray's logs"
-    node, address = context.get_node_id(), ray.util.get_node_ip_address()
-    return Opened(os.getpid(), node, socket.gethostname(), address, log, gpus)
 
 
 class ActorProcess:
@@ -138,11 +124,10 @@ class RanksOnCluster:
         self._actors: list[Any] = []
         """By number, from 1."""
 
-    def start(self, world: int) -> Group:
+    def start(self, world: int) -> RankGroup:
         """Start the other ranks.
 
         Raises:
-            ConfigError: a node has other versions.
             RankLost: one of them could not start.
         """
         connection = self._connection
@@ -161,21 +146,21 @@ class RanksOnCluster:
                 serving = actor.join.remote(host, port, key, number, local)
                 return ActorProcess(connection, actor, opened[number - 1], serving)
 
-            ranks = group.greeted(host, world, spawn)
+            ranks = processes.greeted(host, world, spawn)
         except BaseException:
             self._end(ours)
             raise
-        return Group(ranks, host, lasting=False, closed=partial(self._end, ours))
+        return RankGroup(ranks, host, lasting=False, closed=partial(self._end, ours))
 
     def _open(self, world: int) -> list[Opened]:
         """Place the actors of all other ranks."""
-        connection, ray, code = self._connection, self._connection.ray, own_code()
+        connection, ray = self._connection, self._connection.ray
         on_gpu, cpus = self._on_gpu(), connection.settings.rank_cpus
         opening = []
         for number in range(1, world):
             actor = connection.actor(RankActor, cpus=cpus, gpus=float(on_gpu), name=f"rank {number}")
             self._actors.append(actor)
-            opening.append(actor.open.remote(code, on_gpu))
+            opening.append(actor.open.remote(on_gpu))
         ready, waiting = ray.wait(opening, num_returns=len(opening), timeout=_PLACED)
         if waiting:
             room = f"{cpus:g} CPUs" + (" and a GPU" if on_gpu else "")
@@ -186,7 +171,7 @@ class RanksOnCluster:
                 fix="`ray status` says who has them; take fewer ranks, or add nodes",
             )
         try:
-            return [unwrapped(answer) for answer in ray.get(ready and opening)]
+            return list(ray.get(ready and opening))
         except ray.exceptions.RayError as error:
             raise RankLost(f"a rank could not start: {_reason(error)}", path="trainer.ranks") from error
 

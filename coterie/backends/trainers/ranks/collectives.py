@@ -18,15 +18,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from coterie.backends.trainers.packing import Row
-from coterie.backends.trainers.ranks import processes
+from coterie.backends.trainers.packing import Row, parts
+from coterie.backends.trainers.ranks import group as groups, processes
 from coterie.backends.trainers.ranks.actors import RanksOnCluster
-from coterie.backends.trainers.ranks.alive import watch_over
 from coterie.backends.trainers.ranks.commands import RankCommands
-from coterie.backends.trainers.ranks.group import MOST_LAG, check_world, group_of
+from coterie.backends.trainers.ranks.group import MOST_LAG, check_world, watch_over
 from coterie.backends.trainers.ranks.network import gloo_by
-from coterie.backends.trainers.ranks.place import Address
-from coterie.backends.trainers.ranks.shares import shares
+from coterie.backends.trainers.ranks.place import RankAddress, RankPlace
 
 _BUCKET = 2**26
 """Most bytes of gradients in one all-reduce: gloo copies them."""
@@ -46,7 +44,7 @@ def start(trainer: Any, world: int, config: Any, cluster: RanksOnCluster | None 
         RankLost: a rank could not start.
     """
     check_world(world)
-    group = group_of(world, processes.start if cluster is None else cluster.start)
+    group = groups.joined or (processes.start if cluster is None else cluster.start)(world)
     watch_over(group, config.patience)
     commands = RankCommands(trainer, group)
     try:
@@ -55,11 +53,9 @@ def start(trainer: Any, world: int, config: Any, cluster: RanksOnCluster | None 
             group.host, 0, world, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=MOST_LAG)
         )
         locals_ = [group.local, *(rank.local for rank in group.ranks)]
-        addresses = [
-            (Address(number, world, local, group.host, store.port),) for number, local in enumerate(locals_)
-        ]
+        addresses = [RankAddress(n, world, local, group.host, store.port) for n, local in enumerate(locals_)]
         commands.store = store
-        commands.run_each("join", addresses)
+        commands.run_each("join", [(address,) for address in addresses])
     except BaseException:
         commands.close()
         raise
@@ -71,7 +67,7 @@ def start(trainer: Any, world: int, config: Any, cluster: RanksOnCluster | None 
     return commands
 
 
-class DistributedPlace:
+class DistributedPlace(RankPlace):
     """One rank of several.
 
     Args:
@@ -80,7 +76,7 @@ class DistributedPlace:
         default: whether to make torch's default process group too, for libraries that need it (DeepSpeed).
     """
 
-    def __init__(self, address: Address, device: torch.device, *, default: bool = False) -> None:
+    def __init__(self, address: RankAddress, device: torch.device, *, default: bool = False) -> None:
         self.number, self.world, self.local = address.number, address.world, address.local
         self.device = device
         if device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:  # idle threads spin on others' cores
@@ -191,3 +187,33 @@ def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
             bucket.append(tensor)
             size += tensor.nbytes
         yield bucket
+
+
+def shares(rows: Sequence[Row], world: int, packing: bool) -> list[list[int]]:
+    """Indices of each rank's rows, about equally many tokens each; the same on every rank.
+
+    With packing, rows that share a prompt stay together, since the prompt is computed once on a rank. A group
+    of more tokens than a rank's fair share is divided. The longest groups are dealt first, each to the rank
+    with the fewest tokens.
+    """
+    divided = [parts(row) for row in rows]
+    groups: dict[bytes | int, list[int]] = {}
+    for index, part in enumerate(divided):
+        groups.setdefault(part.prompt.tobytes() if packing else index, []).append(index)
+
+    def tokens(members: Sequence[int]) -> int:
+        prompt = len(divided[members[0]].prompt)
+        return prompt + sum(len(divided[index].completion) for index in members)
+
+    fair = max(sum(map(tokens, groups.values())) / world, 1)
+    pieces: list[list[int]] = []
+    for members in groups.values():
+        count = min(-(-tokens(members) // int(fair + 1)), len(members))
+        pieces += [members[piece::count] for piece in range(count)]
+    dealt: list[list[int]] = [[] for _ in range(world)]
+    loads = [0] * world
+    for members in sorted(pieces, key=lambda members: (-tokens(members), members[0])):
+        rank = loads.index(min(loads))
+        dealt[rank] += members
+        loads[rank] += tokens(members)
+    return [sorted(indices) for indices in dealt]

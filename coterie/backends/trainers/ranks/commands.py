@@ -10,12 +10,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
-from typing import Any, Protocol
+from typing import Any
 
-from coterie.backends.cluster.wire import import_from, import_places, received_error
-from coterie.backends.trainers.ranks import wire
-from coterie.backends.trainers.ranks.group import ALIVE, MOST_LAG, STOP, Group, Rank, RankLost
-from coterie.core.errors import UserError
+from coterie.backends.cluster.code import own_code, use_code
+from coterie.backends.cluster.compact import compact
+from coterie.backends.cluster.wire import sent_error, unwrapped
+from coterie.backends.trainers.ranks.group import ALIVE, MOST_LAG, STOP, Rank, RankGroup, RankLost
+from coterie.core.errors import ConfigError, UserError
+from coterie.core.plugins.origin import origin_of
 
 _IMPORT, _MAKE, _DROP = "import", "make", "drop"
 """Commands of this module; all others are methods of the object that `_MAKE` made."""
@@ -23,8 +25,15 @@ LATE = 5.0
 """Seconds for which rank 0 waits for the errors of other ranks, once it has one."""
 
 
-class Commands(Protocol):
-    """Runs methods of an object on all ranks. Rank 0 has one."""
+class Commands:
+    """Runs methods of an object on all ranks; rank 0 has them. In a world of one rank they are plain calls.
+
+    Args:
+        target: rank 0's object.
+    """
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
 
     def run(self, method: str, *arguments: Any, others: tuple[Any, ...] | None = None) -> list[Any]:
         """Run a method on all ranks.
@@ -35,34 +44,22 @@ class Commands(Protocol):
         Returns:
             the results by rank.
         """
+        return [getattr(self._target, method)(*arguments)]
 
     def close(self) -> None:
         """End the other ranks."""
 
 
-class LocalCommands:
-    """The commands of a world of one rank: plain calls."""
-
-    def __init__(self, target: Any) -> None:
-        self._target = target
-
-    def run(self, method: str, *arguments: Any, others: tuple[Any, ...] | None = None) -> list[Any]:
-        return [getattr(self._target, method)(*arguments)]
-
-    def close(self) -> None:
-        pass
-
-
-class RankCommands:
-    """The commands of rank 0. An exception on any rank ends all others: their states differ after it.
+class RankCommands(Commands):
+    """The commands of several ranks. An exception on one ends all others: their states differ after it.
 
     Args:
-        target: rank 0's object.
         group: the other ranks.
     """
 
-    def __init__(self, target: Any, group: Group) -> None:
-        self._target, self._group = target, group
+    def __init__(self, target: Any, group: RankGroup) -> None:
+        super().__init__(target)
+        self._group = group
         self._running = threading.Lock()
         self._failed = False
         self.store: Any = None
@@ -75,11 +72,11 @@ class RankCommands:
             Exception: what a rank raised.
         """
         with self._running:
-            self._send([wire.command(_IMPORT, import_places())] * len(self._group.ranks))
-            self._send([wire.command(_MAKE, (factory, *arguments))] * len(self._group.ranks))
+            self._send([command(_IMPORT, (own_code(),))] * len(self._group.ranks))
+            self._send([command(_MAKE, (factory, *arguments))] * len(self._group.ranks))
             try:
                 for _ in range(2):
-                    self._results(self._group.ranks)
+                    self._results()
             except BaseException:
                 self._end()
                 raise
@@ -91,12 +88,12 @@ class RankCommands:
             RankLost: a rank ended.
             Exception: what a rank raised; the first rank's whose error is not that another rank is gone.
         """
-        data = wire.command(method, arguments if others is None else others)
+        data = command(method, arguments if others is None else others)
         return self._run(method, arguments, [data] * len(self._group.ranks))
 
     def run_each(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """`run` with arguments of its own for each rank, rank 0's first."""
-        return self._run(method, arguments[0], [wire.command(method, each) for each in arguments[1:]])
+        return self._run(method, arguments[0], [command(method, each) for each in arguments[1:]])
 
     def _run(self, method: str, arguments: tuple[Any, ...], data: Sequence[bytes]) -> list[Any]:
         with self._running:
@@ -112,7 +109,7 @@ class RankCommands:
                     raise
                 except RuntimeError as error:  # most often of a collective that a rank has left
                     raise self._cause(error) from None
-                return [result, *self._results(self._group.ranks)]
+                return [result, *self._results()]
             except BaseException:
                 self._end()
                 raise
@@ -121,10 +118,10 @@ class RankCommands:
         for rank, each in zip(self._group.ranks, data, strict=True):
             self._group.send(rank, each)
 
-    def _results(self, ranks: Sequence[Rank]) -> list[Any]:
+    def _results(self) -> list[Any]:
         results: list[Any] = []
         errors: list[Exception] = []
-        for rank in ranks:
+        for rank in self._group.ranks:
             try:
                 results.append(self._result(rank, MOST_LAG if not errors else LATE))
             except Exception as error:
@@ -134,11 +131,7 @@ class RankCommands:
         return results
 
     def _result(self, rank: Rank, seconds: float) -> Any:
-        answer = self._group.receive(rank, seconds)
-        assert answer.data is not None
-        if not answer.ok:
-            raise received_error(answer.data)
-        return pickle.loads(answer.data)
+        return unwrapped(pickle.loads(self._group.receive(rank, seconds)))
 
     def _cause(self, error: Exception) -> BaseException:
         """The error behind rank 0's, where another rank has it."""
@@ -164,14 +157,50 @@ class RankCommands:
             if self._failed or not idle:
                 self._end()
             elif self._group.lasting:
-                self._send([wire.command(_DROP, ())] * len(self._group.ranks))
-                self._results(self._group.ranks)
+                self._send([command(_DROP, ())] * len(self._group.ranks))
+                self._results()
             else:
                 self._group.close()
             self._failed = True
         finally:
             if idle:
                 self._running.release()
+
+
+def command(method: str, arguments: tuple[Any, ...]) -> bytes:
+    """A command for other ranks.
+
+    Raises:
+        ConfigError: an argument can't be pickled; a plugin among the arguments is named.
+    """
+    try:
+        return compact((method, arguments))
+    except Exception as error:  # what is pickled raises what it likes
+        origin = next((origin_of(part) for part in _plugins(arguments) if not _pickles(part)), None)
+        raise ConfigError(
+            f"{origin or method} can't be sent to the other ranks",
+            path=origin.path if origin is not None else "trainer.ranks",
+            why=f"{type(error).__name__}: {error}",
+            fix="keep what can't be pickled out of its attributes, and its class out of functions; or train "
+            "with trainer.ranks=1",
+        ) from error
+
+
+def _plugins(arguments: tuple[Any, ...]) -> list[Any]:
+    parts = [part for argument in arguments for part in (argument, *_fields(argument))]
+    return [part for part in parts if origin_of(part).path]
+
+
+def _fields(value: Any) -> list[Any]:
+    return [getattr(value, name, None) for name in getattr(type(value), "__dataclass_fields__", ())]
+
+
+def _pickles(value: Any) -> bool:
+    try:
+        compact(value)
+    except Exception:
+        return False
+    return True
 
 
 def _first_cause(errors: Sequence[Exception]) -> Exception:
@@ -225,16 +254,16 @@ def serve(connection: Connection, number: int, end: Callable[[int], object] = os
             method, arguments = pickle.loads(data)
             result = None
             if method == _IMPORT:
-                import_from(*arguments)
+                use_code(*arguments)
             elif method == _MAKE:
                 target = arguments[0](*arguments[1:])
             elif method == _DROP:
                 target = None
             else:
                 result = getattr(target, method)(*arguments)
-            answer = b"+" + wire.dumps(result)
+            answer = compact((True, result))
         except BaseException as error:
-            send(b"-" + wire.sent_error(error, number))
+            send(compact((False, sent_error(error, f"on rank {number}", path="trainer.ranks"))))
             sys.stdout.flush()
             sys.stderr.flush()
             end(1)  # the other ranks wait for this one, and its end is what they notice

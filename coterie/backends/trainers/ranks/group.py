@@ -1,10 +1,11 @@
-"""The other ranks, as rank 0 has them: greeted, watched, stopped.
+"""The other ranks, as rank 0 has them: sent to, watched, stopped.
 
-`processes.py` starts them on this host, `actors.py` on a cluster.
+`processes.py` starts them on this host and accepts their connections, `actors.py` starts them on a cluster.
 
 Each rank has a connection to rank 0 that carries commands and answers, and waits as long as a rollout takes.
 The kernel closes it with either process, however that ends, so both sides notice at once. A rank that loses
-its connection ends itself: a killed run leaves no rank behind.
+its connection ends itself: a killed run leaves no rank behind. A rank whose process hangs closes nothing, so
+rank 0 asks each for signs of life.
 """
 
 from __future__ import annotations
@@ -13,16 +14,13 @@ import contextlib
 import logging
 import os
 import queue
-import secrets
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
-from typing import NamedTuple, Protocol
+from multiprocessing.connection import Connection
+from typing import Protocol
 
 from coterie.backends.models.patience import Patience
 from coterie.core.errors import ConfigError, UserError
@@ -32,18 +30,22 @@ log = logging.getLogger("coterie")
 PROGRAM = "coterie.backends.trainers.ranks"
 MOST_LAG = 1800.0
 """Seconds for which a rank may lag behind another one that waits for it."""
-_START = 300.0
-"""Seconds for which a rank may take to connect, before it imports anything large."""
-_END = 5.0
+END = 5.0
 """Seconds for which a rank may take to end."""
+STOP = b"stop"
+"""The message after which a rank ends with exit code 0."""
+ALIVE = b"alive"
+"""The message that a rank's reader sends back at once, also while the rank computes."""
+_ASK = 5.0
+"""Most seconds between two questions whether a rank lives."""
 
 
 class RankLost(UserError):
     """A rank ended, could not start, or does not answer."""
 
 
-class Process(Protocol):
-    """The process of a rank, where rank 0 has started it."""
+class RankProcess(Protocol):
+    """The process of a rank, where rank 0 has started it: `HostProcess`, `ActorProcess`."""
 
     name: str
     """Which one it is, in words."""
@@ -57,13 +59,6 @@ class Process(Protocol):
         """End it in the middle of whatever it does."""
 
 
-class Answer(NamedTuple):
-    """What a rank sent: its result, or the bytes of its exception. `data` is None once the rank has ended."""
-
-    ok: bool
-    data: bytes | None
-
-
 @dataclass(eq=False)
 class Rank:
     """Another rank, seen from rank 0."""
@@ -73,9 +68,10 @@ class Rank:
     """Its number among the ranks of its host: the index of its device."""
     pid: int
     connection: Connection
-    process: Process | None = None
+    process: RankProcess | None = None
     """None: another program started it."""
-    answers: queue.SimpleQueue[Answer] = field(default_factory=queue.SimpleQueue)
+    answers: queue.SimpleQueue[bytes | None] = field(default_factory=queue.SimpleQueue)
+    """What it sent and nobody has taken; None at last, once it has ended."""
     ended: str = ""
     """How it ended; empty while it lives."""
     sending: threading.Lock = field(default_factory=threading.Lock)
@@ -91,12 +87,12 @@ class Rank:
                 if self.patience is not None:
                     self.patience.seen()
                 if data != ALIVE:
-                    self.answers.put(Answer(data[:1] == b"+", data[1:]))
+                    self.answers.put(data)
         except (EOFError, OSError):
             self.ended = "ended" if expected.is_set() else self._how()
             if not expected.is_set():
                 log.error("rank %d %s", self.number, self.ended)
-            self.answers.put(Answer(False, None))
+            self.answers.put(None)
             if not expected.is_set():
                 lost()
         finally:
@@ -115,11 +111,11 @@ class Rank:
     def _how(self) -> str:
         if self.patience is not None and not self.patience.left:
             return f"is given up: {self.patience}"
-        how = self.process.ended(_END) if self.process is not None else ""
+        how = self.process.ended(END) if self.process is not None else ""
         return how or f"closed its connection ({self.name})"
 
 
-class Group:
+class RankGroup:
     """The other ranks of one world, and the address under which they find rank 0.
 
     Args:
@@ -168,7 +164,7 @@ class Group:
         except OSError:
             raise self.lost(rank) from None
 
-    def receive(self, rank: Rank, seconds: float) -> Answer:
+    def receive(self, rank: Rank, seconds: float) -> bytes:
         """The rank's next answer.
 
         Raises:
@@ -182,14 +178,14 @@ class Group:
                 path="trainer.ranks",
                 why=f"{rank.name} is stopped, or waits for something",
             ) from None
-        if answer.data is None:
-            rank.answers.put(answer)  # for the next one who asks
+        if answer is None:
+            rank.answers.put(None)  # for the next one who asks
             raise self.lost(rank)
         return answer
 
     def lost(self, rank: Rank) -> RankLost:
         """The error of a rank that has ended."""
-        deadline = time.monotonic() + _END
+        deadline = time.monotonic() + END
         while not rank.ended and time.monotonic() < deadline:
             time.sleep(0.01)  # its reader is about to see it
         place = rank.process.log if rank.process is not None else "its messages"
@@ -216,36 +212,52 @@ class Group:
                     rank.hang_up()
                 else:
                     rank.connection.send_bytes(STOP)
-        deadline = time.monotonic() + _END
+        deadline = time.monotonic() + END
         for rank in self.ranks:
             if rank.process is not None and not rank.process.ended(max(deadline - time.monotonic(), 0.1)):
                 rank.process.kill()
-                rank.process.ended(_END)
+                rank.process.ended(END)
         self.closed()
 
 
-STOP = b"stop"
-"""The message after which a rank ends with exit code 0."""
-ALIVE = b"alive"
-"""The message that a rank's reader sends back at once, also while the rank computes."""
+# ---------------------------------------------------------------------------------------------- signs of life
 
 
-# --------------------------------------------------------------------------------------------------- starting
+def watch_over(group: RankGroup, seconds: float) -> None:
+    """Ask for signs of life from now on. A rank that gives none for so long is killed: the others need it."""
+    for rank in group.ranks:
+        if rank.patience is not None:  # an earlier trainer of these ranks has asked
+            rank.patience.seconds = seconds
+            continue
+        rank.patience = Patience(rank.name, seconds)
+        arguments = rank, rank.patience, group.ending
+        threading.Thread(target=_ask, args=arguments, name=f"asks rank {rank.number}", daemon=True).start()
 
-joined: Group | None = None
+
+def _ask(rank: Rank, patience: Patience, ending: threading.Event) -> None:
+    for seconds in patience.ticks(min(patience.seconds / 10, _ASK)):
+        if ending.wait(seconds) or rank.ended:
+            return
+        if rank.process is not None and rank.process.ended():
+            break  # a node that is gone closes no connection
+        if not rank.sending.acquire(blocking=False):
+            continue  # a command is on its way
+        try:
+            rank.connection.send_bytes(ALIVE)
+        except OSError:
+            return
+        finally:
+            rank.sending.release()
+    if rank.process is not None:
+        rank.process.kill()
+    with contextlib.suppress(OSError):
+        rank.hang_up()
+
+
+# ------------------------------------------------------------------------------------------------- the world
+
+joined: RankGroup | None = None
 """The ranks that came with this process, by torchrun or a cluster; the rank program sets it."""
-
-
-def group_of(world: int, start: Callable[[int], Group]) -> Group:
-    """The other ranks of a world of `world`: those that came with this process, or new ones.
-
-    Args:
-        start: starts them.
-
-    Raises:
-        RankLost: one of them could not start.
-    """
-    return joined if joined is not None else start(world)
 
 
 def check_world(ranks: int) -> bool:
@@ -274,104 +286,3 @@ def check_world(ranks: int) -> bool:
             fix=f"set trainer.ranks={world}, or start {ranks}",
         )
     return joined is not None
-
-
-def greeted(host: str, world: int, spawn: Callable[[int, int, bytes], Process]) -> list[Rank]:
-    """Start all other ranks, and accept their connections.
-
-    Args:
-        host: the address of this process under which they find it.
-        spawn: starts the process of a rank, by its number, the port and the key of `connect`.
-
-    Raises:
-        RankLost: one of them could not start. None runs then.
-    """
-    key, processes = secrets.token_bytes(32), dict[int, Process]()
-
-    def check() -> None:
-        for number, process in processes.items():
-            if how := process.ended():
-                raise RankLost(
-                    f"rank {number} could not start: it {how}",
-                    path="trainer.ranks",
-                    why="it did not come as far as its first message",
-                    fix=f"see {process.log}",
-                )
-
-    try:
-        with socket.create_server((host, 0), backlog=world) as server:
-            for number in range(1, world):
-                processes[number] = spawn(number, server.getsockname()[1], key)
-                check()
-            ranks = welcome(server, key, world, check)
-    except BaseException:
-        for process in processes.values():
-            process.kill()
-            process.ended(_END)
-        raise
-    for rank in ranks:
-        rank.process = processes[rank.number]
-    return ranks
-
-
-def welcome(server: socket.socket, key: bytes, world: int, check: Callable[[], None]) -> list[Rank]:
-    """Accept the connections of all other ranks.
-
-    Args:
-        check: called again and again while ranks are missing; raises if one can't come any more.
-
-    Raises:
-        RankLost: a rank has not connected in time.
-    """
-    ranks: dict[int, Rank] = {}
-    deadline = time.monotonic() + _START
-    server.settimeout(0.1)
-    while len(ranks) < world - 1:
-        try:
-            accepted, _ = server.accept()
-        except TimeoutError:
-            check()
-            if time.monotonic() > deadline:
-                missing = next(number for number in range(1, world) if number not in ranks)
-                what = f"rank {missing} has not come within {_START:.0f} seconds"
-                raise RankLost(what, path="trainer.ranks") from None
-            continue
-        with contextlib.suppress(EOFError, OSError, AuthenticationError):  # another program
-            connection = _connection(accepted)
-            deliver_challenge(connection, key)
-            answer_challenge(connection, key)
-            number, local, pid = connection.recv()
-            _wait_without_limit(connection)
-            ranks[number] = Rank(number, local, pid, connection)
-    return [ranks[number] for number in sorted(ranks)]
-
-
-def connect(host: str, port: int, key: bytes, number: int, local: int) -> Connection:
-    """The connection of another rank to rank 0.
-
-    Raises:
-        OSError, AuthenticationError: rank 0 isn't there, or is another program.
-    """
-    connection = _connection(socket.create_connection((host, port), timeout=_START))
-    answer_challenge(connection, key)
-    deliver_challenge(connection, key)
-    connection.send((number, local, os.getpid()))
-    _wait_without_limit(connection)
-    return connection
-
-
-def _connection(peer: socket.socket) -> Connection:
-    peer.settimeout(None)
-    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    _limit(peer, 10)
-    return Connection(peer.detach())
-
-
-def _wait_without_limit(connection: Connection) -> None:
-    with socket.socket(fileno=os.dup(connection.fileno())) as peer:
-        _limit(peer, 0)
-
-
-def _limit(peer: socket.socket, seconds: int) -> None:
-    peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", seconds, 0))

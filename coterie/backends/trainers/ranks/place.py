@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from coterie.backends.trainers.packing import Row
 
 
-class Address(NamedTuple):
-    """A rank's place, and where its world meets."""
+class RankAddress(NamedTuple):
+    """A rank's number, and where its world meets."""
 
     number: int
     world: int
@@ -19,21 +19,23 @@ class Address(NamedTuple):
     port: int
 
 
-class Place(Protocol):
-    """The collective operations of a trainer; every rank calls the same ones in the same order."""
+class RankPlace:
+    """A rank among the others, with the collective operations of a trainer: all ranks call the same ones in
+    the same order. This one is of a process without other ranks."""
 
-    number: int
-    world: int
-    local: int
+    number, world, local = 0, 1, 0
 
     def share(self, rows: Sequence[Row], packing: bool) -> list[int]:
         """Indices of the rows of this rank, in their order."""
+        return list(range(len(rows)))
 
     def sum_gradients(self, tensors: Sequence[Any], loss: float) -> float:
         """Add the gradients of all ranks, in place; returns the sum of the losses."""
+        return loss
 
     def gather(self, value: Any) -> list[Any]:
         """The values of all ranks, by rank."""
+        return [value]
 
     def broadcast(self, tensors: Sequence[Any]) -> None:
         """Copy rank 0's tensors to all ranks, in place."""
@@ -43,27 +45,3 @@ class Place(Protocol):
 
     def close(self) -> None:
         """Leave the others."""
-
-
-class SinglePlace:
-    """The place of a process without other ranks."""
-
-    number, world, local = 0, 1, 0
-
-    def share(self, rows: Sequence[Row], packing: bool) -> list[int]:
-        return list(range(len(rows)))
-
-    def sum_gradients(self, tensors: Sequence[Any], loss: float) -> float:
-        return loss
-
-    def gather(self, value: Any) -> list[Any]:
-        return [value]
-
-    def broadcast(self, tensors: Sequence[Any]) -> None:
-        pass
-
-    def abort(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
