@@ -11,8 +11,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, mo
 from coterie.backends.chat_models import gemini_wire as wire
 from coterie.backends.chat_models.remote import RemoteChatConfig, RemoteChatModel
 from coterie.backends.remote.answers import Answer
-from coterie.backends.remote.secrets import NAME, key_of, path_of, secrets_in
-from coterie.backends.remote.variables import filled
+from coterie.backends.remote.secrets import NAME, filled, key_of, path_of, secrets_in
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import MayChange, PluginConfig
 from coterie.core.protocols import ChatRequest

@@ -9,16 +9,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from coterie.backends.remote import budget as spending, cache
+from coterie.backends.remote import budget as spending
 from coterie.backends.remote.answers import Answer, Expected, Usage
-from coterie.backends.remote.budget import Budget, Spent
-from coterie.backends.remote.database import Database
-from coterie.backends.remote.faults import Again, Failed, Refused
+from coterie.backends.remote.budget import Budget, CallCounts, Spent, report_usage
+from coterie.backends.remote.database import Database, request_key, store_answer, stored_answer
+from coterie.backends.remote.faults import Again, Failed, Refused, attempts
 from coterie.backends.remote.limits import MINUTE, RateLimits
-from coterie.backends.remote.retry import attempts
 from coterie.backends.remote.secrets import redacted, without_keys
 from coterie.backends.remote.settings import RemoteSettings
-from coterie.backends.remote.usage import Counts, report
 from coterie.core.errors import SystemFault, UserError
 
 log = logging.getLogger("coterie")
@@ -54,7 +52,7 @@ class RemoteCalls:
         minute: float = MINUTE,
     ) -> None:
         self.settings, self.endpoint, self.name, self.path = settings, endpoint, name, path
-        self.counts = Counts()
+        self.counts = CallCounts()
         self.budget = Budget(settings.budget, settings.prices, path)
         self._folder = None if folder is None else folder / FOLDER
         self._minute = minute
@@ -114,7 +112,9 @@ class RemoteCalls:
         stored = self._database is not None and self._database.works
         if self._database is not None:
             await self._database.close()
-        report(self.name, self.counts, self.budget.by_model, self._folder, bool(self.settings.prices), stored)
+        report_usage(
+            self.name, self.counts, self.budget.by_model, self._folder, bool(self.settings.prices), stored
+        )
 
     async def call(self, request: Mapping[str, Any], send: Send, expected: Expected) -> Answer:
         """The answer of a request: stored, of an identical call under way, or sent now.
@@ -128,7 +128,7 @@ class RemoteCalls:
             SystemFault: no answer; the result is missing.
             UserError: no call can pass (a wrong key, an unknown model), or the budget is spent.
         """
-        key = cache.request_key(self.endpoint, request)
+        key = request_key(self.endpoint, request)
         self.counts.asked += 1
         task = self._flying.get(key)
         if task is None:
@@ -260,7 +260,7 @@ class RemoteCalls:
         if self._database is None:
             return None
         version = self._versions.get(model)
-        return await self._database.run(lambda connection: cache.find(connection, key, version))
+        return await self._database.run(lambda connection: stored_answer(connection, key, version))
 
     async def _reserve(self, model: str, most: Spent) -> None:
         """Reserve what a call may spend; calls under way may give back what they did not need.
@@ -305,7 +305,7 @@ class RemoteCalls:
 
         def settle(connection: Any) -> dict[str, Spent]:
             if answer is not None:
-                cache.keep(connection, key, answer)
+                store_answer(connection, key, answer)
             return spending.store(connection, model, change)
 
         try:

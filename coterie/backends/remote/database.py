@@ -1,16 +1,22 @@
-"""The sqlite database of remote calls. A failure of it costs what it stores, not the run."""
+"""The sqlite database of remote calls, and the answers in it. A failure costs what it stores, not the run.
+
+Answers are keyed by the whole request, and by the model's version where that is known.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import logging
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from coterie.backends.remote.answers import Answer, Usage
 from coterie.core.errors import UserError
 
 log = logging.getLogger("coterie")
@@ -142,3 +148,42 @@ class Database:
             "%s: %s (%s). The run goes on: answers are no longer stored, so a resumed run pays for them "
             "again, and what is spent from now on is not kept. fix: %s", self._setting, what, why, fix,
         )  # fmt: skip
+
+
+def request_key(endpoint: str, request: Mapping[str, Any]) -> str:
+    """sha256 of an endpoint and a request table, in any order of its keys.
+
+    Raises:
+        TypeError, ValueError: the table is not JSON.
+    """
+    table = {"format": 1, "endpoint": endpoint, "request": request}
+    text = json.dumps(table, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def stored_answer(connection: sqlite3.Connection, key: str, version: str | None) -> Answer | None:
+    """The stored answer of a request: of this version of the model; None: of the newest that is stored."""
+    known, parameters = ("", (key,)) if version is None else ("AND version = ?", (key, version))
+    row = connection.execute(
+        f"SELECT version, body, sha256, input, output FROM answers WHERE key = ? {known} "
+        "ORDER BY at DESC LIMIT 1",
+        parameters,
+    ).fetchone()
+    if row is None:
+        return None
+    stored, body, digest, given, output = row
+    if hashlib.sha256(str(body).encode("utf-8", "surrogatepass")).hexdigest() != digest:
+        log.warning("a stored answer is damaged (key %s): the request is sent again", key[:12])
+        return None
+    return Answer(json.loads(body), Usage(given, output), stored)
+
+
+def store_answer(connection: sqlite3.Connection, key: str, answer: Answer) -> None:
+    """Store an answer in place of an earlier one of the same version."""
+    usage, body = answer.usage or Usage(), json.dumps(answer.body)
+    digest = hashlib.sha256(body.encode()).hexdigest()
+    connection.execute(
+        "INSERT OR REPLACE INTO answers (key, version, at, body, sha256, input, output) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (key, answer.version, time.time(), body, digest, usage.input_tokens, usage.output_tokens),
+    )

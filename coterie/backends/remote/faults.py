@@ -1,11 +1,27 @@
-"""Failures of remote calls: those that another attempt may repair, those of one call, those of the setup."""
+"""Failures of calls of a remote model, and the decision whether, when and how often one is sent again.
+
+`of_status` says what an HTTP status stands for, `retry_after` how long a server asks to wait, `attempts` how
+often a call is sent and how long it waits. The numbers are settings (`RemoteSettings`). A provider's module
+(`openai_wire`, `chat_models/gemini_wire`) raises `Again` for lost connections too.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import time
+from collections.abc import Callable, Mapping
+from email.utils import parsedate_to_datetime
 
-from coterie.backends.remote.retry_after import retry_after
+from tenacity import (
+    AsyncRetrying,
+    RetryCallState,
+    retry_if_exception_type,
+    stop_after_attempt,
+    wait_random_exponential,
+)
+
 from coterie.backends.remote.secrets import redacted
+from coterie.backends.remote.settings import RemoteSettings
 from coterie.core.errors import ConfigError, UserError
 
 LONGEST = 300
@@ -89,3 +105,53 @@ def of_status(
     if status in AGAIN or status >= 500:
         return Again(answer, wait=retry_after(headers), busy=status == 429)
     return Refused(answer, status=status)
+
+
+def retry_after(headers: Mapping[str, str], now: float | None = None) -> float | None:
+    """Seconds of `retry-after-ms` or `Retry-After` (RFC 9110: seconds, or an HTTP date); None: none is named.
+
+    Args:
+        headers: with lower-case names, or of a mapping that ignores case.
+        now: seconds since the epoch.
+    """
+    milliseconds = _number(headers.get("retry-after-ms", ""))
+    if milliseconds is not None:
+        return milliseconds / 1000
+    text = headers.get("retry-after", "").strip()
+    seconds = _number(text)
+    if seconds is not None or not text:
+        return seconds
+    try:
+        until = parsedate_to_datetime(text).timestamp()
+    except ValueError:
+        return None
+    return max(0.0, until - (time.time() if now is None else now))
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return max(0.0, value) if math.isfinite(value) else None
+
+
+def attempts(settings: RemoteSettings, hopeless: Callable[[], bool] = lambda: False) -> AsyncRetrying:
+    """The attempts of one call: after `Again` only, with exponential jitter, or as long as a server asks.
+
+    Args:
+        hopeless: whether no further attempt should begin.
+    """
+    most = settings.longest_wait
+    jitter = wait_random_exponential(multiplier=settings.backoff, max=most)
+    enough = stop_after_attempt(settings.retries + 1)
+
+    def wait(state: RetryCallState) -> float:
+        fault = state.outcome.exception() if state.outcome is not None else None
+        asked = fault.wait if isinstance(fault, Again) else None
+        return jitter(state) if asked is None else min(asked, most)
+
+    def stop(state: RetryCallState) -> bool:
+        return hopeless() or enough(state)
+
+    return AsyncRetrying(wait=wait, stop=stop, retry=retry_if_exception_type(Again), reraise=True)

@@ -205,3 +205,22 @@ def _redact_logs() -> None:
         return record
 
     logging.setLogRecordFactory(redacting)
+
+
+def filled(settings: Mapping[str, str], path: str) -> dict[str, str]:
+    """The settings with every `${NAME}` replaced, whose values may be no secrets: they are not redacted.
+
+    The environment of a tool's server may hold `${HOME}`, whose value stands in many texts.
+
+    Raises:
+        ConfigError: a variable is not set.
+    """
+    for key, value in settings.items():
+        for name in NAME.findall(value):
+            if name not in os.environ:
+                raise ConfigError(
+                    f"the environment variable {name} is not set",
+                    path=f"{path}.{key}",
+                    fix=f"export {name}=...",
+                )
+    return {key: NAME.sub(lambda match: os.environ[match[1]], value) for key, value in settings.items()}

@@ -11,8 +11,7 @@ from pydantic import Field, model_validator
 
 from coterie import logs
 from coterie.backends.models.patience import Patience
-from coterie.backends.remote.secrets import secrets_in
-from coterie.backends.remote.variables import filled
+from coterie.backends.remote.secrets import filled, secrets_in
 from coterie.backends.tools.calls import Use, beginning, native, numbered
 from coterie.core.errors import ConfigError, MissingExtra, SystemFault
 from coterie.core.plugins import Plugin, PluginConfig

@@ -13,7 +13,7 @@ import textwrap
 import pytest
 
 from coterie.backends.remote.answers import Answer, Usage
-from coterie.backends.remote.cache import request_key
+from coterie.backends.remote.database import request_key
 from coterie.core.errors import SystemFault, UserError
 from tests.backends.remote.support import ENDPOINT, Sender, calls, expects, opened, request
 

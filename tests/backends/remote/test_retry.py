@@ -9,8 +9,7 @@ from email.utils import formatdate
 import pytest
 
 from coterie.backends.remote.answers import Answer, Usage
-from coterie.backends.remote.faults import Again, Refused, of_status
-from coterie.backends.remote.retry_after import retry_after
+from coterie.backends.remote.faults import Again, Refused, of_status, retry_after
 from coterie.core.errors import ConfigError, SystemFault, UserError
 from tests.backends.remote.support import Sender, calls, expects, opened, request
 
