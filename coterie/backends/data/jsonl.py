@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, cast
 
-from coterie.backends.data.forms import check_form, form_of_line
 from coterie.backends.data.records import FileShares, Records, unreadable
 from coterie.core.errors import DataError, UserError
 from coterie.core.plugins import Plugin
@@ -23,6 +22,24 @@ _BETWEEN = re.compile(r"[\s,]*")
 """White space and commas between the items of a list."""
 _HALF = re.compile("[\ud800-\udfff]")
 _LIST_FIX = "one JSON object a line; a file with one list of objects has a name that ends in .json"
+_CSV_FIX = (
+    "write one JSON object a line, by pandas for one: "
+    "read_csv(FILE).to_json('records.jsonl', orient='records', lines=True)"
+)
+_BEGINS = (
+    (b"PAR1", "a Parquet file", "set type: parquet, or name the file in a data source of this type"),
+    (b"\x1f\x8b", "gzipped", "give it a name that ends in .gz"),
+    (b"PK\x03\x04", "a ZIP archive or an Excel workbook", "unpack it, or save the sheet as JSONL"),
+    (codecs.BOM_UTF32_LE, "written in UTF-32, as its byte order mark (BOM) says", "save it as UTF-8"),
+    (codecs.BOM_UTF16_LE, "written in UTF-16, as its byte order mark (BOM) says", "save it as UTF-8"),
+    (codecs.BOM_UTF16_BE, "written in UTF-16, as its byte order mark (BOM) says", "save it as UTF-8"),
+)
+_TABLES = {
+    ".csv": "a CSV file",
+    ".tsv": "a TSV file",
+    ".xlsx": "an Excel workbook",
+    ".xls": "an Excel workbook",
+}
 
 
 class JsonlData(Plugin):
@@ -46,7 +63,7 @@ class JsonlData(Plugin):
                 one that ends in `.gz` and is not gzipped.
         """
         file, path = self.config.file(split, self.build.path)
-        check_form(file, path)
+        _check_form(file, path)
         listed = file.name.removesuffix(".gz").endswith(".json")
         try:
             records = Records(_items(file) if listed else _lines(file))
@@ -115,7 +132,7 @@ def _object(line: bytes, file: str, number: int) -> Mapping[str, Any]:
         raise DataError(file, number, "-", f"not UTF-8: {error}") from None
     except (ValueError, RecursionError) as error:
         fix = _LIST_FIX if line.lstrip().startswith(b"[") else "one JSON object a line"
-        form, helps = form_of_line(line) if number == 1 else ("", "")
+        form, helps = _form_of_line(line) if number == 1 else ("", "")
         if line.startswith(codecs.BOM_UTF8) and number > 1:
             form, helps = (
                 "a byte order mark (BOM) stands inside the file",
@@ -151,3 +168,35 @@ def _is_text(value: Any) -> bool:
     if isinstance(value, dict):
         return all(map(_is_text, value)) and all(map(_is_text, value.values()))
     return all(map(_is_text, value)) if isinstance(value, list) else True
+
+
+def _check_form(file: Path, path: str) -> None:
+    """Refuse a file of another form, which is named.
+
+    Args:
+        path: of the file's setting.
+
+    Raises:
+        UserError: the file is empty, or a CSV, Parquet, gzipped, ZIP, UTF-16 or UTF-32 file.
+    """
+    with file.open("rb") as opened:
+        begin = opened.read(4)
+    if not begin:
+        raise UserError(
+            f"{file} is empty", path=path, why="it has 0 bytes", fix="name the file with the records"
+        )
+    kinds = [Path(name).suffix.lower() for name in (file.name, file.name.removesuffix(".gz"))]
+    for kind in kinds:
+        if kind in _TABLES:
+            raise UserError(f"{file} is {_TABLES[kind]}, not JSONL", path=path, fix=_CSV_FIX)
+    for signature, what, fix in _BEGINS:
+        if begin.startswith(signature) and not (what == "gzipped" and file.suffix == ".gz"):
+            raise UserError(f"{file} is {what}, not JSONL in UTF-8", path=path, fix=fix)
+
+
+def _form_of_line(line: bytes) -> tuple[str, str]:
+    """What the first line of a file may be that is no JSON, and what helps; empty: that isn't known."""
+    separated = max((b",", b";", b"\t"), key=line.count)
+    if line.count(separated) and not line.lstrip().startswith((b"{", b"[")):
+        return "it looks like the header of a CSV file", _CSV_FIX
+    return "", ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import json
 import logging
 import os
@@ -12,13 +13,13 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from coterie.backends.models.patience import NoAnswer, Patience
 from coterie.backends.sandboxes.distributions import ENVIRONMENT, FOLDERS_OF_PYTHON, Packages, environments
-from coterie.backends.sandboxes.hidden import Hidden, hide, is_hidden
 from coterie.core.errors import SystemFault
 
 log = logging.getLogger("coterie")
@@ -35,6 +36,43 @@ _START = (
 NOTHING = Packages()
 Module = tuple[str, bool, str]
 """Name, whether it is a package, source."""
+_PR_GET_DUMPABLE, _PR_SET_DUMPABLE = 3, 4
+_lock = threading.Lock()
+_hides, _former = 0, 1
+"""How often this process was hidden, and its dumpable state before."""
+
+
+def hide() -> None:
+    """Hide this process until `unhide`, called as often: its /proc/<pid>/mem, environ and fd are root's.
+
+    It can't be traced then and leaves no core dumps, and no debugger of the same user can attach to it.
+    """
+    global _hides, _former
+    with _lock:
+        if _hides == 0:
+            _former = _prctl(_PR_GET_DUMPABLE)
+            _prctl(_PR_SET_DUMPABLE, 0)
+        _hides += 1
+
+
+def unhide() -> None:
+    """End one `hide`; the last one restores the former state."""
+    global _hides
+    with _lock:
+        _hides -= 1
+        if _hides == 0 and _former == 1:
+            _prctl(_PR_SET_DUMPABLE, 1)
+
+
+def is_hidden() -> bool:
+    """Whether this process is hidden."""
+    return _prctl(_PR_GET_DUMPABLE) == 0
+
+
+def _prctl(option: int, value: int = 0) -> int:
+    word = ctypes.c_ulong
+    answer: int = ctypes.CDLL(None).prctl(option, word(value), word(0), word(0), word(0))
+    return answer
 
 
 class LostWorker(Exception):
@@ -204,7 +242,7 @@ class Pool:
     ) -> None:
         self.size, self.alone, self.packages, self.preload = workers, alone, packages, tuple(preload)
         self._without = tuple(without)  # protections that tests switch off: "landlock", "filter"
-        self._hidden: Hidden | None = None
+        self._hides = False
         self._idle: list[Worker] = []
         self._all: set[Worker] = set()
         self._gate = asyncio.Semaphore(workers)
@@ -216,7 +254,8 @@ class Pool:
         """Start all workers; returns the first worker's report on this host. Raises OSError, LostWorker,
         UnusablePackage."""
         if not self.alone:
-            self._hidden = hide()
+            hide()
+            self._hides = True
             self._base = tempfile.mkdtemp(prefix="coterie-sandbox-")
             if os.getuid() == 0:
                 os.chmod(self._base, 0o711)  # each program has a user and a folder of its own in it
@@ -289,6 +328,6 @@ class Pool:
         self._idle.clear()
         if self._base:
             shutil.rmtree(self._base, ignore_errors=True)
-        if self._hidden is not None:
-            self._hidden.end()
-            self._hidden = None
+        if self._hides:
+            self._hides = False
+            unhide()

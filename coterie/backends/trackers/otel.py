@@ -84,15 +84,14 @@ class OtelTracker(Plugin):
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource
 
-        from coterie.backends.trackers.otel_answers import Answers, session_of
-        from coterie.backends.trackers.otel_delivery import Delivery
+        from coterie.backends.trackers.otel_delivery import CollectorAnswers, Delivery, session_of
         from coterie.backends.trackers.otel_mapping import SpanMaker
 
         config, path = self.config, getattr(self.build, "path", "trackers.otel")
         endpoint = config.endpoint
         if endpoint is None and not any(os.environ.get(name) for name in VARIABLES):
             endpoint = LOCAL
-        answers = Answers()
+        answers = CollectorAnswers()
         exporter = OTLPSpanExporter(
             endpoint=endpoint,
             headers=secrets_in(config.headers, f"{path}.headers") or None,

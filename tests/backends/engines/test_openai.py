@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 import coterie
-from coterie.backends.engines.openai.codec import TextCodec
+from coterie.backends.engines.openai.engine import MessageCodec
 from coterie.backends.engines.openai.settings import RemotePolicy
 from coterie.backends.remote import secrets
 from coterie.core.concurrency.active_rollouts import ActiveRollouts
@@ -154,7 +154,7 @@ def test_a_call_counts_tokens_as_the_server_does():
 
 
 def test_the_codec_restores_every_conversation():
-    codec = TextCodec()
+    codec = MessageCodec()
     for messages in (MESSAGES, [{"role": "tool", "content": "\ud800 \x00"}], []):
         assert codec.messages(codec.encode(messages).ids) == messages
     ids = codec.encode(MESSAGES).ids

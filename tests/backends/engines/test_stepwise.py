@@ -7,8 +7,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from coterie.backends.engines.decoders import StepwiseDecoder  # noqa: E402
 from coterie.backends.engines.lean.decode import LeanDecoder  # noqa: E402
-from coterie.backends.engines.stepwise import StepwiseDecoder  # noqa: E402
 from coterie.backends.models.merged_weights import MergedWeights  # noqa: E402
 from tests.backends.engines.support import rows, tiny, worst_logprob  # noqa: E402
 

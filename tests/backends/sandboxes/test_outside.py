@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from coterie.backends.sandboxes import hidden
 from coterie.backends.sandboxes.inside import landlock
 from coterie.backends.sandboxes.local import LocalSandbox
+from coterie.backends.sandboxes.pool import is_hidden
 from coterie.backends.sandboxes.protections import left_open, protections
 from coterie.core.errors import SystemFault
 from coterie.core.protocols import Program
@@ -233,10 +233,10 @@ def test_judge_refuses_where_the_sides_can_not_be_kept_apart_and_run_works() -> 
 def test_our_process_is_hidden_while_a_sandbox_without_namespaces_is_open() -> None:
     async def go() -> list[bool]:
         boxes = [LocalSandbox(LocalSandbox.Config(workers=1, limits=LIMITS, namespaces="off")) for _ in "12"]
-        seen = [hidden.is_hidden()]
+        seen = [is_hidden()]
         for step in (boxes[0].open, boxes[1].open, boxes[0].close, boxes[0].close, boxes[1].close):
             await step()
-            seen.append(hidden.is_hidden())
+            seen.append(is_hidden())
         return seen
 
     assert asyncio.run(go()) == [False, True, True, True, True, False]
@@ -246,14 +246,14 @@ def test_our_process_is_not_hidden_after_a_failure_nor_with_namespaces(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     async def state(_: LocalSandbox) -> bool:
-        return hidden.is_hidden()
+        return is_hidden()
 
     if _namespaces():
         assert inside(state, namespaces="required") is False
     monkeypatch.setattr("coterie.backends.sandboxes.pool._START", "raise SystemExit")
     with pytest.raises(SystemFault, match="no worker"):
         inside(state, namespaces="off")
-    assert not hidden.is_hidden()
+    assert not is_hidden()
 
 
 def _namespaces() -> bool:

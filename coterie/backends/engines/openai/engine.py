@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coterie.backends.engines.openai.codec import TextCodec
 from coterie.backends.engines.openai.settings import OpenAIConfig, RemotePolicy, check_remote
 from coterie.backends.models.policy import declared
-from coterie.backends.remote.answers import Answer, Expected, Usage, expected
+from coterie.backends.remote.answers import BYTES_PER_TOKEN, Answer, Expected, Usage, expected
 from coterie.backends.remote.calls import RemoteCalls
 from coterie.backends.remote.openai_wire import client_of, completion_of, posted, sent_message
 from coterie.backends.remote.secrets import key_of, secrets_in
 from coterie.core.plugins import Plugin
-from coterie.core.types import Call, Request, Sampling, Weights
+from coterie.core.types import Call, Message, Prompt, Request, Sampling, Weights
 
 if TYPE_CHECKING:
     from coterie.core.protocols import Codec, EngineContext
@@ -23,6 +23,86 @@ if TYPE_CHECKING:
 log = logging.getLogger("coterie")
 SEEDS = 1 << 63
 """Seeds are sent as non-negative 64-bit integers."""
+ROLES = ("system", "user", "assistant", "tool")
+_MESSAGE = 1 << 40
+"""The first id of a message is at least this: its role, and the bytes of its content."""
+
+
+class MessageCodec:
+    """Packs text into ids without loss, so that an endpoint gets the messages that a role rendered.
+
+    An id holds a few bytes of UTF-8, which nothing trains on: about as many ids as an English text has
+    tokens, and of a completion exactly as many as the server counted. So limits and metrics in tokens hold,
+    exactly for completions and roughly for prompts.
+
+    Args:
+        context: most tokens of prompt and completion, by the estimate; None: the endpoint refuses what is
+            too long.
+    """
+
+    stop_ids: frozenset[int] = frozenset()
+
+    def __init__(self, context: int | None = None) -> None:
+        self.context = context
+
+    def encode(
+        self,
+        messages: Sequence[Message],
+        previous: Call | None = None,
+        previous_messages: Sequence[Message] = (),
+    ) -> Prompt:
+        """The ids of the messages; they never continue a call, because the endpoint reads messages."""
+        ids: list[int] = []
+        for message in messages:
+            content = _bytes(message["content"])
+            ids += (_MESSAGE * (1 + ROLES.index(message["role"])) + len(content), *_packed(content))
+        return Prompt(ids=tuple(ids))
+
+    def messages(self, ids: Sequence[int]) -> list[Message]:
+        """The messages of a prompt's ids."""
+        messages: list[Message] = []
+        at = 0
+        while at < len(ids):
+            role, size = divmod(ids[at], _MESSAGE)
+            count = -(-size // BYTES_PER_TOKEN)
+            content = _unpacked(ids[at + 1 : at + 1 + count])
+            messages.append({"role": ROLES[role - 1], "content": content})
+            at += 1 + count
+        return messages
+
+    def completion(self, text: str, tokens: int) -> tuple[int, ...]:
+        """The ids of a text that the server counts as so many tokens; some of them may hold nothing."""
+        content = _bytes(text)
+        return tuple(
+            _id(content[len(content) * at // tokens : len(content) * (at + 1) // tokens])
+            for at in range(tokens)
+        )
+
+    def decode(self, call: Call) -> str:
+        """The text of a call."""
+        return _unpacked(call.token_ids)
+
+    def encode_completion(self, text: str) -> tuple[int, ...]:
+        """The ids of an answer."""
+        return _packed(_bytes(text))
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _packed(content: bytes) -> tuple[int, ...]:
+    return tuple(_id(content[at : at + BYTES_PER_TOKEN]) for at in range(0, len(content), BYTES_PER_TOKEN))
+
+
+def _id(part: bytes) -> int:
+    return int.from_bytes(b"\x01" + part, "big")
+
+
+def _unpacked(ids: Sequence[int]) -> str:
+    """The text of ids; the leading byte of each only says where it begins."""
+    parts = (index.to_bytes((index.bit_length() + 7) // 8, "big")[1:] for index in ids)
+    return b"".join(parts).decode("utf-8", "surrogatepass")
 
 
 class OpenAIEngine(Plugin):
@@ -115,7 +195,7 @@ class OpenAIEngine(Plugin):
             raise RuntimeError("the engine is not open")
         api, sampling, codec = self._api(policy), request.sampling, self._codecs[request.policy]
         body: dict[str, Any] = {"model": str(policy.model), **self._sampling(sampling, request.seed, api)}
-        if isinstance(codec, TextCodec):
+        if isinstance(codec, MessageCodec):
             messages = codec.messages(request.prompt_ids)
             body["messages"] = [sent_message(message) for message in messages]
             most = expected([message["content"] for message in messages], sampling.max_new_tokens)
@@ -140,7 +220,7 @@ class OpenAIEngine(Plugin):
     def _codec(self, name: str, policy: RemotePolicy, ctx: EngineContext) -> Codec:
         context = getattr(policy, "context", None)
         if self._api(policy) == "chat":
-            return TextCodec(context)
+            return MessageCodec(context)
         from coterie.backends.models.loading import load_tokenizer
 
         source = policy.model_copy(update={"model": policy.tokenizer or policy.model})
@@ -166,7 +246,7 @@ class OpenAIEngine(Plugin):
     def _call(self, request: Request, codec: Codec, api: str, answer: Answer) -> Call:
         completion, limit = completion_of(answer.body, api), request.sampling.max_new_tokens
         ids, logprobs = completion.token_ids, completion.logprobs
-        if isinstance(codec, TextCodec):
+        if isinstance(codec, MessageCodec):
             counted = answer.usage.output_tokens if answer.usage is not None else 0
             if not counted:
                 whole = len(codec.encode_completion(completion.text))

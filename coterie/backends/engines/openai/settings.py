@@ -5,14 +5,48 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
-from coterie.backends.engines.openai.request_fields import Fields, Omitted
 from coterie.backends.models.policy import TensorFields
+from coterie.backends.remote.request_fields import LIMITS, further_fields, omitted_fields
 from coterie.backends.remote.settings import RemoteSettings
 from coterie.core.config import PolicyConfig, RunConfig
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import MayChange
+
+_LIMIT = "set sampler.sampling.max_new_tokens; engine.limit_field chooses the limit's name"
+_BRANCHES = "set sampler.branches: each branch is a request of its own, with a seed of its own"
+_MESSAGES = "the prompts of team.roles make it"
+_TEXT = "remove it: the engine reads a whole answer at once"
+_LOGPROBS = "remove it; engine.api=completions asks for token ids and their log-probs"
+SET_BY_ENGINE = {
+    "model": "set policies.NAME.model",
+    "messages": _MESSAGES,
+    "prompt": _MESSAGES,
+    **dict.fromkeys((*LIMITS, "max_output_tokens", "max_new_tokens"), _LIMIT),
+    **dict.fromkeys(("n", "best_of", "use_beam_search"), _BRANCHES),
+    **{name: f"set sampler.sampling.{name}" for name in ("temperature", "top_p", "top_k", "stop")},
+    "seed": "set seed, the run's: every request has a seed of its own from it",
+    **dict.fromkeys(("stream", "stream_options", "echo"), _TEXT),
+    **dict.fromkeys(("logprobs", "top_logprobs", "prompt_logprobs", "return_token_ids"), _LOGPROBS),
+}
+"""Field that the engine sets itself, and `engine.fields` can't -> the setting that is meant instead."""
+NEEDED = ("model", "messages", "prompt", "return_token_ids")
+"""Fields without which there is no answer that the engine can read."""
+
+
+def _further(fields: Any, info: ValidationInfo) -> Any:
+    return further_fields(fields, info, SET_BY_ENGINE, "the engine")
+
+
+def _omitted(names: Any, info: ValidationInfo) -> Any:
+    return omitted_fields(names, info, NEEDED, "engine.limit_field")
+
+
+Fields = Annotated[dict[str, Any], BeforeValidator(_further)]
+"""Further fields of a request's body."""
+Omitted = Annotated[list[str], BeforeValidator(_omitted)]
+"""Names of fields that are left out of a request's body."""
 
 ADDRESS = "https://api.openai.com/v1"
 KEY = "${OPENAI_API_KEY}"

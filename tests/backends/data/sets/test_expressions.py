@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from coterie.backends.data.sets.expressions import WrongExpression, chosen, parse
+from coterie.backends.data.sets.source import WrongExpression, chosen, parse
 
 BOUND = st.none() | st.integers(-12, 12)
 
