@@ -31,7 +31,7 @@ from rich.console import Console
 from rich.table import Table
 
 from coterie.backends.engines.lean.decode import LeanDecoder
-from coterie.backends.engines.rows import Row
+from coterie.backends.engines.rows import BatchRow
 from coterie.backends.engines.shared_base import SharedBase
 from coterie.backends.models.merged_weights import MergedWeights
 
@@ -66,12 +66,12 @@ def adapted(width: int, adapters: int) -> Any:
     return model.eval()
 
 
-def requests(count: int, adapters: int) -> list[Row]:
+def requests(count: int, adapters: int) -> list[BatchRow]:
     """Rows without stop tokens, so that all have the same length."""
     rng = np.random.default_rng(0)
     prompts = [tuple(rng.integers(2, WORDS, PROMPT).tolist()) for _ in range(count // SIBLINGS)]
     return [
-        Row(
+        BatchRow(
             prompt_ids=prompt,
             seed=int(rng.integers(2**63)),
             limit=NEW,

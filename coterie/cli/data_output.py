@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from coterie.cli.output import table
-from coterie.data.leaks import Leaks, Shared
+from coterie.data.leaks import Leaks, SharedFingerprints
 from coterie.viewing.text import harmless, harmless_json
 
 BY = {"given": "given", "oracle": "the oracle's", "sample": "a sample"}
@@ -79,7 +79,7 @@ def show_leaks(leaks: Leaks, sizes: Mapping[str, int], notes: Sequence[str]) -> 
         click.echo(f"note: {note}")
 
 
-def _leak_row(leak: Shared, sizes: Mapping[str, int]) -> list[str]:
+def _leak_row(leak: SharedFingerprints, sizes: Mapping[str, int]) -> list[str]:
     first, second = leak.splits
     if first == second:
         splits = f"{first} ({leak.tasks[0]:,} more of {sizes[first]:,})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from coterie.core.errors import UserError
-from coterie.data.task_files import Prepared, SplitRule
+from coterie.data.task_files import PreparedSplits, SplitRule
 
 
 def split_rule(
@@ -55,7 +55,7 @@ def renamings(pairs: Sequence[str]) -> dict[str, str]:
     return names
 
 
-def counts(prepared: Prepared) -> dict[str, int]:
+def counts(prepared: PreparedSplits) -> dict[str, int]:
     """Numbers of records that were read, dropped and written, by name."""
     return {
         "read": prepared.read,

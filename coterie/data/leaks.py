@@ -11,7 +11,7 @@ EXAMPLES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shared:
+class SharedFingerprints:
     """Fingerprints of one kind that occur in two splits, or more than once in one."""
 
     kind: str
@@ -31,8 +31,8 @@ class Leaks:
 
     sizes: dict[str, int]
     """Number of compared tasks, by split."""
-    shared: tuple[Shared, ...]
-    repeats: tuple[Shared, ...]
+    shared: tuple[SharedFingerprints, ...]
+    repeats: tuple[SharedFingerprints, ...]
 
 
 def leaks(splits: Mapping[str, Iterable[tuple[str, Mapping[str, str]]]]) -> Leaks:
@@ -70,7 +70,7 @@ def leaks(splits: Mapping[str, Iterable[tuple[str, Mapping[str, str]]]]) -> Leak
 
 def _between(
     kind: str, pair: tuple[str, str], by_split: Mapping[str, Mapping[bytes, list[str]]]
-) -> Shared | None:
+) -> SharedFingerprints | None:
     first, second = (by_split[name] for name in pair)
     common = [hashed for hashed in first if hashed in second]
     if not common:
@@ -87,5 +87,7 @@ def _shared(
     count: int,
     tasks: tuple[int, int],
     examples: Sequence[tuple[str, str]],
-) -> Shared:
-    return Shared(kind=kind, splits=splits, count=count, tasks=tasks, examples=tuple(examples[:EXAMPLES]))
+) -> SharedFingerprints:
+    return SharedFingerprints(
+        kind=kind, splits=splits, count=count, tasks=tasks, examples=tuple(examples[:EXAMPLES])
+    )

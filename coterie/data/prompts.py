@@ -28,7 +28,7 @@ NOISES = (0.0, 0.5, 1.0)
 
 
 @dataclass(slots=True)
-class Shown:
+class ShownPrompt:
     """One prompt of an episode."""
 
     turn: int
@@ -42,10 +42,10 @@ class Shown:
 
 
 @dataclass(slots=True)
-class Episode:
+class PromptedEpisode:
     """The prompts of an episode, in order, and how it ended."""
 
-    prompts: list[Shown] = field(default_factory=list)
+    prompts: list[ShownPrompt] = field(default_factory=list)
     turns: int = 0
     """Turns that were reached."""
     end: str = ""
@@ -53,7 +53,9 @@ class Episode:
     """The oracle's rate of errors."""
 
 
-def play(run: RolloutParts, tasks: Sequence[Task], turns: int, answers: Mapping[str, str]) -> list[Episode]:
+def play(
+    run: RolloutParts, tasks: Sequence[Task], turns: int, answers: Mapping[str, str]
+) -> list[PromptedEpisode]:
     """Play an episode of each task and keep the prompts.
 
     The sandboxes of the run are opened: the steps of an environment may run programs. Where that fails, only
@@ -80,7 +82,7 @@ def check_role(run: RolloutParts, role: str, option: str) -> None:
 
 async def _play_all(
     run: RolloutParts, tasks: Sequence[Task], turns: int, answers: Mapping[str, str]
-) -> list[Episode]:
+) -> list[PromptedEpisode]:
     async with AsyncExitStack() as opened:
         try:
             for resource in run.side.resources:
@@ -95,11 +97,11 @@ async def _play_all(
         return [await _episode(run, task, turns, answers) for task in tasks]
 
 
-async def _episode(run: RolloutParts, task: Task, turns: int, answers: Mapping[str, str]) -> Episode:
+async def _episode(run: RolloutParts, task: Task, turns: int, answers: Mapping[str, str]) -> PromptedEpisode:
     """The episode that reaches most of the wanted turns; of equals the one with the fewest errors."""
     wanted = min(turns, run.team.max_turns)
     oracle = isinstance(run.environment, Demonstrates) and any(r not in answers for r in run.team.members)
-    episodes: list[Episode] = []
+    episodes: list[PromptedEpisode] = []
     for noise in NOISES if oracle else NOISES[:1]:
         episodes.append(await _Player(run, task, turns, answers, noise).play())
         if episodes[-1].turns >= wanted:
@@ -116,9 +118,9 @@ class _Player:
         self.run, self.task, self.turns, self.answers = run, task, turns, answers
         self.context: JobContext = run.side.context(RolloutJob(task=task), cast(EngineClient, _Client()))
         self.rng = generator(run.config.seed, Key(task.id), "shown answers")
-        self.episode = Episode(noise=noise)
+        self.episode = PromptedEpisode(noise=noise)
 
-    async def play(self) -> Episode:
+    async def play(self) -> PromptedEpisode:
         run, env, episode = self.run, self.run.environment, self.episode
         with plugin_call(env, "reset"):
             state = env.reset(self.task, seed64(run.config.seed, Key(self.task.id), "reset"))
@@ -148,7 +150,7 @@ class _Player:
         actions: dict[str, Action] = {}
         for role in stage.roles:
             request = await self._ask(role, state, stage.turn, history)
-            shown = Shown(stage.turn, role, request.messages)
+            shown = ShownPrompt(stage.turn, role, request.messages)
             self._answer(shown, state)
             actions[role] = self._action(shown, request)
             prompts[role] = request.observation, request.messages
@@ -159,7 +161,7 @@ class _Player:
         sampling = self.run.side.sampler.sampling(role)
         return await self.context.ask(role, state, turn, history.get(role, ()), sampling)
 
-    def _answer(self, shown: Shown, state: Any) -> None:
+    def _answer(self, shown: ShownPrompt, state: Any) -> None:
         env, role = self.run.environment, shown.role
         if role in self.answers:
             shown.answer, shown.by = self.answers[role], "given"
@@ -170,7 +172,7 @@ class _Player:
         else:
             shown.answer, shown.by = f"<{role}'s answer>", "sample"
 
-    def _action(self, shown: Shown, request: PromptRequest) -> Action:
+    def _action(self, shown: ShownPrompt, request: PromptRequest) -> Action:
         """The answer as the role reads it, with the faults that play makes of what it can't read."""
         role, text = self.run.team.members[shown.role].role, shown.answer or ""
         try:
@@ -199,7 +201,7 @@ class _Player:
         for role in self.run.team.members:
             if role not in asked:
                 request = await self._ask(role, state, turn, history)
-                self.episode.prompts.append(Shown(turn, role, request.messages))
+                self.episode.prompts.append(ShownPrompt(turn, role, request.messages))
 
 
 class _Client:

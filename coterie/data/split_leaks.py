@@ -24,7 +24,7 @@ Fingerprints = dict[str, Iterator[tuple[str, dict[str, str]]]]
 """By split: the id and the fingerprints, by kind, of each task."""
 
 
-class Answers:
+class DifferingAnswers:
     """What tasks of equal content have beside it. A problem with two answers is worth a look.
 
     Args:
@@ -57,7 +57,7 @@ class Scope(NamedTuple):
     sizes: dict[str, int]
     """By split: number of its tasks, of which the first are compared."""
     notes: list[str]
-    answers: Answers
+    answers: DifferingAnswers
     """Complete once the fingerprints have been read."""
 
 
@@ -77,7 +77,7 @@ def task_fingerprints(run: RolloutParts, most: int | None) -> tuple[Fingerprints
             f"the environment '{kind}' gives no fingerprints: digests of the payloads, without a field 'id', "
             "are compared"
         )
-    answers = Answers("answers")
+    answers = DifferingAnswers("answers")
 
     def fingerprints_of(
         part: Sequence[tuple[Environment, TaskSource]],
@@ -109,7 +109,7 @@ def record_fingerprints(
     if not keys and any("id" in row.record for part in rows.values() for row in part[:1]):
         notes.append("every field but 'id' is content; --key FIELD names those that are")
 
-    answers = Answers("values in other fields")
+    answers = DifferingAnswers("values in other fields")
 
     def contents_of(name: str, part: list[Row]) -> Iterator[tuple[str, dict[str, str]]]:
         for row in part[:most]:

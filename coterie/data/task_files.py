@@ -40,7 +40,7 @@ class SplitRule:
 
 
 @dataclass(slots=True)
-class Prepared:
+class PreparedSplits:
     """Records by split, in an order that follows from their contents, and counts of the dropped ones."""
 
     splits: dict[str, list[Record]] = field(default_factory=dict)
@@ -74,7 +74,7 @@ def rename_fields(rows: Sequence[Row], names: Mapping[str, str]) -> list[Row]:
 
 def split_records(
     body: Sequence[Row], rule: SplitRule, kept_splits: Mapping[str, Sequence[Row]] | None = None
-) -> Prepared:
+) -> PreparedSplits:
     """Split records by the hash of their content; duplicates are dropped.
 
     Args:
@@ -87,7 +87,7 @@ def split_records(
         ConfigError: there is no record, or none for a split that should have a share.
     """
     kept_splits = kept_splits or {}
-    prepared = Prepared()
+    prepared = PreparedSplits()
     parts: dict[str, dict[str, Record]] = {}
     contents_of: dict[str, set[str]] = {}
     for name, rows in {**kept_splits, "train": body}.items():
@@ -111,7 +111,7 @@ def split_records(
     return prepared
 
 
-def _distinct(rows: Sequence[Row], keys: Sequence[str], prepared: Prepared) -> dict[str, Record]:
+def _distinct(rows: Sequence[Row], keys: Sequence[str], prepared: PreparedSplits) -> dict[str, Record]:
     """Distinct records by content; of equal contents, the record whose JSON sorts first."""
     kept: dict[str, tuple[str, Record]] = {}
     variants: dict[str, Counter[str]] = {}
@@ -137,7 +137,7 @@ def _limited(records: Mapping[str, Record], limit: int | None) -> list[tuple[str
     return sorted(records.items(), key=order)[:limit]
 
 
-def _check_splits(prepared: Prepared, rule: SplitRule, kept_splits: Mapping[str, Any]) -> None:
+def _check_splits(prepared: PreparedSplits, rule: SplitRule, kept_splits: Mapping[str, Any]) -> None:
     if not prepared.read:
         raise ConfigError("the source is empty", why="there is no record in it")
     shares = {"train": 1.0, "val": rule.val_share, "test": rule.test_share}

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from coterie.backends.data.records import Records
+from coterie.backends.data.records import LocatedRecords
 from coterie.core.errors import ConfigError, DataError, UserError
 from coterie.core.types.splits import Row, content, split_of
 from coterie.data import task_files
@@ -29,7 +29,7 @@ def numbered(count: int, **more: Any) -> list[Row]:
     return rows(*({"q": f"question {number}", **more} for number in range(count)))
 
 
-def texts(prepared: task_files.Prepared) -> dict[str, list[str]]:
+def texts(prepared: task_files.PreparedSplits) -> dict[str, list[str]]:
     return {
         split: [line_of(Row(record, "", 0)) for record in records]
         for split, records in prepared.splits.items()
@@ -58,13 +58,13 @@ def test_the_split_of_a_content_is_its_hash_by_hand():
 
 def test_half_a_surrogate_pair_has_a_split_too():
     record = json.loads('{"q": "\\ud800"}')  # what a file of JSON may well hold
-    parts = [Records(rows(record)).in_split(split, 0.3, 0.3, ()) for split in ("train", "val", "test")]
+    parts = [LocatedRecords(rows(record)).in_split(split, 0.3, 0.3, ()) for split in ("train", "val", "test")]
     assert sorted(map(len, parts)) == [0, 0, 1]
 
 
 def test_records_are_split_as_the_data_sources_split_one_body_of_them():
     body = numbered(300)
-    source = Records(body)
+    source = LocatedRecords(body)
     prepared = split_records(body, SplitRule(val_share=0.2, test_share=0.3))
     for split in ("train", "val", "test"):
         assert {record["q"] for record in prepared.splits[split]} == {

@@ -5,12 +5,12 @@ import json
 import sys
 
 from coterie.backends.engines.vllm import own_process
-from coterie.backends.engines.vllm.placement import Placement
+from coterie.backends.engines.vllm.placement import ServerPlacement
 from tests.scale.vllm_models import Playing, mixed, module
 
 
 async def main(transfer: str) -> None:
-    own_process.place = lambda *_: Placement((), transfer, pickled=transfer == "ipc")
+    own_process.place = lambda *_: ServerPlacement((), transfer, pickled=transfer == "ipc")
     playing = Playing({"p": (module(tied=True, seed=2), None)}, {"p": "full"}, process="own", kv_gib=0.25)
     await playing.open()
     requests, gaps = mixed(["p"]), []

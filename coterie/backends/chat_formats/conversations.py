@@ -32,10 +32,10 @@ CHANGES = {
     "tool": "a tool's result becomes a message of the user",
     "repeats": "messages of the user that follow each other become one",
 }
-"""What is done where a template has a limit, by its name in `Limits`."""
+"""What is done where a template has a limit, by its name in `TemplateLimits`."""
 
 
-class Limits(NamedTuple):
+class TemplateLimits(NamedTuple):
     """What a template writes; False: it refuses it, or leaves the text out."""
 
     system: bool = True
@@ -50,7 +50,7 @@ class Limits(NamedTuple):
     """Contents as texts; else as lists of parts, `[{"type": "text", "text": ...}]`."""
 
 
-def limits_of(write: Write) -> Limits:
+def limits_of(write: Write) -> TemplateLimits:
     """The limits of a template.
 
     Raises:
@@ -71,10 +71,12 @@ def limits_of(write: Write) -> Limits:
         raise ValueError("a conversation of one message of the user is rendered without its text")
     shown = {name: _shows(write, probe) for name, probe in probes.items()}
     # A template that renders nothing at all has no limits here: its error is the conversation's.
-    return Limits(**{name: bool(value) for name, value in shown.items()}) if texts else Limits()
+    return (
+        TemplateLimits(**{name: bool(value) for name, value in shown.items()}) if texts else TemplateLimits()
+    )
 
 
-def fitted(messages: Sequence[Message], limits: Limits) -> tuple[list[Message], set[str]]:
+def fitted(messages: Sequence[Message], limits: TemplateLimits) -> tuple[list[Message], set[str]]:
     """The conversation as a template of these limits takes it, and the names of what was changed."""
     changed: set[str] = set()
     turns: list[Message] = []

@@ -143,7 +143,7 @@ class GeminiModel(RemoteChatModel):
 
     async def send(self, request: ChatRequest) -> Answer:
         setting = "vertex" if self.config.vertex is not None else "api_key"
-        target = wire.Target(self._endpoint, self.config.model, self.path, f"{self.path}.{setting}")
+        target = wire.GeminiTarget(self._endpoint, self.config.model, self.path, f"{self.path}.{setting}")
         return await wire.generated(
             self._client, request, target, self.limit(request), self.config.thinking_budget
         )

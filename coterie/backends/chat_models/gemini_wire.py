@@ -24,7 +24,7 @@ WHOLE = ("", "FINISH_REASON_UNSPECIFIED", "STOP", "MAX_TOKENS")
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class GeminiTarget:
     """Where a request goes, for errors."""
 
     url: str
@@ -113,7 +113,7 @@ def credentials_of(file: str, path: str) -> Any:
 
 
 async def generated(
-    client: Any, request: ChatRequest, target: Target, limit: int, thinking_budget: int | None
+    client: Any, request: ChatRequest, target: GeminiTarget, limit: int, thinking_budget: int | None
 ) -> Answer:
     """One attempt.
 
@@ -222,7 +222,7 @@ def _name(reason: Any) -> str:
     return "" if reason is None else str(getattr(reason, "value", reason))
 
 
-def of_response(response: httpx.Response, target: Target) -> Failed | UserError:
+def of_response(response: httpx.Response, target: GeminiTarget) -> Failed | UserError:
     """The failure that a response without an answer stands for.
 
     Gemini says 400 for a wrong key and for a country or a project that may not ask; a 429 may be for the
@@ -258,7 +258,7 @@ def of_response(response: httpx.Response, target: Target) -> Failed | UserError:
     )  # fmt: skip
 
 
-def _no_credentials(error: Exception, target: Target) -> ConfigError:
+def _no_credentials(error: Exception, target: GeminiTarget) -> ConfigError:
     return ConfigError(
         "there is no access token for Vertex AI",
         path=f"{target.key_path}.credentials",

@@ -43,7 +43,7 @@ Check = Literal[
 ]
 
 
-class Rule(PluginConfig):
+class ScoringRule(PluginConfig):
     """A score for what meets a condition."""
 
     check: Check = Field(
@@ -87,12 +87,14 @@ class Rule(PluginConfig):
 
 
 RULES = (
-    Rule(check="empty", score=0, reason="Nothing was written."),
-    Rule(check="tool_failed", part="tool_output", score=2, reason="The program failed."),
-    Rule(check="wrong_equality", score=2, reason="An equality is wrong"),
-    Rule(check="has_answer", score=9, reason="The reference answer appears in what was written."),
-    Rule(check="no_answer", score=3, reason="The reference answer does not appear in what was written."),
-    Rule(check="right_equality", score=8, reason="Every equality is right."),
+    ScoringRule(check="empty", score=0, reason="Nothing was written."),
+    ScoringRule(check="tool_failed", part="tool_output", score=2, reason="The program failed."),
+    ScoringRule(check="wrong_equality", score=2, reason="An equality is wrong"),
+    ScoringRule(check="has_answer", score=9, reason="The reference answer appears in what was written."),
+    ScoringRule(
+        check="no_answer", score=3, reason="The reference answer does not appear in what was written."
+    ),
+    ScoringRule(check="right_equality", score=8, reason="Every equality is right."),
 )
 
 
@@ -106,7 +108,9 @@ class Heuristic(Plugin):
     """
 
     class Config(PluginConfig):
-        rules: tuple[Rule, ...] = Field(RULES, description="The first rule that applies gives the score.")
+        rules: tuple[ScoringRule, ...] = Field(
+            RULES, description="The first rule that applies gives the score."
+        )
         otherwise: float = Field(5.0, ge=0, le=10, description="The score where no rule applies.")
 
         @model_validator(mode="after")
@@ -157,7 +161,7 @@ def _prompt(request: ChatRequest) -> str:
     return (with_parts or texts or [""])[-1]
 
 
-def _applies(rule: Rule, parts: Mapping[str, str], whole: str) -> str | None:
+def _applies(rule: ScoringRule, parts: Mapping[str, str], whole: str) -> str | None:
     """The detail for the reason, often empty; None: the rule does not apply."""
     role = parts.get("role", "").partition(",")[0]
     if (rule.part and rule.part not in parts) or (rule.roles and role not in rule.roles):

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import Field
 
 from coterie.backends.data.jsonl import JsonlData, Located, read_objects
-from coterie.backends.data.records import FileShares, Records
+from coterie.backends.data.records import FileShares, LocatedRecords
 from coterie.core.errors import ConfigError, DataError
 from coterie.core.plugins import Plugin
 from coterie.core.types.splits import SPLITS, Split
@@ -41,7 +41,7 @@ class DsPack(Plugin):
 
     config: Config
 
-    def records(self, split: Split) -> Records:
+    def records(self, split: Split) -> LocatedRecords:
         """The records of a split, with absolute paths of files that exist.
 
         Raises:
@@ -67,11 +67,11 @@ class DsPack(Plugin):
             rows.append(({**record, "metadata": {**metadata, **paths}}, file, line))
         if missing:
             self._refuse(missing, len(records), root)
-        return Records(rows)
+        return LocatedRecords(rows)
 
     # ---- inside --------------------------------------------------------------------------------------------
 
-    def _read(self, split: Split) -> tuple[Records, Path]:
+    def _read(self, split: Split) -> tuple[LocatedRecords, Path]:
         """The records of a split as they are written, and the folder that their paths start at."""
         config, path = self.config, self.build.path
         folder = Path(config.path) if config.path is not None else None
@@ -101,9 +101,9 @@ class DsPack(Plugin):
                 why="it holds neither train.jsonl nor the folder data_resplit",
                 fix="name a folder of `coterie data make ds-pack`, DSBench's data_modeling, or a record file",
             )
-        return config.select(Records(_dsbench(base)), split), Path(config.root or base)
+        return config.select(LocatedRecords(_dsbench(base)), split), Path(config.root or base)
 
-    def _file(self, split: Split, shares: FileShares) -> Records:
+    def _file(self, split: Split, shares: FileShares) -> LocatedRecords:
         settings = shares.model_dump(include=set(FileShares.model_fields), exclude_unset=True)
         return JsonlData(JsonlData.Config(**settings), self.build).records(split)
 

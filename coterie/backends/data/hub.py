@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import Field, model_validator
 
-from coterie.backends.data.records import Records, Shares
+from coterie.backends.data.records import LocatedRecords, Shares
 from coterie.backends.models.hub import hub, unfetched
 from coterie.core.errors import ConfigError, MissingExtra
 from coterie.core.plugins import Plugin
@@ -43,7 +43,7 @@ class HubData(Plugin):
 
     config: Config
 
-    def records(self, split: Split) -> Records:
+    def records(self, split: Split) -> LocatedRecords:
         """The records of a split.
 
         Raises:
@@ -77,7 +77,7 @@ class HubData(Plugin):
                 path=path,
                 why=f"{type(error).__name__}: {error}",
             ) from error
-        records = Records(
+        records = LocatedRecords(
             (dict(row), f"{settings.name}/{source_split}", line) for line, row in enumerate(rows, 1)
         )
         if settings.splits:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, cast
 
-from coterie.backends.data.records import FileShares, Records, unreadable
+from coterie.backends.data.records import FileShares, LocatedRecords, unreadable
 from coterie.core.errors import DataError, UserError
 from coterie.core.plugins import Plugin
 from coterie.core.types.splits import Split
@@ -53,7 +53,7 @@ class JsonlData(Plugin):
 
     config: Config
 
-    def records(self, split: Split) -> Records:
+    def records(self, split: Split) -> LocatedRecords:
         """The records of a split.
 
         Raises:
@@ -66,7 +66,7 @@ class JsonlData(Plugin):
         _check_form(file, path)
         listed = file.name.removesuffix(".gz").endswith(".json")
         try:
-            records = Records(_items(file) if listed else _lines(file))
+            records = LocatedRecords(_items(file) if listed else _lines(file))
         except (OSError, EOFError, zlib.error) as error:
             raise unreadable(file, path, "", error) from error
         if not records:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coterie.backends.data.records import FileShares, Records, unreadable
+from coterie.backends.data.records import FileShares, LocatedRecords, unreadable
 from coterie.core.errors import MissingExtra
 from coterie.core.plugins import Plugin
 from coterie.core.types.splits import Split
@@ -16,7 +16,7 @@ class ParquetData(Plugin):
 
     config: Config
 
-    def records(self, split: Split) -> Records:
+    def records(self, split: Split) -> LocatedRecords:
         """The records of a split.
 
         Raises:
@@ -34,4 +34,6 @@ class ParquetData(Plugin):
             rows = pyarrow.parquet.read_table(file).to_pylist()
         except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
             raise unreadable(file, path, " as Parquet", error) from error
-        return self.config.select(Records((row, str(file), line) for line, row in enumerate(rows, 1)), split)
+        return self.config.select(
+            LocatedRecords((row, str(file), line) for line, row in enumerate(rows, 1)), split
+        )

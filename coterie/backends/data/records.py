@@ -18,7 +18,7 @@ _NAMED = 5
 NAMES_FILE: JsonDict = {"format": "file-path"}
 
 
-class Records(Sequence[Mapping[str, Any]]):
+class LocatedRecords(Sequence[Mapping[str, Any]]):
     """Records in order, each with its file and line."""
 
     def __init__(self, rows: Iterable[tuple[Mapping[str, Any], str, int]]) -> None:
@@ -29,14 +29,16 @@ class Records(Sequence[Mapping[str, Any]]):
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return Records(self._rows[index])
+            return LocatedRecords(self._rows[index])
         return self._rows[index][0]
 
     def where(self, index: int) -> tuple[str, int]:
         """The record's file and line, counted from 1."""
         return self._rows[index][1:]
 
-    def in_split(self, split: Split, val_share: float, test_share: float, ignore: Sequence[str]) -> Records:
+    def in_split(
+        self, split: Split, val_share: float, test_share: float, ignore: Sequence[str]
+    ) -> LocatedRecords:
         """The records of a split, by the hash of their content.
 
         A record's split depends on its content alone. Equal records are in the same split, and added or
@@ -45,7 +47,7 @@ class Records(Sequence[Mapping[str, Any]]):
         This method selects records; the rule that maps a content to a split is
         `coterie.core.types.splits.split_of`.
         """
-        return Records(
+        return LocatedRecords(
             row
             for row in self._rows
             if split_of(content(Row(*row), ignore=ignore), val_share, test_share) == split
@@ -131,7 +133,7 @@ class FileShares(Shares):
             raise NoFileError(f"no such file: {name}", path=where, why=why, fix=fix)
         return file, where
 
-    def select(self, records: Records, split: Split) -> Records:
+    def select(self, records: LocatedRecords, split: Split) -> LocatedRecords:
         return (
             records
             if not self.path

@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import ClassVar
 
 from coterie.backends.data.jsonl import read_objects
-from coterie.backends.data.records import Records
+from coterie.backends.data.records import LocatedRecords
 from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.types.splits import Split
 
@@ -30,12 +30,12 @@ class Shipped(Plugin):
     file: ClassVar[str] = ""
     published = True
 
-    def records(self, split: Split) -> Records:
+    def records(self, split: Split) -> LocatedRecords:
         """The records of a split, in the order of the file."""
         with (files("coterie.backends.data") / self.file).open("rb") as lines:
             located = list(read_objects(lines, self.file))
         places = (_PLACES.get(index % _CYCLE, "train") for index in range(len(located)))
-        return Records(row for row, place in zip(located, places, strict=True) if place == split)
+        return LocatedRecords(row for row, place in zip(located, places, strict=True) if place == split)
 
 
 class Cooperative(Shipped):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from coterie.backends.engines.rows import Drawn, Row
+from coterie.backends.engines.rows import BatchRow, Drawn
 from coterie.backends.models.memory import kv_bytes
 from coterie.backends.models.out_of_memory import is_out_of_memory, reason, release
 from coterie.core.errors import UserError
@@ -40,7 +40,7 @@ class KvCost(NamedTuple):
 NO_COST = KvCost(0, True)
 
 
-class Shape(NamedTuple):
+class BatchShape(NamedTuple):
     """The size of a batch."""
 
     prompts: int = 0
@@ -51,8 +51,8 @@ class Shape(NamedTuple):
     answer: int = 0
     """Most new tokens of any row."""
 
-    def joined(self, other: Shape) -> Shape:
-        return Shape(
+    def joined(self, other: BatchShape) -> BatchShape:
+        return BatchShape(
             self.prompts + other.prompts,
             max(self.prompt, other.prompt),
             self.rows + other.rows,
@@ -60,9 +60,9 @@ class Shape(NamedTuple):
         )
 
 
-def shape_of(rows: Sequence[Row]) -> Shape:
+def shape_of(rows: Sequence[BatchRow]) -> BatchShape:
     """The size of a batch of these rows."""
-    return Shape(
+    return BatchShape(
         len({(row.adapter, row.prompt_ids) for row in rows}),
         max(len(row.prompt_ids) for row in rows),
         len(rows),
@@ -71,14 +71,14 @@ def shape_of(rows: Sequence[Row]) -> Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class BatchBound:
     """The bounds of a batch."""
 
     rows: float
     bytes: float = math.inf
     cost: KvCost = NO_COST
 
-    def bytes_of(self, shape: Shape) -> int:
+    def bytes_of(self, shape: BatchShape) -> int:
         """Bytes of keys and values if every row draws all of its tokens; prompts count as the longest."""
         return kv_bytes(
             self.cost.token,
@@ -88,7 +88,7 @@ class Bound:
             answer=shape.answer,
         )
 
-    def fits(self, shape: Shape) -> bool:
+    def fits(self, shape: BatchShape) -> bool:
         return shape.rows <= self.rows and self.bytes_of(shape) <= self.bytes
 
 
@@ -122,18 +122,18 @@ def memory_of(device: Any) -> tuple[float, float] | None:
     return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device), whole
 
 
-def split(requests: Sequence[Request], rows: Sequence[Row], bound: Bound) -> list[list[int]]:
+def split(requests: Sequence[Request], rows: Sequence[BatchRow], bound: BatchBound) -> list[list[int]]:
     """Indices of the requests of each batch, in order; siblings of a decision stay together where they fit.
 
     A single row is a batch whatever it takes.
     """
     parts: list[list[int]] = [[]]
-    size = Shape()
+    size = BatchShape()
     for family in _families(requests):
         whole = shape_of([rows[index] for index in family])
         if parts[-1] and not bound.fits(size.joined(whole)):
             parts.append([])
-            size = Shape()
+            size = BatchShape()
         if bound.fits(size.joined(whole)):
             parts[-1] += family
             size = size.joined(whole)
@@ -160,8 +160,8 @@ def _families(requests: Sequence[Request]) -> list[list[int]]:
 def generate(
     decoder: Decoder | SharedBase,
     requests: Sequence[Request],
-    rows: Sequence[Row],
-    bound: Bound,
+    rows: Sequence[BatchRow],
+    bound: BatchBound,
     halved: Callable[[int], None],
 ) -> list[Drawn]:
     """Draw for all rows, in as many batches as the bounds and the memory need.
@@ -200,13 +200,13 @@ def generate(
             "or engine.kv_memory bounds them from the start",
             len(part), bound.bytes_of(size) / 1e9, _ordinal(decoder.counts.halved), failure,
         )  # fmt: skip
-        half = Bound(rows=-(-len(part) // 2))
+        half = BatchBound(rows=-(-len(part) // 2))
         parts = split([requests[index] for index in part], [rows[index] for index in part], half)
         waiting[:0] = [[part[place] for place in places] for places in parts]
     return [drawn[index] for index in range(len(requests))]
 
 
-def _too_large(request: Request, row: Row, failure: str) -> UserError:
+def _too_large(request: Request, row: BatchRow, failure: str) -> UserError:
     return UserError(
         f"one answer of policy '{request.policy}' does not fit in memory",
         path="engine",

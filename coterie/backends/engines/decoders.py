@@ -23,7 +23,7 @@ from coterie.backends.engines.lean.decode import LeanDecoder
 from coterie.backends.engines.lean.precision import cache_dtype
 from coterie.backends.engines.lean.sharing import share
 from coterie.backends.engines.lean.weights import unsupported
-from coterie.backends.engines.rows import Counts, Decoder, Drawn, Row, siblings
+from coterie.backends.engines.rows import BatchRow, Decoder, DecoderCounts, Drawn, siblings
 from coterie.backends.engines.sampling import SamplingState
 from coterie.backends.models.merged_weights import MergedWeights
 from coterie.backends.models.sizes import cache_numbers
@@ -132,7 +132,7 @@ class StepwiseDecoder:
             for parameter in merged.model.parameters()
         }
         self.model: Any = _stripped(copy.deepcopy(merged.model, aliases)).to(dtype).eval()
-        self.counts = Counts()
+        self.counts = DecoderCounts()
         self._parameters = dict(self.model.named_parameters())
         self._shared = set(self._parameters)
         """Names of the parameters whose tensors may be the module's."""
@@ -187,7 +187,7 @@ class StepwiseDecoder:
         self._ranks[adapter] = ranks
 
     @torch.inference_mode()
-    def generate(self, rows: Sequence[Row]) -> list[Drawn]:
+    def generate(self, rows: Sequence[BatchRow]) -> list[Drawn]:
         """Draw for all rows together; rows with the same prompt and adapter share a prefill."""
         if not rows:
             return []
@@ -221,7 +221,7 @@ class StepwiseDecoder:
             self.counts.steps += 1
             self.counts.slots += len(slots)
 
-    def _prefill(self, rows: Sequence[Row], device: torch.device) -> tuple[Tensor, Any, Tensor, Tensor]:
+    def _prefill(self, rows: Sequence[BatchRow], device: torch.device) -> tuple[Tensor, Any, Tensor, Tensor]:
         """Logits (G, V) after the rows' prompts, their cache, mask (G, P) and last positions (G,)."""
         from transformers import DynamicCache
 
@@ -241,7 +241,7 @@ class StepwiseDecoder:
         return logits, cache, placed, positions[:, -1]
 
     def _forward(
-        self, ids: Tensor, mask: Tensor, positions: Tensor, cache: Any, rows: Sequence[Row]
+        self, ids: Tensor, mask: Tensor, positions: Tensor, cache: Any, rows: Sequence[BatchRow]
     ) -> Tensor:
         """Logits of the last token of N rows, shape (N, V)."""
         options: dict[str, Any] = dict(self._last_only)

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import ByteSize, Field
 
 from coterie.backends.engines import beside
-from coterie.backends.engines.batches import Bound, KvCost, generate, kv_limit, memory_of
+from coterie.backends.engines.batches import BatchBound, KvCost, generate, kv_limit, memory_of
 from coterie.backends.engines.request_batching import RequestBatcher
 from coterie.backends.engines.requests import StopTokens, TensorCodecs, checked_limit
-from coterie.backends.engines.rows import Counts, Drawn, Row
+from coterie.backends.engines.rows import BatchRow, DecoderCounts, Drawn
 from coterie.backends.engines.shared_base import MERGED_NUMBERS, MIXED_ROWS, SharedBase
 from coterie.backends.engines.versions import Versions
 from coterie.backends.models.compute_threads import compute
@@ -190,7 +190,7 @@ class HFEngine(TensorCodecs, Plugin):
             self._codecs[policy] = ctx.chat.codec(self._tokenizers[policy], context)
         return self._codecs[policy]
 
-    def counts(self, policy: str) -> Counts:
+    def counts(self, policy: str) -> DecoderCounts:
         """The counters of the policy's decoder, over all policies that share it."""
         return self._served.at(policy).decoder.counts
 
@@ -347,10 +347,10 @@ class HFEngine(TensorCodecs, Plugin):
 
     # -------------------------------------------------------------------------------------------- batches
 
-    def _row(self, request: Request) -> Row:
+    def _row(self, request: Request) -> BatchRow:
         sampling, served = request.sampling, self._served.at(request.policy, request.version)
         limit = checked_limit(request, served.context)
-        return Row(
+        return BatchRow(
             prompt_ids=request.prompt_ids,
             seed=request.seed,
             limit=limit,
@@ -378,11 +378,11 @@ class HFEngine(TensorCodecs, Plugin):
                     calls[index] = _call(requests[index], row, serving[index].version)
         return [calls[index] for index in range(len(requests))]
 
-    def _bound(self, cost: KvCost) -> Bound:
+    def _bound(self, cost: KvCost) -> BatchBound:
         """The bounds of the next batch."""
         repeats = self._opened[1].deterministic
         limit = kv_limit(self.config.kv_memory, memory_of(self._device), repeats=repeats)
-        return Bound(self.config.max_batch, min(limit, self._most_bytes), cost)
+        return BatchBound(self.config.max_batch, min(limit, self._most_bytes), cost)
 
     def _halved(self, size: int) -> None:
         """Bound later batches too: what ran out of memory once would again."""

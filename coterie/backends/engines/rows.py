@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class BatchRow:
     """One checked request: every input that determines its tokens."""
 
     prompt_ids: tuple[int, ...]
@@ -38,7 +38,7 @@ class Drawn(NamedTuple):
 
 
 @dataclass(slots=True)
-class Counts:
+class DecoderCounts:
     """Counters of a decoder's work so far."""
 
     prompts: int = 0
@@ -56,9 +56,9 @@ class Counts:
 class Decoder(Protocol):
     """Weights that tokens can be drawn from."""
 
-    counts: Counts
+    counts: DecoderCounts
 
-    def generate(self, rows: Sequence[Row]) -> list[Drawn]:
+    def generate(self, rows: Sequence[BatchRow]) -> list[Drawn]:
         """Draw for all rows together; rows with the same prompt and adapter share a prefill."""
 
     def refresh(self, weights: MergedWeights) -> None:
@@ -68,7 +68,7 @@ class Decoder(Protocol):
         """Copy the present values of an adapter's low-rank parts, for the rows that name it."""
 
 
-def siblings(rows: Sequence[Row]) -> list[np.ndarray]:
+def siblings(rows: Sequence[BatchRow]) -> list[np.ndarray]:
     """Indices of rows grouped by prompt and adapter; groups are in the order of their first row."""
     groups: dict[tuple[str | None, tuple[int, ...]], list[int]] = {}
     for index, row in enumerate(rows):

@@ -16,7 +16,7 @@ from torch import Tensor
 from coterie.backends.engines import device_sampling
 from coterie.backends.engines.device_sampling import RowSettings
 from coterie.backends.engines.filters import UNIT, filtered_mass as filtered_mass
-from coterie.backends.engines.rows import Drawn, Row
+from coterie.backends.engines.rows import BatchRow, Drawn
 from coterie.backends.models.uniforms import uniforms
 from coterie.core.errors import SystemFault
 
@@ -36,7 +36,7 @@ class SamplingState:
     """
 
     def __init__(
-        self, rows: Sequence[Row], device: torch.device, vocabulary: int, by_blocks: bool | None = None
+        self, rows: Sequence[BatchRow], device: torch.device, vocabulary: int, by_blocks: bool | None = None
     ) -> None:
         self.rows, self.device = rows, device
         if by_blocks is None:
@@ -49,7 +49,7 @@ class SamplingState:
         self._lengths = np.zeros(len(rows) + 1, dtype=np.int64)
         self._stopped = np.zeros(len(rows) + 1, dtype=bool)
         self._record: list[tuple[np.ndarray, np.ndarray, Tensor]] = []
-        idle_row = Row(prompt_ids=(), seed=0, limit=0, stops=())
+        idle_row = BatchRow(prompt_ids=(), seed=0, limit=0, stops=())
         padded = [*rows, idle_row]
         widest = max(len(row.stops) for row in padded)
         self._all_stops = np.array(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from coterie.backends.engines.rows import Counts, Decoder, Drawn, Row
+from coterie.backends.engines.rows import BatchRow, Decoder, DecoderCounts, Drawn
 
 if TYPE_CHECKING:
     from coterie.backends.models.merged_weights import MergedWeights
@@ -55,7 +55,7 @@ class SharedBase:
         mixed_rows: float | None,
     ) -> None:
         self.name = name
-        self.counts = Counts()
+        self.counts = DecoderCounts()
         self._base, self._make, self._mixed_rows = base, make, mixed_rows
         self._loaded: dict[str, MergedWeights] = {}
         self._mixed: Decoder | None = None
@@ -79,7 +79,7 @@ class SharedBase:
             self._loaded[name] = weights.snapshot()
             self._outdated.add(name)
 
-    def generate(self, rows: Sequence[Row]) -> list[Drawn]:
+    def generate(self, rows: Sequence[BatchRow]) -> list[Drawn]:
         """Draw for all rows, each with the adapter that it names."""
         if not rows:
             return []

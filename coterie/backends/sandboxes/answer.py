@@ -12,7 +12,7 @@ from coterie.backends.sandboxes.kept_files import ContentWriter
 NewContent = Callable[[], ContentWriter]
 
 
-class Answer:
+class CellAnswer:
     """Parses an answer part by part, so that a file is never in memory as a whole where it is to be kept.
 
     Args:

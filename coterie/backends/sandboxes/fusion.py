@@ -16,12 +16,12 @@ import httpx
 from pydantic import Field, field_validator
 
 from coterie.backends.sandboxes import fusion_wire as wire, judging
-from coterie.backends.sandboxes.fusion_http import Connection
+from coterie.backends.sandboxes.fusion_http import FusionConnection
 from coterie.backends.sandboxes.fusion_packages import check_imports
 from coterie.backends.sandboxes.fusion_probe import INTRUDER, LIMITS, VICTIM, Probed, probed, protections
-from coterie.backends.sandboxes.fusion_wire import Fault, Lost, Report, shown
+from coterie.backends.sandboxes.fusion_wire import Lost, ServerFault, WrapperReport, shown
 from coterie.backends.sandboxes.kept_files import KeepingFiles
-from coterie.backends.sandboxes.lifetime import Lifetime
+from coterie.backends.sandboxes.lifetime import SandboxLifetime
 from coterie.backends.sandboxes.programs import check_judged, check_program, limits_of
 from coterie.backends.sandboxes.protections import Protection
 from coterie.core.errors import ConfigError, PolicyFault, SystemFault
@@ -103,12 +103,12 @@ class SandboxFusion(Plugin):
     _warned: frozenset[str] = frozenset()
     _unwrapped: list[str]
     """Languages of the programs that ran without the wrapper, so that they could reach every run."""
-    _connection: Connection | None = None
+    _connection: FusionConnection | None = None
     _gate: asyncio.Semaphore
 
     def __init__(self, config: Any = None, build: Any = None) -> None:
         super().__init__(config, build)
-        self._lifetime = Lifetime()
+        self._lifetime = SandboxLifetime()
         self._slots: AbstractAsyncContextManager[Any] = nullcontext()
         self._files = KeepingFiles(self.config.keep_files_in, self._path)
 
@@ -130,7 +130,7 @@ class SandboxFusion(Plugin):
         settings = self.config
         self._gate = asyncio.Semaphore(settings.concurrency)
         self._unwrapped = []
-        connection = self._connection = Connection(
+        connection = self._connection = FusionConnection(
             settings.url,
             concurrency=settings.concurrency,
             connect_seconds=settings.connect_seconds,
@@ -143,7 +143,7 @@ class SandboxFusion(Plugin):
                     pong = await connection.answer("GET", "/v1/ping", settings.connect_seconds)
             if pong != b'"pong"':
                 raise SystemFault(f"says {shown(pong.decode(errors='replace'), 100)!r} to a ping")
-        except (Fault, SystemFault) as error:
+        except (ServerFault, SystemFault) as error:
             await self._end()
             raise ConfigError(
                 f"no SandboxFusion server answers at {settings.url}",
@@ -155,7 +155,7 @@ class SandboxFusion(Plugin):
             async for attempt in connection.attempts(settings.connect_seconds):
                 with attempt:
                     self._probed = await self._probe()
-        except (Fault, SystemFault) as error:
+        except (ServerFault, SystemFault) as error:
             await self._end()
             raise ConfigError(
                 f"SandboxFusion at {settings.url} does not run a Python program",
@@ -250,7 +250,7 @@ class SandboxFusion(Plugin):
         answer = await self._lived([Program(code="", language=language)], limits)
         return isinstance(answer, Ran) and wire.not_found(answer)
 
-    def _connected(self) -> Connection:
+    def _connected(self) -> FusionConnection:
         if self._connection is None:
             raise SystemFault("the sandbox is not open")
         return self._connection
@@ -293,11 +293,11 @@ class SandboxFusion(Plugin):
             return dataclasses.replace(verdict, warning=self._doubt(answer))
         raise PolicyFault(f"the candidate ended its judge twice ({reason})")
 
-    def _shared(self, report: Report) -> str:
+    def _shared(self, report: WrapperReport) -> str:
         """Why nothing kept this run's programs apart; empty: something did."""
         return report.shared or (self._probed.shared if self._probed is not None else "")
 
-    def _doubt(self, report: Report) -> str:
+    def _doubt(self, report: WrapperReport) -> str:
         """Why a verdict may be forged; empty: it can't be."""
         if why := self._shared(report):
             doubt = f"the candidate could reach its tests: {why}"
@@ -324,7 +324,7 @@ class SandboxFusion(Plugin):
 
     async def _lived(
         self, programs: Sequence[Program], limits: Limits, *, refuse: bool = False, lives: int = LIVES
-    ) -> Report | Ran:
+    ) -> WrapperReport | Ran:
         """The report on the programs, or the result where there is no report.
 
         Raises SystemFault for a fault of the server, Lost if programs ended their wrapper `lives` times.
@@ -338,7 +338,7 @@ class SandboxFusion(Plugin):
                 async for attempt in self._connected().attempts(self.config.retry_seconds):
                     with attempt:
                         return await self._once(programs, limits, seconds, refuse=refuse)
-            except Fault as fault:
+            except ServerFault as fault:
                 raise SystemFault(f"SandboxFusion at {self.config.url}: {fault}") from fault
             except Lost:
                 if life + 1 == lives:
@@ -350,14 +350,14 @@ class SandboxFusion(Plugin):
         try:
             report = await self._once(wire.pair(VICTIM, INTRUDER), LIMITS, seconds, probe=True)
         except Lost as lost:
-            raise Fault(f"its wrapper was killed: {lost}") from lost
+            raise ServerFault(f"its wrapper was killed: {lost}") from lost
         if isinstance(report, Ran):
-            raise Fault(report.reason)
+            raise ServerFault(report.reason)
         try:
             return probed(report, base64.b64decode(report.written))
         except (ValueError, RecursionError) as error:
             ends = "; ".join(shown(f"{ran.status} {ran.reason} {ran.stderr}") for ran in report.ran)
-            raise Fault(f"two connected programs did not report: {ends}") from error
+            raise ServerFault(f"two connected programs did not report: {ends}") from error
 
     async def _once(
         self,
@@ -367,7 +367,7 @@ class SandboxFusion(Plugin):
         *,
         refuse: bool = False,
         probe: bool = False,
-    ) -> Report | Ran:
+    ) -> WrapperReport | Ran:
         nonce = wire.new_nonce()
         grace = self.config.grace_seconds
         body = wire.request(programs, limits, grace, nonce, refuse=refuse, probe=probe)
@@ -376,7 +376,7 @@ class SandboxFusion(Plugin):
         try:
             table = json.loads(answer)
         except (ValueError, RecursionError):
-            raise Fault(
+            raise ServerFault(
                 f"an answer that is no JSON: {shown(answer[:1000].decode(errors='replace'))}"
             ) from None
         reply = wire.answered(table)

@@ -9,7 +9,7 @@ import time
 import httpx
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
-from coterie.backends.sandboxes.fusion_wire import Fault, shown
+from coterie.backends.sandboxes.fusion_wire import ServerFault, shown
 from coterie.core.errors import SystemFault
 
 AGAIN = (408, 425, 429)
@@ -18,7 +18,7 @@ LONGEST_WAIT = 4.0
 """Most seconds between two tries."""
 
 
-class Connection:
+class FusionConnection:
     """HTTP to one server, shared by all runs."""
 
     def __init__(
@@ -40,7 +40,7 @@ class Connection:
         """The body of a 200, within the time and the size limit.
 
         Raises:
-            Fault: a failure that is worth another attempt.
+            ServerFault: a failure that is worth another attempt.
             SystemFault: a refusal that is not.
         """
         bound, received = self._reply_mb << 20, bytearray()
@@ -52,7 +52,7 @@ class Connection:
                     async for chunk in response.aiter_bytes():
                         received += chunk
                         if len(received) > bound:
-                            raise Fault(f"an answer of more than {self._reply_mb} MB")
+                            raise ServerFault(f"an answer of more than {self._reply_mb} MB")
         except TimeoutError:
             raise self._down(f"no whole answer within {seconds:g} s") from None
         except httpx.HTTPError as error:
@@ -82,11 +82,11 @@ class Connection:
         return AsyncRetrying(
             stop=over,
             wait=wait_random_exponential(multiplier=self._backoff, max=min(30 * self._backoff, LONGEST_WAIT)),
-            retry=retry_if_exception_type(Fault),
+            retry=retry_if_exception_type(ServerFault),
             reraise=True,
         )
 
-    def _down(self, why: str) -> Fault:
+    def _down(self, why: str) -> ServerFault:
         if self._down_since is None:
             self._down_since = time.monotonic()
-        return Fault(why)
+        return ServerFault(why)

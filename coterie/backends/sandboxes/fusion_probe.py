@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
-from coterie.backends.sandboxes.fusion_wire import Report
+from coterie.backends.sandboxes.fusion_wire import WrapperReport
 from coterie.backends.sandboxes.protections import CLOCKED, LIMITS as COMMON_LIMITS, Protection
 from coterie.core.protocols import Limits, Program
 
@@ -58,7 +58,7 @@ HARMLESS = ("see processes",)
 class Probed(NamedTuple):
     """What was found out about a server."""
 
-    report: Report
+    report: WrapperReport
     able: frozenset[str]
     """What the intruder could do."""
 
@@ -71,7 +71,7 @@ class Probed(NamedTuple):
         return self.report.shared
 
 
-def probed(report: Report, written: bytes) -> Probed:
+def probed(report: WrapperReport, written: bytes) -> Probed:
     """Raises ValueError where the two programs did not report."""
     able = json.loads(written)
     if not isinstance(able, list):

@@ -69,7 +69,7 @@ os.close(5)
 """What the tests' side does first: PR_SET_DUMPABLE 0, then the candidate is started."""
 
 
-class Fault(Exception):
+class ServerFault(Exception):
     """A fault of the server; the request is worth another attempt."""
 
 
@@ -124,7 +124,7 @@ class Result(BaseModel):
         )
 
 
-class Report(BaseModel):
+class WrapperReport(BaseModel):
     """The wrapper's report on a request."""
 
     apart: Literal["users", "landlock", ""]
@@ -233,36 +233,36 @@ def check_plain(program: Program) -> None:
 
 
 def answered(body: Mapping[str, Any]) -> Reply:
-    """The server's answer. Raises Fault if the server failed, or its answer is malformed."""
+    """The server's answer. Raises ServerFault if the server failed, or its answer is malformed."""
     try:
         reply = Reply.model_validate(body)
     except ValidationError as error:
-        raise Fault(
+        raise ServerFault(
             f"an answer of another form: {error.errors()[0]['msg']}: {shown(json.dumps(body))}"
         ) from None
     command = reply.run_result
     if reply.status == "SandboxError" or (command is not None and command.status == "Error"):
         message = reply.message or (command.stderr if command is not None else "")
-        raise Fault(f"it says SandboxError: {shown(message or '')}")
+        raise ServerFault(f"it says SandboxError: {shown(message or '')}")
     return reply
 
 
-def reported(reply: Reply, nonce: str, name: str) -> Report | Ran:
+def reported(reply: Reply, nonce: str, name: str) -> WrapperReport | Ran:
     """The wrapper's report; a result where the server's time limit ended the wrapper.
 
     Exit code 0 means that the report was written: no signal gives code 0.
 
     Raises:
-        Fault: the server failed, or its answer is malformed.
+        ServerFault: the server failed, or its answer is malformed.
         Lost: the program ended its wrapper.
     """
     command = reply.run_result
     if command is None:
-        raise Fault("an answer without run_result")
+        raise ServerFault("an answer without run_result")
     if command.status != "Finished" or command.return_code != 0:
         description = f"exit code {command.return_code}: {shown(command.stderr or '')}"
         if f"{nonce} started" not in (command.stdout or "").splitlines():
-            raise Fault(f"the wrapper did not start: {command.status}, {description}")
+            raise ServerFault(f"the wrapper did not start: {command.status}, {description}")
         if command.status == "TimeLimitExceeded":
             reason = "the server's time limit: the program kept its wrapper from ending it"
             return Ran(status="timeout", exit_code=None, reason=reason)
@@ -271,14 +271,16 @@ def reported(reply: Reply, nonce: str, name: str) -> Report | Ran:
         table = json.loads(base64.b64decode(reply.files[name], validate=True))
         nonce_matches = table["nonce"] == nonce
     except (KeyError, TypeError, ValueError, RecursionError):
-        raise Fault(f"without the file that was asked for, with {shown(str(list(reply.files)))}") from None
+        raise ServerFault(
+            f"without the file that was asked for, with {shown(str(list(reply.files)))}"
+        ) from None
     if not nonce_matches:
-        raise Fault("with another file than the one that was asked for")
+        raise ServerFault("with another file than the one that was asked for")
     if "lost" in table:
-        raise Fault(f"the program was not given its files {shown(str(table['lost']))}")
+        raise ServerFault(f"the program was not given its files {shown(str(table['lost']))}")
     if "fault" in table:
-        raise Fault(shown(table["fault"]))
-    return Report.model_validate(table)
+        raise ServerFault(shown(table["fault"]))
+    return WrapperReport.model_validate(table)
 
 
 def plain_result(reply: Reply, limits: Limits) -> Ran:
@@ -286,11 +288,11 @@ def plain_result(reply: Reply, limits: Limits) -> Ran:
     command = reply.run_result or reply.compile_result
     compiled = reply.compile_result is None or reply.compile_result.return_code == 0
     if command is None or (reply.run_result is None and compiled):
-        raise Fault("an answer without run_result")
+        raise ServerFault("an answer without run_result")
     try:
         files = {path: base64.b64decode(text, validate=True) for path, text in reply.files.items()}
     except binascii.Error:
-        raise Fault(f"with files that are no base64: {shown(str(list(reply.files)))}") from None
+        raise ServerFault(f"with files that are no base64: {shown(str(list(reply.files)))}") from None
     keep = limits.output_kb << 10
     streams = [(text or "").encode() for text in (command.stdout, command.stderr)]
     code = command.return_code
@@ -304,7 +306,7 @@ def plain_result(reply: Reply, limits: Limits) -> Ran:
     if command.status == "TimeLimitExceeded":
         return Ran(status="timeout", exit_code=None, reason=f"wall time: {limits.wall_seconds:g} s", **common)
     if code is None:
-        raise Fault("an answer without return_code")
+        raise ServerFault("an answer without return_code")
     if code < 0:
         return Ran(status="killed", exit_code=None, reason=f"signal {-code}", **common)
     reason = "" if compiled else "it did not compile"

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from coterie.backends.sandboxes.answer import Answer
+from coterie.backends.sandboxes.answer import CellAnswer
 from coterie.backends.sandboxes.kept_files import FileStore
 from coterie.backends.sandboxes.programs import FLOOD
 from coterie.core.errors import SystemFault, WriteError
@@ -147,7 +147,7 @@ class CellSide:
         self._collects, self._more = bool(program.collect), bool(program.argv or program.files)
         self._payload = payload(program, {} if keeping is None else keeping.header())
         self._code, self._input = (len(part) for part in self._payload[:2])
-        self._answer = Answer(None if keeping is None else keeping.store.writer)
+        self._answer = CellAnswer(None if keeping is None else keeping.store.writer)
         self._flooded = False
         self._link = link
         keep = limits.output_kb << 10

@@ -13,7 +13,7 @@ T = TypeVar("T")
 Step = Callable[[], Awaitable[None]]
 
 
-class Lifetime:
+class SandboxLifetime:
     """Opens and closes a sandbox once, and ends its runs with it."""
 
     def __init__(self) -> None:

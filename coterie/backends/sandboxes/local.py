@@ -23,7 +23,7 @@ from coterie.backends.sandboxes import distributions, judging
 from coterie.backends.sandboxes.distributions import Packages
 from coterie.backends.sandboxes.job import CellSide, Keeping
 from coterie.backends.sandboxes.kept_files import KeepingFiles
-from coterie.backends.sandboxes.lifetime import Lifetime
+from coterie.backends.sandboxes.lifetime import SandboxLifetime
 from coterie.backends.sandboxes.pool import LostWorker, Module, Pool, UnusablePackage
 from coterie.backends.sandboxes.programs import check_judged, check_program, limits_of
 from coterie.backends.sandboxes.protections import (
@@ -95,7 +95,7 @@ class LocalSandbox(Plugin):
         super().__init__(config, build)
         self._pool: Pool | None = None
         self._hello: dict[str, Any] = {}
-        self._lifetime = Lifetime()
+        self._lifetime = SandboxLifetime()
         self._slots: AbstractAsyncContextManager[Any] = nullcontext()
         self._files = KeepingFiles(self.config.keep_files_in, self._path)
 

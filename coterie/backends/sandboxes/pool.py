@@ -87,7 +87,7 @@ class UnusablePackage(Exception):
         self.module, self.why = module, why
 
 
-class Worker:
+class WorkerProcess:
     """One worker process and the sockets to it."""
 
     def __init__(
@@ -243,8 +243,8 @@ class Pool:
         self.size, self.alone, self.packages, self.preload = workers, alone, packages, tuple(preload)
         self._without = tuple(without)  # protections that tests switch off: "landlock", "filter"
         self._hides = False
-        self._idle: list[Worker] = []
-        self._all: set[Worker] = set()
+        self._idle: list[WorkerProcess] = []
+        self._all: set[WorkerProcess] = set()
         self._gate = asyncio.Semaphore(workers)
         self._base = ""
         self.lost = 0
@@ -265,7 +265,7 @@ class Pool:
         except BaseException:
             await self.close()
             raise
-        self._idle = [worker for worker in started if isinstance(worker, Worker)]
+        self._idle = [worker for worker in started if isinstance(worker, WorkerProcess)]
         for outcome in started:
             if isinstance(outcome, BaseException):
                 await self.close()
@@ -273,8 +273,8 @@ class Pool:
         hello = self._idle[0].hello
         return hello if self.alone else {**hello, "hidden": hello["hidden"] and is_hidden()}
 
-    async def _start(self) -> Worker:
-        worker = Worker(
+    async def _start(self) -> WorkerProcess:
+        worker = WorkerProcess(
             alone=self.alone,
             base=self._base,
             packages=self.packages,
@@ -289,7 +289,7 @@ class Pool:
             raise
         return worker
 
-    async def take(self) -> Worker:
+    async def take(self) -> WorkerProcess:
         """Take a free worker. Raises SystemFault if a lost worker can't be replaced."""
         await self._gate.acquire()
         try:
@@ -307,18 +307,18 @@ class Pool:
             self._gate.release()
             raise
 
-    def give(self, worker: Worker) -> None:
+    def give(self, worker: WorkerProcess) -> None:
         """Give a worker back after its job."""
         self._idle.append(worker)
         self._gate.release()
 
-    def lose(self, worker: Worker) -> None:
+    def lose(self, worker: WorkerProcess) -> None:
         """Discard a worker that ended or whose state is unknown; `take` starts another when one is needed."""
         self._discard(worker)
         self.lost += 1
         self._gate.release()
 
-    def _discard(self, worker: Worker) -> None:
+    def _discard(self, worker: WorkerProcess) -> None:
         self._all.discard(worker)
         worker.kill()
 

@@ -22,7 +22,7 @@ _NAME = re.compile(r'"name"\s{0,9}:\s{0,9}"([^"]{0,200})"')
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class ToolUse:
     """One native call."""
 
     name: str
@@ -53,12 +53,12 @@ def fenced(text: str, languages: Sequence[str]) -> str | None:
     return block
 
 
-def native(text: str, names: Sequence[str]) -> tuple[Use, ...]:
+def native(text: str, names: Sequence[str]) -> tuple[ToolUse, ...]:
     """The calls of these tools in `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, in order.
 
     This is the format of models whose chat templates follow Hermes: Qwen2.5, Qwen3 and others. An unclosed
-    call is ignored. A call that is not JSON becomes a `Use` with an error, for the tool that it names. The
-    JSON of a call may hold the marks of one.
+    call is ignored. A call that is not JSON becomes a `ToolUse` with an error, for the tool that it names.
+    The JSON of a call may hold the marks of one.
     """
     uses = []
     for inside in _calls(text):
@@ -92,12 +92,12 @@ def _end_of_json(text: str, start: int) -> int | None:
     return end if text.startswith(CLOSE, end) else None
 
 
-def _use(inside: str) -> Use | None:
+def _use(inside: str) -> ToolUse | None:
     try:
         table = json.loads(inside)
     except (ValueError, RecursionError) as error:
         name = _NAME.search(inside)
-        return None if name is None else Use(name[1], error=f"the call is no JSON: {error}")
+        return None if name is None else ToolUse(name[1], error=f"the call is no JSON: {error}")
     if not isinstance(table, dict) or not isinstance(table.get("name"), str):
         return None
     arguments = table.get("arguments", {})
@@ -105,10 +105,10 @@ def _use(inside: str) -> Use | None:
         try:
             arguments = json.loads(arguments)
         except (ValueError, RecursionError):
-            return Use(table["name"], error="the arguments are no JSON object")
+            return ToolUse(table["name"], error="the arguments are no JSON object")
     if not isinstance(arguments, dict):
-        return Use(table["name"], error="the arguments are no JSON object")
-    return Use(table["name"], arguments)
+        return ToolUse(table["name"], error="the arguments are no JSON object")
+    return ToolUse(table["name"], arguments)
 
 
 def schema(
@@ -122,7 +122,7 @@ def schema(
     }
 
 
-def text_argument(use: Use, name: str) -> str:
+def text_argument(use: ToolUse, name: str) -> str:
     """A call's only argument, a text.
 
     Raises:

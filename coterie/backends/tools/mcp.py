@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from coterie import logs
 from coterie.backends.models.patience import Patience
 from coterie.backends.remote.secrets import filled, secrets_in
-from coterie.backends.tools.calls import Use, beginning, native, numbered
+from coterie.backends.tools.calls import ToolUse, beginning, native, numbered
 from coterie.core.errors import ConfigError, MissingExtra, SystemFault
 from coterie.core.plugins import Plugin, PluginConfig
 
@@ -124,11 +124,11 @@ class McpTool(Plugin):
     async def close(self) -> None:
         await self._drop(self._client)
 
-    def find(self, text: str) -> tuple[Use, ...] | None:
+    def find(self, text: str) -> tuple[ToolUse, ...] | None:
         """The native calls of the server's tools."""
         return native(text, tuple(self._schemas)) or None
 
-    async def run(self, call: tuple[Use, ...]) -> str:
+    async def run(self, call: tuple[ToolUse, ...]) -> str:
         """The server's answers as a text for the model; errors of its tools are answers too.
 
         Raises:
@@ -136,7 +136,7 @@ class McpTool(Plugin):
         """
         return numbered([await self._used(use) for use in call])
 
-    async def _used(self, use: Use) -> str:
+    async def _used(self, use: ToolUse) -> str:
         from mcp import MCPError
         from mcp.types import CONNECTION_CLOSED, REQUEST_TIMEOUT
 

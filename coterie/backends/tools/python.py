@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from coterie.backends.tools.calls import Use, ending, fenced, native, numbered, schema, text_argument
+from coterie.backends.tools.calls import ToolUse, ending, fenced, native, numbered, schema, text_argument
 from coterie.core.plugins import Composed, Plugin, PluginConfig
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import Limits, Program, Ran
@@ -54,13 +54,13 @@ class PythonTool(Plugin):
         code = {"type": "string", "description": "The whole program. It must print what you want to see."}
         return (schema(self.name, description, {"code": code}, ["code"]),)
 
-    def find(self, text: str) -> str | tuple[Use, ...] | None:
+    def find(self, text: str) -> str | tuple[ToolUse, ...] | None:
         """The program, or the native calls."""
         if self.config.calls == "fenced":
             return fenced(text, LANGUAGES)
         return native(text, (self.name,)) or None
 
-    async def run(self, call: str | tuple[Use, ...]) -> str:
+    async def run(self, call: str | tuple[ToolUse, ...]) -> str:
         """A text about the program's run, for the model.
 
         Raises:
@@ -71,7 +71,7 @@ class PythonTool(Plugin):
             return await self._ran(call)
         return numbered([await self._used(use) for use in call])
 
-    async def _used(self, use: Use) -> str:
+    async def _used(self, use: ToolUse) -> str:
         try:
             code = text_argument(use, "code")
         except ValueError as error:

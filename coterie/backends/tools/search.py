@@ -11,7 +11,7 @@ from pydantic import Field
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from coterie.backends.remote.secrets import secrets_in
-from coterie.backends.tools.calls import Use, beginning, fenced, native, numbered, schema, text_argument
+from coterie.backends.tools.calls import ToolUse, beginning, fenced, native, numbered, schema, text_argument
 from coterie.core.errors import SystemFault
 from coterie.core.plugins import Plugin, PluginConfig
 
@@ -102,13 +102,13 @@ class SearchTool(Plugin):
             await self._client.aclose()
             self._client = None
 
-    def find(self, text: str) -> str | tuple[Use, ...] | None:
+    def find(self, text: str) -> str | tuple[ToolUse, ...] | None:
         """The query, or the native calls."""
         if self.config.calls == "fenced":
             return fenced(text, (self.name.lower(),))
         return native(text, (self.name,)) or None
 
-    async def run(self, call: str | tuple[Use, ...]) -> str:
+    async def run(self, call: str | tuple[ToolUse, ...]) -> str:
         """The results as a text for the model.
 
         Raises:
@@ -118,7 +118,7 @@ class SearchTool(Plugin):
             return await self._searched(call)
         return numbered([await self._used(use) for use in call])
 
-    async def _used(self, use: Use) -> str:
+    async def _used(self, use: ToolUse) -> str:
         try:
             query = text_argument(use, "query")
         except ValueError as error:

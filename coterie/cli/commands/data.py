@@ -18,7 +18,7 @@ from coterie.core.errors import UserError
 if TYPE_CHECKING:
     from coterie.compose import RolloutParts
     from coterie.core.types.splits import Split
-    from coterie.data.task_files import Prepared
+    from coterie.data.task_files import PreparedSplits
 
 PACK = "ds-pack"
 """What `make` takes in the place of a recipe: synthetic data-science tasks."""
@@ -259,7 +259,7 @@ def _prepared(
     subset: str | None,
     revision: str | None,
     **options: Any,
-) -> tuple[Prepared, dict[str, Any], list[str]]:
+) -> tuple[PreparedSplits, dict[str, Any], list[str]]:
     """Read the source and split its records; nothing is written.
 
     Returns:
@@ -294,7 +294,9 @@ def _prepared(
     return prepared, facts, notes
 
 
-def _write_splits(out: Path, prepared: Prepared, facts: dict[str, Any], *, force: bool) -> Mapping[str, Any]:
+def _write_splits(
+    out: Path, prepared: PreparedSplits, facts: dict[str, Any], *, force: bool
+) -> Mapping[str, Any]:
     """Write a JSONL file for each split, and the manifest."""
     from coterie.data.sources import write_records
     from coterie.data.task_files import claim, write_manifest

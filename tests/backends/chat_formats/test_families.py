@@ -10,7 +10,7 @@ pytest.importorskip("transformers")
 
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from coterie.backends.chat_formats.conversations import Limits, say_once
+from coterie.backends.chat_formats.conversations import TemplateLimits, say_once
 from coterie.core.types import Call
 from tests.backends.chat_formats.families import FAMILIES, TOOLS
 
@@ -86,7 +86,9 @@ def test_a_family_without_tools_describes_none():
 @pytest.mark.parametrize("name", FAMILIES)
 def test_what_a_family_refuses_is_measured(name):
     refused = FAMILIES[name].refuses
-    expected = Limits(**{each: each not in refused for each in ("system", "later_system", "tool", "repeats")})
+    expected = TemplateLimits(
+        **{each: each not in refused for each in ("system", "later_system", "tool", "repeats")}
+    )
     assert CODECS[name].render.limits == expected
 
 

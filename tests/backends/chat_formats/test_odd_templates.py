@@ -14,7 +14,7 @@ pytest.importorskip("transformers")
 
 from hypothesis import given, settings, strategies as st
 
-from coterie.backends.chat_formats.conversations import Limits, fitted, say_once
+from coterie.backends.chat_formats.conversations import TemplateLimits, fitted, say_once
 from coterie.backends.chat_formats.formats import AutoChat, PlainChat, TemplateChat
 from coterie.backends.engines.requests import StopTokens
 from coterie.backends.models.loading import folder_tokenizer
@@ -128,7 +128,7 @@ def test_a_template_that_shows_one_of_two_questions_gets_them_as_one():
 
 
 def test_only_the_message_beside_a_moved_one_joins_it():
-    limits = Limits(system=False, tool=False)
+    limits = TemplateLimits(system=False, tool=False)
     rest = [QUESTION, {"role": "user", "content": "b"}]
     assert fitted([{"role": "system", "content": "s"}, *rest], limits) == (
         [{"role": "user", "content": "s\n\nwhat is 2 + 2?"}, rest[1]],
@@ -184,7 +184,7 @@ def test_a_template_that_leaves_out_system_messages_gets_them_as_text_of_the_use
 @pytest.mark.parametrize("fails", ["{{ raise_exception('no') }}", "{{ 1 + none }}", "{{ messages[7].x }}"])
 def test_a_template_that_fails_is_an_error_of_the_conversation(fails):
     codec = AutoChat().codec(bpe(fails), None)
-    assert codec.render.limits == Limits()  # nothing is known of it, so nothing is changed
+    assert codec.render.limits == TemplateLimits()  # nothing is known of it, so nothing is changed
     with pytest.raises(UserError, match=r"rejects a conversation of \[user\]"):
         codec.encode([QUESTION])
 
@@ -194,7 +194,7 @@ def test_a_template_that_fails_is_an_error_of_the_conversation(fails):
     st.lists(
         st.tuples(st.sampled_from(["system", "user", "assistant", "tool"]), st.integers(0, 3)), max_size=8
     ),
-    st.builds(Limits, *[st.booleans()] * 4),
+    st.builds(TemplateLimits, *[st.booleans()] * 4),
 )
 def test_no_text_is_lost_and_nothing_that_a_template_refuses_is_left(turns, limits):
     messages = [{"role": role, "content": f"<{number}>"} for role, number in turns]
@@ -210,7 +210,7 @@ def test_no_text_is_lost_and_nothing_that_a_template_refuses_is_left(turns, limi
     assert limits.later_system or "system" not in roles[1:]
     assert limits.repeats or all(pair != ("user", "user") for pair in itertools.pairwise(roles))
     assert (taken == messages) == (not changed)
-    assert fitted(messages, Limits()) == (messages, set())
+    assert fitted(messages, TemplateLimits()) == (messages, set())
 
 
 # -------------------------------------------------------------------------------------------- ends of answers

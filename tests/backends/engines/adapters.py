@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from coterie.backends.engines.rows import Drawn, Row
+from coterie.backends.engines.rows import BatchRow, Drawn
 from tests.backends.engines.support import tiny, worst_logprob
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -44,13 +44,13 @@ def trained(model: Any, *, seed: int, adapter: str = "") -> None:
                 parameter.normal_(std=0.15)
 
 
-def dealt(rows: Sequence[Row], adapters: Sequence[str | None]) -> list[Row]:
+def dealt(rows: Sequence[BatchRow], adapters: Sequence[str | None]) -> list[BatchRow]:
     """The rows with adapters; prompts get the adapters in turn."""
     prompts = list(dict.fromkeys(row.prompt_ids for row in rows))
     return [replace(row, adapter=adapters[prompts.index(row.prompt_ids) % len(adapters)]) for row in rows]
 
 
-def worst(model: Any, rows: Sequence[Row], drawn: Sequence[Drawn]) -> float:
+def worst(model: Any, rows: Sequence[BatchRow], drawn: Sequence[Drawn]) -> float:
     """Largest difference of any row's log-probs from those of PEFT's own forward with the row's adapter."""
     largest = 0.0
     active = model.active_adapter

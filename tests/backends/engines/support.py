@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from coterie.backends.engines.rows import Drawn, Row
+from coterie.backends.engines.rows import BatchRow, Drawn
 from coterie.core.concurrency.active_rollouts import ActiveRollouts
 from coterie.core.protocols import EngineContext
 from coterie.core.types import Call, Key, Request, Sampling
@@ -64,16 +64,16 @@ def rows(
     stops: tuple[int, ...] = (),
     temperature: float | Sequence[float] = 1.0,
     **more: Any,
-) -> list[Row]:
+) -> list[BatchRow]:
     """Rows of random prompts, one (length, siblings) per prompt; rows get the temperatures in turn."""
     rng = np.random.default_rng(seed)
     cycle = [temperature] if isinstance(temperature, float) else list(temperature)
-    made: list[Row] = []
+    made: list[BatchRow] = []
     for length, siblings in groups:
         prompt = tuple(rng.integers(2, VOCABULARY, length).tolist())
         for _ in range(siblings):
             made.append(
-                Row(
+                BatchRow(
                     prompt_ids=prompt,
                     seed=int(rng.integers(2**63)),
                     limit=limit,
@@ -85,7 +85,7 @@ def rows(
     return made
 
 
-def worst_logprob(model: Any, rows: Sequence[Row], drawn: Sequence[Drawn]) -> float:
+def worst_logprob(model: Any, rows: Sequence[BatchRow], drawn: Sequence[Drawn]) -> float:
     """Largest difference from the log-probs of the model's own forward over prompt and tokens."""
     worst = 0.0
     for row, result in zip(rows, drawn, strict=True):

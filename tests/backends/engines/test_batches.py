@@ -18,9 +18,9 @@ pytest.importorskip("transformers")
 
 from coterie.backends.engines import batches  # noqa: E402
 from coterie.backends.engines.batches import (  # noqa: E402
-    Bound,
+    BatchBound,
+    BatchShape,
     KvCost,
-    Shape,
     generate,
     kv_limit,
     memory_of,
@@ -30,7 +30,7 @@ from coterie.backends.engines.batches import (  # noqa: E402
 from coterie.backends.engines.hf import HFEngine  # noqa: E402
 from coterie.backends.engines.lean.cache import Bucket, CacheShape, Costs, repack  # noqa: E402
 from coterie.backends.engines.lean.decode import LeanDecoder  # noqa: E402
-from coterie.backends.engines.rows import Counts, Drawn, Row  # noqa: E402
+from coterie.backends.engines.rows import BatchRow, DecoderCounts, Drawn  # noqa: E402
 from coterie.backends.models.memory import batch_of  # noqa: E402
 from coterie.backends.models.merged_weights import MergedWeights  # noqa: E402
 from coterie.backends.models.out_of_memory import is_out_of_memory, reason  # noqa: E402
@@ -50,7 +50,7 @@ def asked(prompts, branches, *, prompt=10, answer=20):
         ids = (index + 2, *[5] * (prompt - 1))
         for branch in range(branches):
             requests.append(request(ids, branch=branch, task=f"t{index}"))
-            made.append(Row(prompt_ids=ids, seed=index * 100 + branch, limit=answer, stops=()))
+            made.append(BatchRow(prompt_ids=ids, seed=index * 100 + branch, limit=answer, stops=()))
     return requests, made
 
 
@@ -65,34 +65,36 @@ def sizes(requests, made, bound):
 
 def test_a_batch_holds_as_many_decisions_as_its_bytes():
     requests, made = asked(10, 4)  # a decision: 10 + 4 * 20 tokens, of 3 bytes each
-    assert sizes(requests, made, Bound(512, 270, KvCost(3, True))) == [4] * 10
-    assert sizes(requests, made, Bound(512, 3 * 270 - 1, KvCost(3, True))) == [8] * 5
-    assert sizes(requests, made, Bound(512, 3 * 270, KvCost(3, True))) == [12, 12, 12, 4]
-    assert sizes(requests, made, Bound(8, 10**9, KvCost(3, True))) == [8] * 5
+    assert sizes(requests, made, BatchBound(512, 270, KvCost(3, True))) == [4] * 10
+    assert sizes(requests, made, BatchBound(512, 3 * 270 - 1, KvCost(3, True))) == [8] * 5
+    assert sizes(requests, made, BatchBound(512, 3 * 270, KvCost(3, True))) == [12, 12, 12, 4]
+    assert sizes(requests, made, BatchBound(8, 10**9, KvCost(3, True))) == [8] * 5
     # Without shared prompts a decision is 4 * (10 + 20) tokens.
-    assert sizes(requests, made, Bound(512, 3 * 360, KvCost(3, False))) == [12, 12, 12, 4]
-    assert sizes(requests, made, Bound(512, 3 * 360 - 1, KvCost(3, False))) == [8] * 5
+    assert sizes(requests, made, BatchBound(512, 3 * 360, KvCost(3, False))) == [12, 12, 12, 4]
+    assert sizes(requests, made, BatchBound(512, 3 * 360 - 1, KvCost(3, False))) == [8] * 5
 
 
 def test_a_decision_that_does_not_fit_is_divided_and_a_row_never():
     requests, made = asked(3, 4)
-    assert sizes(requests, made, Bound(512, 3 * (10 + 3 * 20), KvCost(3, True))) == [3, 1] * 3
-    assert sizes(requests, made, Bound(512, 3 * (10 + 20), KvCost(3, True))) == [1] * 12
-    assert sizes(requests, made, Bound(512, 1, KvCost(3, True))) == [1] * 12
+    assert sizes(requests, made, BatchBound(512, 3 * (10 + 3 * 20), KvCost(3, True))) == [3, 1] * 3
+    assert sizes(requests, made, BatchBound(512, 3 * (10 + 20), KvCost(3, True))) == [1] * 12
+    assert sizes(requests, made, BatchBound(512, 1, KvCost(3, True))) == [1] * 12
     # What is left of a divided decision leaves room for the next one.
     first, other = asked(1, 3), asked(2, 1)
     requests, made = [*first[0], *other[0][1:]], [*first[1], *other[1][1:]]
-    assert sizes(requests, made, Bound(2)) == [2, 2]
+    assert sizes(requests, made, BatchBound(2)) == [2, 2]
 
 
 def test_long_prompts_count_for_every_prompt_beside_them():
     requests, made = asked(2, 2)
     _, rows_of_longer = asked(1, 2, prompt=100)
     requests = [*requests, *[request(row.prompt_ids, task="long") for row in rows_of_longer]]
-    bound = Bound(512, 10**6, KvCost(1, True))
+    bound = BatchBound(512, 10**6, KvCost(1, True))
     size = shape_of([*made, *rows_of_longer])
-    assert size == Shape(3, 100, 6, 20) and bound.bytes_of(size) == 3 * 100 + 6 * 20
-    assert sizes(requests, [*made, *rows_of_longer], Bound(512, 3 * 100 + 6 * 20 - 1, KvCost(1, True))) == [
+    assert size == BatchShape(3, 100, 6, 20) and bound.bytes_of(size) == 3 * 100 + 6 * 20
+    assert sizes(
+        requests, [*made, *rows_of_longer], BatchBound(512, 3 * 100 + 6 * 20 - 1, KvCost(1, True))
+    ) == [
         4,
         2,
     ]
@@ -103,14 +105,18 @@ def test_long_prompts_count_for_every_prompt_beside_them():
 @pytest.mark.parametrize(("decisions", "branches", "most"), [(10, 4, 512), (5, 1, 512), (3, 8, 6), (7, 4, 9)])
 def test_the_plan_counts_the_batches_that_the_engine_makes(decisions, branches, most, shared, limit):
     requests, made = asked(decisions, branches)
-    bound = Bound(most, limit, KvCost(1, shared))
+    bound = BatchBound(most, limit, KvCost(1, shared))
     largest = max(
         bound.bytes_of(shape_of([made[index] for index in part])) for part in split(requests, made, bound)
     )
     planned = batch_of(
-        decisions, branches, most, lambda prompts, rows: bound.bytes_of(Shape(prompts, 10, rows, 20)), limit
+        decisions,
+        branches,
+        most,
+        lambda prompts, rows: bound.bytes_of(BatchShape(prompts, 10, rows, 20)),
+        limit,
     )
-    assert bound.bytes_of(Shape(planned[0], 10, planned[1], 20)) == largest
+    assert bound.bytes_of(BatchShape(planned[0], 10, planned[1], 20)) == largest
 
 
 def test_the_bound_follows_the_device(monkeypatch):
@@ -171,7 +177,7 @@ def test_a_batch_allocates_what_its_bound_counts(exact, monkeypatch):
     drawn = decoder.generate(batch)
     assert decoder.counts.slots < 0.7 * len(batch) * decoder.counts.steps, "rows should have moved"
     token = 2 * 2 * 2 * 12 * 4  # keys and values, layers, heads, width, bytes
-    bound = Bound(512, cost=KvCost(token, True)).bytes_of(shape_of(batch))
+    bound = BatchBound(512, cost=KvCost(token, True)).bytes_of(shape_of(batch))
     assert peak == bound if exact else peak <= bound
     monkeypatch.undo()
     plain = LeanDecoder(MergedWeights(model), torch.float32).generate(batch)
@@ -215,7 +221,7 @@ class Faulty:
     """A decoder whose memory holds `most` rows; a row's tokens are its seed's digits."""
 
     def __init__(self, most, error=None):
-        self.most, self.counts, self.batches = most, Counts(), []
+        self.most, self.counts, self.batches = most, DecoderCounts(), []
         self.error = error or torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nMore.")
 
     def generate(self, rows):
@@ -226,7 +232,7 @@ class Faulty:
 
 
 def run(decoder, requests, made, halved=lambda size: None):
-    return generate(decoder, requests, made, Bound(512, cost=KvCost(1, True)), halved)
+    return generate(decoder, requests, made, BatchBound(512, cost=KvCost(1, True)), halved)
 
 
 def test_a_batch_out_of_memory_is_halved_and_the_answers_keep_their_order(caplog):

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from coterie.backends.chat_formats.formats import PlainChat  # noqa: E402
-from coterie.backends.engines.batches import Bound, split  # noqa: E402
+from coterie.backends.engines.batches import BatchBound, split  # noqa: E402
 from coterie.backends.engines.hf import HFEngine  # noqa: E402
 from coterie.backends.models.loading import load_model  # noqa: E402
 from coterie.backends.models.policy import TorchPolicy  # noqa: E402
@@ -137,7 +137,7 @@ def test_large_batches_are_split_with_siblings_together(opened):
 
     def parts(most):
         rows = [small.engine._row(sent) for sent in requests]
-        return split(requests, rows, Bound(most))
+        return split(requests, rows, BatchBound(most))
 
     assert [len(part) for part in parts(6)] == [4] * 6
     assert [len(part) for part in parts(9)] == [8] * 3

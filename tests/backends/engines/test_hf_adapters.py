@@ -17,7 +17,7 @@ peft = pytest.importorskip("peft")
 from coterie.api.open_run import open_run  # noqa: E402
 from coterie.backends.chat_formats.formats import PlainChat  # noqa: E402
 from coterie.backends.engines.hf import HFEngine  # noqa: E402
-from coterie.backends.engines.rows import Drawn, Row  # noqa: E402
+from coterie.backends.engines.rows import BatchRow, Drawn  # noqa: E402
 from coterie.backends.models.policy import TorchPolicy  # noqa: E402
 from coterie.backends.models.word_tokenizer import words_tokenizer  # noqa: E402
 from coterie.compose import compose  # noqa: E402
@@ -86,7 +86,7 @@ def of_all_policies(policies=tuple(ADAPTERS), *, prompts=2, **sampling):
 def deviation(model, requests, calls):
     """Largest difference from the log-probs of the model's own forward, PEFT's where it has adapters."""
     rows = [
-        Row(
+        BatchRow(
             prompt_ids=sent.prompt_ids,
             seed=sent.seed,
             limit=1,

@@ -16,7 +16,7 @@ from hypothesis import (  # noqa: E402
 )
 
 from coterie.backends.engines import device_sampling, filters, sampling  # noqa: E402
-from coterie.backends.engines.rows import Row  # noqa: E402
+from coterie.backends.engines.rows import BatchRow  # noqa: E402
 from coterie.backends.engines.sampling import SamplingState, filtered_mass  # noqa: E402
 from coterie.backends.models.uniforms import uniforms  # noqa: E402
 from coterie.core.errors import SystemFault  # noqa: E402
@@ -27,7 +27,7 @@ LOGITS = torch.tensor([0.3, -1.0, 2.0, 0.0, -torch.inf, 1.0])
 
 
 def row(seed=0, *, limit=1, stops=(), **more):
-    return Row(prompt_ids=(1,), seed=seed, limit=limit, stops=stops, **more)
+    return BatchRow(prompt_ids=(1,), seed=seed, limit=limit, stops=stops, **more)
 
 
 def drawn(rows, logits, steps=1, by_blocks=False):

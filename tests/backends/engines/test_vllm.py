@@ -28,7 +28,7 @@ from coterie.backends.engines.vllm.adapters import (  # noqa: E402
     largest_rank,
 )
 from coterie.backends.engines.vllm.arguments import check_options, engine_arguments  # noqa: E402
-from coterie.backends.engines.vllm.base import Base  # noqa: E402
+from coterie.backends.engines.vllm.base import BaseServers  # noqa: E402
 from coterie.backends.engines.vllm.engine import VLLMEngine  # noqa: E402
 from coterie.backends.engines.vllm.server import (  # noqa: E402
     Output,
@@ -37,7 +37,7 @@ from coterie.backends.engines.vllm.server import (  # noqa: E402
     VersionSpan,
 )
 from coterie.backends.engines.vllm.settings import RANKS, VLLMConfig, adapter_rank  # noqa: E402
-from coterie.backends.engines.vllm.sync import BaseWeights, Layout  # noqa: E402
+from coterie.backends.engines.vllm.sync import BaseWeights, CheckpointLayout  # noqa: E402
 from coterie.backends.models import device_memory  # noqa: E402
 from coterie.backends.models.gathered import Gathered  # noqa: E402
 from coterie.backends.models.policy import TorchPolicy  # noqa: E402
@@ -96,7 +96,7 @@ def test_a_merged_adapter_is_in_what_is_sent_also_where_the_trainer_gathers_the_
 
 
 def test_the_first_wrong_tensor_is_named():
-    layout = Layout.of(tiny(tie_word_embeddings=True).config)
+    layout = CheckpointLayout.of(tiny(tie_word_embeddings=True).config)
     good = list(layout.shapes.items())
     name, shape = good[3]
     layout.check(good, "p")
@@ -451,7 +451,7 @@ def test_a_server_is_never_restarted_with_weights_of_which_nobody_knows_the_vers
     model = tiny(tie_word_embeddings=True)
     handle = Weights(policy="p", version=4, module=model, tensors=lambda: iter(model.named_parameters()))
     server = FakeServer()
-    base = Base(ServerSpec(name="p", model="m"), [server], weights := BaseWeights(handle))
+    base = BaseServers(ServerSpec(name="p", model="m"), [server], weights := BaseWeights(handle))
 
     async def go():
         await base.sync(weights, 4)

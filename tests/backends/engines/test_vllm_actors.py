@@ -17,7 +17,7 @@ import torch
 
 from coterie.backends.engines.vllm import actor_server
 from coterie.backends.engines.vllm.actor_server import spec_of_actor
-from coterie.backends.engines.vllm.base import Base
+from coterie.backends.engines.vllm.base import BaseServers
 from coterie.backends.engines.vllm.engine import VLLMEngine
 from coterie.backends.engines.vllm.server import Adapter, Params, ServerLost, ServerSpec
 from coterie.backends.engines.vllm.settings import VLLMConfig
@@ -183,7 +183,7 @@ async def test_many_requests_at_once_and_one_that_is_cancelled_or_refused(pair):
 
 @in_loop_of_pair
 async def test_sleep_and_wake_reach_the_replicas(pair, tmp_path):
-    base = Base(spec_of(tmp_path), pair.servers, None)
+    base = BaseServers(spec_of(tmp_path), pair.servers, None)
     await base.replicas.sleep()
     for server in pair.servers:
         with pytest.raises(AssertionError):
@@ -227,7 +227,7 @@ async def test_tensors_that_are_wrong_half_way_lose_the_server(tmp_path, monkeyp
 @in_loop_of_pair
 async def test_weights_that_no_replica_can_have_end_by_name(pair, tmp_path):
     wrong = UserError("a tensor is wrong", path="policies.p", fix="repair it")
-    base = Base(spec_of(tmp_path), pair.servers, None)
+    base = BaseServers(spec_of(tmp_path), pair.servers, None)
     weights: Any = Sent(1, error=(0, wrong))
     weights.check, weights.fingerprint = lambda: None, lambda: 1
     with pytest.raises(UserError, match="a tensor is wrong"):
@@ -237,10 +237,10 @@ async def test_weights_that_no_replica_can_have_end_by_name(pair, tmp_path):
 # ------------------------------------------------------------------------------------------ death and silence
 
 
-async def base_of(tmp_path: Path, actors: FakeActors, **settings: Any) -> Base:
+async def base_of(tmp_path: Path, actors: FakeActors, **settings: Any) -> BaseServers:
     spec = spec_of(tmp_path, 2, **settings)
     servers = made(tmp_path, 2, actors, **settings)
-    base = Base(spec, servers, None)  # type: ignore[arg-type]
+    base = BaseServers(spec, servers, None)  # type: ignore[arg-type]
     await base.open()
     weights: Any = Sent(1)
     weights.check, weights.fingerprint = lambda: None, lambda: 1
@@ -405,6 +405,6 @@ def test_weights_of_a_base_are_one_object_for_all_replicas(tmp_path):
             assert len(list(named_tensors)) > 3
 
     weights = BaseWeights(Weights(policy="p", version=1, module=tiny(tie_word_embeddings=True)))
-    base = Base(ServerSpec(name="p", model="m"), [Server(), Server()], weights)  # type: ignore[list-item]
+    base = BaseServers(ServerSpec(name="p", model="m"), [Server(), Server()], weights)  # type: ignore[list-item]
     asyncio.run(base.sync(weights, 1))
     assert len(given) == 2 and given[0] is given[1]

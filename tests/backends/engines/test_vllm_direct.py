@@ -19,10 +19,10 @@ import torch
 from coterie.backends.cluster.direct import NotAtHand, Order
 from coterie.backends.engines.vllm import actor_server, direct
 from coterie.backends.engines.vllm.actor_server import ActorServer, actor_servers
-from coterie.backends.engines.vllm.base import Base
+from coterie.backends.engines.vllm.base import BaseServers
 from coterie.backends.engines.vllm.server import ServerSpec
 from coterie.backends.engines.vllm.settings import VLLMConfig
-from coterie.backends.engines.vllm.sync import BaseWeights, Layout
+from coterie.backends.engines.vllm.sync import BaseWeights, CheckpointLayout
 from coterie.backends.executors.ray.holder import Holder
 from coterie.backends.models.distant import Distant
 from coterie.core.errors import UserError
@@ -60,7 +60,7 @@ class Trainer:
             ways,
             tmp_path,
         )
-        self.layout, self.version, self.orders = Layout.of(self.model.config), -1, 0
+        self.layout, self.version, self.orders = CheckpointLayout.of(self.model.config), -1, 0
         import ray
 
         self.ray = ray
@@ -75,7 +75,7 @@ class Trainer:
             settings=VLLMConfig(replicas=len(ways) or 1, tensor_parallel=2, options=options),
         )
         self.servers: list[ActorServer] = list(actor_servers(self.spec, self.actors))  # type: ignore[arg-type]
-        self.base = Base(self.spec, self.servers, None)  # type: ignore[arg-type]
+        self.base = BaseServers(self.spec, self.servers, None)  # type: ignore[arg-type]
 
     async def __aenter__(self) -> Trainer:
         await self.base.open()

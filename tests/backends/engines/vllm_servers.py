@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from coterie.backends.engines.vllm import servers
-from coterie.backends.engines.vllm.base import Base
+from coterie.backends.engines.vllm.base import BaseServers
 from coterie.backends.engines.vllm.server import (
     Adapter,
     Output,
@@ -82,7 +82,7 @@ def opened(count=1, **spec):
     model = tiny(tie_word_embeddings=True)
     weights = BaseWeights(Weights(policy="p", version=1, module=model))
     made = [FakeServer() for _ in range(count)]
-    return Base(ServerSpec(name="p", model="m", **spec), made, weights), made, weights, model
+    return BaseServers(ServerSpec(name="p", model="m", **spec), made, weights), made, weights, model
 
 
 def made_adapter(number, tmp_path):

@@ -219,7 +219,7 @@ def test_ids_that_no_sample_sees_are_bounded_as_far_as_they_are_processes(
 
 @pytest.mark.parametrize(("most", "over"), [(0.99, False), (1.01, True)])
 def test_a_program_that_may_have_used_twice_its_limit_is_over_it(most: float, over: bool) -> None:
-    measured = clock.Clock(os.getpid(), -1, -1)
+    measured = clock.CpuClock(os.getpid(), -1, -1)
     used = measured.used()
     measured._samples = SimpleNamespace(least=used, most=2 * most * (used + 10), take=lambda: None)
     assert measured.exceeds(used + 10) is over

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from coterie.backends.sandboxes.answer import Answer
+from coterie.backends.sandboxes.answer import CellAnswer
 from coterie.backends.sandboxes.kept_files import FileStore
 from coterie.core.errors import SystemFault, WriteError
 from coterie.core.protocols.sandbox import KeptFiles
@@ -220,7 +220,7 @@ def test_an_answer_is_the_same_however_it_arrives(
     store = FileStore(tmp_path_factory.mktemp("store"), "sandbox")
     header = json.dumps({"exit": 0, "files": [[path, len(data)] for path, data in files.items()]}).encode()
     sent = struct.pack("<Q", len(header)) + header + b"".join(files.values())
-    answer, at = Answer(store.writer if keep else None), 0
+    answer, at = CellAnswer(store.writer if keep else None), 0
     for size in [*sizes, len(sent)]:
         if part := sent[at : at + size]:
             answer.feed(part)
@@ -240,7 +240,7 @@ def test_an_answer_is_the_same_however_it_arrives(
 def test_an_answer_that_breaks_off_leaves_nothing(tmp_path: Path) -> None:
     store = FileStore(tmp_path / "store", "sandbox")
     header = json.dumps({"files": [["a", 3], ["b", 9]]}).encode()
-    answer = Answer(store.writer)
+    answer = CellAnswer(store.writer)
     answer.feed(struct.pack("<Q", len(header)) + header + b"abchalf")
     assert answer.result() == ({}, {}, {}), "half an answer is none"
     answer.drop()

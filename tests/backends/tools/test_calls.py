@@ -8,7 +8,7 @@ import time
 import pytest
 from hypothesis import given, strategies as st
 
-from coterie.backends.tools.calls import Use, beginning, ending, fenced, native, numbered
+from coterie.backends.tools.calls import ToolUse, beginning, ending, fenced, native, numbered
 
 PYTHON = ("python", "py")
 PIECES = ["```", "````", "python", "py", "\n", " ", "x = 1", "<tool_call>", "</tool_call>", "{", "}",
@@ -47,7 +47,7 @@ def test_native_calls_are_found_in_their_order():
         '<tool_call>{"name": "b"}</tool_call>'
         '<tool_call>{"arguments": "{\\"q\\": 2}", "name": "a"}</tool_call>'
     )
-    assert native(text, ("a",)) == (Use("a", {"q": "</x>"}), Use("a", {"q": 2}))
+    assert native(text, ("a",)) == (ToolUse("a", {"q": "</x>"}), ToolUse("a", {"q": 2}))
     assert [use.name for use in native(text, ("a", "b"))] == ["a", "b", "a"]
 
 
@@ -59,7 +59,7 @@ def test_the_json_of_a_call_may_hold_the_marks_of_one(value, indent):
     call = json.dumps({"name": "a", "arguments": {"q": value}}, indent=indent)
     other = '<tool_call>{"name": "b"}</tool_call>'
     text = f"<tool_call>{{ {other} so <tool_call>\n{call}\n</tool_call> and {other}"
-    assert native(text, ("a", "b")) == (Use("b"), Use("a", {"q": value}), Use("b"))
+    assert native(text, ("a", "b")) == (ToolUse("b"), ToolUse("a", {"q": value}), ToolUse("b"))
 
 
 def test_what_is_more_than_json_is_read_up_to_the_first_mark():

@@ -14,7 +14,7 @@ Row = Mapping[str, Any]
 Record = dict[str, Any]
 
 
-class Unusable(Exception):
+class UnusableRow(Exception):
     """Why a row that is as published can't be used; it is dropped and counted."""
 
 
@@ -23,7 +23,7 @@ class WrongRow(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class PublishedSet:
     """A data set."""
 
     hub: str
@@ -60,7 +60,7 @@ def source(row: Row, *names: str) -> str:
     """
     given = text(row, *names)
     if not given.strip():
-        raise Unusable("it has no text")
+        raise UnusableRow("it has no text")
     return given
 
 
@@ -86,7 +86,7 @@ def humaneval(row: Row, index: int) -> Record:
     prompt, tests = text(row, "prompt"), text(row, "test")
     solution = text(row, "canonical_solution", required=False)
     if not tests.strip():
-        raise Unusable("it has no tests")
+        raise UnusableRow("it has no tests")
     if error := programs.syntax_error(tests):
         raise WrongRow("test", f"doesn't parse: {error}")
     return {
@@ -103,11 +103,11 @@ def mbpp(row: Row, index: int) -> Record:
     code = text(row, "code")
     asserts = _texts(row, "test_list")
     if not asserts:
-        raise Unusable("it has no tests")
+        raise UnusableRow("it has no tests")
     setup = _texts(row, "test_imports") or [text(row, "test_setup_code", required=False)]
     name = programs.called_function(code, asserts)
     if not name:
-        raise Unusable("its tests call no function of its reference")
+        raise UnusableRow("its tests call no function of its reference")
     before = "\n".join(filter(None, setup))
     challenge = _texts(row, "challenge_test_list")
     return {
@@ -124,10 +124,10 @@ def apps(row: Row, index: int) -> Record:
     """APPS: programs with inputs and outputs, or functions named in `fn_name`."""
     tests = parsed(row, "input_output")
     if not isinstance(tests, Mapping) or not tests.get("inputs"):
-        raise Unusable("it has no tests")
+        raise UnusableRow("it has no tests")
     inputs, outputs = tests["inputs"], tests.get("outputs") or []
     if len(inputs) != len(outputs):
-        raise Unusable("it has not as many outputs as inputs")
+        raise UnusableRow("it has not as many outputs as inputs")
     solutions = parsed(row, "solutions") or [""]
     starter = text(row, "starter_code", required=False)
     record = {
@@ -151,11 +151,11 @@ def code_contests(row: Row, index: int) -> Record:
     """CodeContests: programs; the public tests are visible, all others are hidden too."""
     description = text(row, "description")
     if "<image>" in description:
-        raise Unusable("its statement has a picture")
+        raise UnusableRow("its statement has a picture")
     public = _pairs(row, "public_tests")
     hidden = [*_pairs(row, "private_tests"), *_pairs(row, "generated_tests")]
     if not public and not hidden:
-        raise Unusable("it has no tests")
+        raise UnusableRow("it has no tests")
     solutions = row.get("solutions") or {}
     if not isinstance(solutions, Mapping):
         raise WrongRow("solutions", f"is no table: {solutions!r:.60}")
@@ -179,7 +179,7 @@ def live_code_bench(row: Row, index: int) -> Record:
     hidden = programs.private_tests(text(row, "private_test_cases", required=False))
     tests = [*public, *hidden]
     if not tests:
-        raise Unusable("it has no tests")
+        raise UnusableRow("it has no tests")
     starter = text(row, "starter_code", required=False)
     record = {
         "id": text(row, "question_id", required=False) or str(index),
@@ -196,7 +196,7 @@ def live_code_bench(row: Row, index: int) -> Record:
         }
     name = (parsed(row, "metadata") or {}).get("func_name")
     if not name:
-        raise Unusable("its tests call a function without a name")
+        raise UnusableRow("its tests call a function without a name")
     name = str(name).rpartition(".")[2]
     return {
         **record,
@@ -247,36 +247,38 @@ def _stream(value: Any) -> str:
     return str(value)
 
 
-FORMS: dict[str, Form] = {
-    "humaneval": Form(
+FORMS: dict[str, PublishedSet] = {
+    "humaneval": PublishedSet(
         "openai/openai_humaneval",
         humaneval,
         {"train": "test[33:163]", "val": "test[:16]", "test": "test[16:32]"},
     ),
-    "coop_humaneval": Form(
+    "coop_humaneval": PublishedSet(
         "CoMLRL/CoopHumanEval",
         humaneval,
         {"train": "test[32:]", "val": "test[:16]", "test": "test[16:32]"},
     ),
-    "mbpp": Form(
+    "mbpp": PublishedSet(
         "google-research-datasets/mbpp",
         mbpp,
         {"train": "train", "val": "validation", "test": "test"},
         subset="sanitized",
     ),
-    "apps": Form("codeparrot/apps", apps, {"train": "train", "val": "test[:500]", "test": "test[500:1000]"}),
-    "code_contests": Form(
+    "apps": PublishedSet(
+        "codeparrot/apps", apps, {"train": "train", "val": "test[:500]", "test": "test[500:1000]"}
+    ),
+    "code_contests": PublishedSet(
         "deepmind/code_contests", code_contests, {"train": "train", "val": "valid", "test": "test"}
     ),
-    "live_code_bench": Form(
+    "live_code_bench": PublishedSet(
         "livecodebench/code_generation_lite",
         live_code_bench,
         {"train": "test[:60%]", "val": "test[60%:70%]", "test": "test[70%:]"},
     ),
-    "tldr": Form(
+    "tldr": PublishedSet(
         "trl-lib/tldr", tldr, {"train": "train[:1100]", "val": "validation[:1100]", "test": "test[:1100]"}
     ),
-    "arxiv": Form(
+    "arxiv": PublishedSet(
         "OpenMLRL/arXiv_abstract",
         arxiv,
         {"train": "train[:1100]", "val": "val[:1100]", "test": "val[1100:2200]"},

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 from pydantic import Field, field_validator
 
-from coterie.backends.data.records import Records
-from coterie.backends.data.sets.forms import FORMS, Form, Unusable, WrongRow
+from coterie.backends.data.records import LocatedRecords
+from coterie.backends.data.sets.forms import FORMS, PublishedSet, UnusableRow, WrongRow
 from coterie.core.errors import ConfigError, DataError
 from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.types.splits import SPLITS, Split
@@ -85,7 +85,7 @@ def _row(bound: str, size: int) -> int:
     return min(max(number + size if number < 0 else number, 0), size)
 
 
-class SetConfig(PluginConfig):
+class KnownSetConfig(PluginConfig):
     file: str | dict[str, str] | None = Field(
         None,
         description="A local copy in the published form: JSONL, a JSON list (.gz too) or Parquet, which "
@@ -121,20 +121,20 @@ class SetData(Plugin):
     counts them. Rows of one of our splits are in no other.
     """
 
-    Config = SetConfig
-    config: SetConfig
+    Config = KnownSetConfig
+    config: KnownSetConfig
     name: ClassVar[str] = ""
     published = True
     """It needs no settings: `coterie data prepare` takes its name."""
 
-    def __init__(self, config: SetConfig, build: Any) -> None:
+    def __init__(self, config: KnownSetConfig, build: Any) -> None:
         super().__init__(config, build)
-        self._form: Form = FORMS[self.name]
-        self._published: dict[str, Records] = {}
+        self._form: PublishedSet = FORMS[self.name]
+        self._published: dict[str, LocatedRecords] = {}
         self._warned: set[str] = set()
         self._check()
 
-    def records(self, split: Split) -> Records:
+    def records(self, split: Split) -> LocatedRecords:
         """The records of a split, in the order of its expression.
 
         Raises:
@@ -153,7 +153,7 @@ class SetData(Plugin):
             file, line = source.where(index)
             try:
                 kept.append((self._form.read(source[index], index), file, line))
-            except Unusable as why:
+            except UnusableRow as why:
                 dropped.append(f"line {line} of {file}: {why}")
             except WrongRow as error:
                 raise DataError(file, line, *error.args, fix=f"a row as {self._form.hub} has it") from None
@@ -165,7 +165,7 @@ class SetData(Plugin):
                 "%s: %d of %d rows for '%s' can't be used and are left out, the first: %s",
                 *(self.build.path, len(dropped), len(rows), split, dropped[0]),
             )
-        return Records(kept)
+        return LocatedRecords(kept)
 
     # ---- inside --------------------------------------------------------------------------------------------
 
@@ -219,7 +219,7 @@ class SetData(Plugin):
                 fix="set train, val and test to slices that don't overlap, such as test[:80%]",
             )
 
-    def _rows(self, published: str) -> Records:
+    def _rows(self, published: str) -> LocatedRecords:
         """The rows of a published split."""
         if published not in self._published:
             table = self._table(published)

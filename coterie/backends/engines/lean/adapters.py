@@ -25,7 +25,7 @@ def unmixable(merged: MergedWeights) -> str | None:
     return merged.inseparable or (None if other is None else f"the adapter changes {other}")
 
 
-class Part(NamedTuple):
+class LowRankProduct(NamedTuple):
     """One adapter's low-rank part of a fused product of modules: y += x @ down @ up."""
 
     down: Tensor
@@ -50,7 +50,7 @@ class LeanAdapter:
             "gate_up": [weights.mlp] * 2,
             "down": [weights.hidden],
         }
-        self.layers: list[dict[str, Part]] = []
+        self.layers: list[dict[str, LowRankProduct]] = []
         for index in range(len(weights.layers)):
             parts = {
                 field: _fused(
@@ -64,7 +64,7 @@ class LeanAdapter:
 
 def _fused(
     merged: MergedWeights, names: Sequence[str], heights: Sequence[int], weights: LeanWeights
-) -> Part | None:
+) -> LowRankProduct | None:
     low_rank = {
         place: merged.low_rank[f"{name}.weight"]
         for place, name in enumerate(names)
@@ -81,7 +81,7 @@ def _fused(
         block = part.scale * part.up.detach().float().T
         up[rank : rank + len(block), start : start + heights[place]] = block
         rank += len(block)
-    return Part(down.to(**options).T.contiguous(), up)
+    return LowRankProduct(down.to(**options).T.contiguous(), up)
 
 
 class AdapterRouting:

@@ -19,7 +19,7 @@ from coterie.backends.engines.lean.adapters import AdapterRouting, LeanAdapter
 from coterie.backends.engines.lean.cache import Bucket, CacheShape, Costs, Group, plan, repack, surviving
 from coterie.backends.engines.lean.precision import attend, cache_dtype, product
 from coterie.backends.engines.lean.weights import LeanWeights
-from coterie.backends.engines.rows import Counts, Drawn, Row, siblings
+from coterie.backends.engines.rows import BatchRow, DecoderCounts, Drawn, siblings
 from coterie.backends.engines.sampling import SamplingState
 from coterie.backends.engines.shared_base import MERGED_NUMBERS
 from coterie.backends.models.merged_weights import MergedWeights
@@ -39,7 +39,7 @@ class LeanDecoder:
 
     def __init__(self, merged: MergedWeights, dtype: torch.dtype) -> None:
         self.weights = LeanWeights(merged, dtype)
-        self.counts = Counts()
+        self.counts = DecoderCounts()
         self._adapters: dict[str | None, LeanAdapter | None] = {None: None}
         self._occupied = 0
         w = self.weights
@@ -60,7 +60,7 @@ class LeanDecoder:
         self._adapters[adapter] = LeanAdapter(weights, self.weights)
 
     @torch.inference_mode()
-    def generate(self, rows: Sequence[Row]) -> list[Drawn]:
+    def generate(self, rows: Sequence[BatchRow]) -> list[Drawn]:
         """Draw for all rows together; rows with the same prompt and adapter share a prefill."""
         if not rows:
             return []
@@ -149,7 +149,7 @@ class LeanDecoder:
 
     # ------------------------------------------------------------------------------------------- prefill
 
-    def _prefill(self, bucket: Bucket, rows: Sequence[Row]) -> Tensor:
+    def _prefill(self, bucket: Bucket, rows: Sequence[BatchRow]) -> Tensor:
         """Fill the bucket's prompt caches; logits after the prompts by slot, shape (G * K, V)."""
         order = np.argsort(bucket.lengths, kind="stable")
         last = torch.empty(

@@ -19,7 +19,7 @@ from coterie.backends.engines.vllm import direct
 from coterie.backends.engines.vllm.actor_spec import spec_of_actor
 from coterie.backends.engines.vllm.published import Publisher, packed
 from coterie.backends.engines.vllm.replica_actor import Beat, Began, ReplicaActor, unwrapped, vllm_version
-from coterie.backends.engines.vllm.server import Adapter, Output, Params, Server, ServerLost, ServerSpec
+from coterie.backends.engines.vllm.server import Adapter, Output, Params, ServerLost, ServerSpec, VLLMServer
 from coterie.backends.models.distant import Distant
 from coterie.backends.models.patience import NoAnswer, Patience
 from coterie.core.errors import UserError
@@ -31,7 +31,7 @@ END_SECONDS = 10.0
 """Longest wait for an actor that ends."""
 
 
-def actor_servers(spec: ServerSpec, actors: Actors) -> list[Server]:
+def actor_servers(spec: ServerSpec, actors: Actors) -> list[VLLMServer]:
     """The servers of a base, not yet open: an actor for each replica. They share what is sent to them."""
     publisher = Publisher(actors.ray.put)
     return [
@@ -319,7 +319,7 @@ class ActorServer:
         """Let the process that has the tensors send them."""
         way, failed = self._way, None
         await self._ask("begin_outside" if way else "begin_sync", version)
-        receiver = direct.Receiver(
+        receiver = direct.WeightReceiver(
             self.who, self.name, self._handle, way, self.spec.settings.tensor_parallel,
             self._actors.settings.timeout,
         )  # fmt: skip

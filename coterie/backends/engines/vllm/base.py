@@ -14,9 +14,9 @@ from coterie.backends.engines.vllm.server import (
     Adapter,
     Output,
     Params,
-    Server,
     ServerLost,
     ServerSpec,
+    VLLMServer,
 )
 from coterie.backends.models import device_memory
 from coterie.backends.models.compute_threads import compute
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("coterie")
 
 
-class Base:
+class BaseServers:
     """The servers of one base model, and what they must have: the newest weights and adapters.
 
     Args:
         weights: the base weights that are sent; None: the servers read them from `spec.model` themselves.
     """
 
-    def __init__(self, spec: ServerSpec, servers: list[Server], weights: BaseWeights | None) -> None:
+    def __init__(self, spec: ServerSpec, servers: list[VLLMServer], weights: BaseWeights | None) -> None:
         self.spec, self.weights = spec, weights
         self.adapters = AdapterVersions(self._discard)
         self._version = -1
@@ -136,7 +136,7 @@ class Base:
             SystemFault: the request failed, its servers died too often, or the version is gone.
         """
 
-        async def send(server: Server) -> tuple[Output, int | None]:
+        async def send(server: VLLMServer) -> tuple[Output, int | None]:
             if policy is None:
                 return await server.generate(prompt_ids, params, None), None
             with self.adapters.use(policy, version) as (adapter, used):
@@ -151,7 +151,7 @@ class Base:
         if self.weights is not None and not (self._fresh or self.current):
             raise SystemFault(f"vLLM died, and the weights of version {self._version} are no longer at hand")
 
-    async def _refill(self, server: Server) -> None:
+    async def _refill(self, server: VLLMServer) -> None:
         """Give a restarted server the newest weights, and all adapters that requests may name."""
         await self._send(server)
         loaded: set[int] = set()
@@ -170,7 +170,7 @@ class Base:
                 if adapter not in self.adapters.held:
                     await server.remove_adapter(adapter.id)
 
-    async def _send(self, server: Server) -> None:
+    async def _send(self, server: VLLMServer) -> None:
         """Send the newest weights to one server.
 
         Raises:
@@ -185,7 +185,7 @@ class Base:
                 await compute(self._check_at_hand)
         self._synced[id(server)] = number
 
-    def _has_newest(self, server: Server) -> bool:
+    def _has_newest(self, server: VLLMServer) -> bool:
         return self.weights is None or (
             server.version == self._version and self._synced.get(id(server)) == self._syncs
         )

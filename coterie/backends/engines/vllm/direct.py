@@ -26,14 +26,14 @@ from coterie.core.errors import UserError
 from coterie.core.types import Weights
 
 if TYPE_CHECKING:
-    from coterie.backends.engines.vllm.sync import Layout
+    from coterie.backends.engines.vllm.sync import CheckpointLayout
 
 LOOK_SECONDS = 1.0
 """How often a thread that waits for an actor looks whether anybody waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Receiver:
+class WeightReceiver:
     """A replica that gets weights. Picklable."""
 
     who: str
@@ -103,7 +103,7 @@ class ActorClient:
 class Link:
     """The way to one replica's actor, kept between two sends."""
 
-    def __init__(self, receiver: Receiver) -> None:
+    def __init__(self, receiver: WeightReceiver) -> None:
         self.handle, self._receiver = receiver.handle, receiver
         self._client = ActorClient(receiver.handle)
         self._sender: Sending | None = None
@@ -166,16 +166,16 @@ def make_sender(way: str, client: ActorClient, address: str, width: int) -> Send
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # as where it is launched
     import torch
 
-    from coterie.backends.engines.vllm.sender import Sender, info_of
+    from coterie.backends.engines.vllm.sender import WeightSender, info_of
 
     group = torch.distributed
     if way == IPC and group.is_available() and group.is_initialized() and group.get_world_size() > 1:
         # vLLM's class would wait for all ranks of that group, and only this one sends.
         raise RuntimeError("the trainer's ranks have torch's default process group, which vLLM would use")
-    return Sender(info_of(way, address, width), client)
+    return WeightSender(info_of(way, address, width), client)
 
 
-async def send(weights: Weights, links: Links, receiver: Receiver, layout: Layout) -> None:
+async def send(weights: Weights, links: Links, receiver: WeightReceiver, layout: CheckpointLayout) -> None:
     """Send the base weights of a policy to a replica that waits for them.
 
     Args:
@@ -204,7 +204,7 @@ async def send(weights: Weights, links: Links, receiver: Receiver, layout: Layou
         raise
 
 
-def refused(receiver: Receiver, none: NoGroup) -> UserError:
+def refused(receiver: WeightReceiver, none: NoGroup) -> UserError:
     """The error of a replica that can't be reached in the way that `cluster.weights` names."""
     return UserError(
         f"weights can't go to {receiver.who} by {WORDS[receiver.way]}",

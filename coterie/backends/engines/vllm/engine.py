@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from coterie.backends.engines.requests import StopTokens, TensorCodecs, checked_limit
 from coterie.backends.engines.vllm import servers
 from coterie.backends.engines.vllm.adapters import adapter_tensors, largest_rank, rank_for, wrong_rank
-from coterie.backends.engines.vllm.base import Base
+from coterie.backends.engines.vllm.base import BaseServers
 from coterie.backends.engines.vllm.served import Served, longest, longest_of, share, with_module
 from coterie.backends.engines.vllm.server import Output, Params, ServerSpec
 from coterie.backends.engines.vllm.settings import VLLMConfig, VLLMPolicy, check_actors, check_settings
@@ -60,7 +60,7 @@ class VLLMEngine(TensorCodecs, Plugin):
         self._actors: Actors | None = None
         self._configs: dict[str, VLLMPolicy] = {}
         self._served: dict[str, Served] = {}
-        self._bases: dict[Any, Base] = {}
+        self._bases: dict[Any, BaseServers] = {}
         self._loading = asyncio.Lock()
         self._codecs: dict[str, Codec] = {}
         self._tokenizers: dict[str, Any] = {}
@@ -288,7 +288,7 @@ class VLLMEngine(TensorCodecs, Plugin):
             await served.base.sync(BaseWeights(weights, layout=known.layout), weights.version)
         served.version = weights.version
 
-    async def _base(self, weights: Weights, merged: Any, merge: bool) -> Base:
+    async def _base(self, weights: Weights, merged: Any, merge: bool) -> BaseServers:
         """The base of the weights, started and up to date."""
         from coterie.backends.engines.vllm.sync import BaseWeights
 
@@ -307,8 +307,8 @@ class VLLMEngine(TensorCodecs, Plugin):
             await base.sync(await compute(BaseWeights, weights), 0)
         return base
 
-    async def _started(self, spec: ServerSpec, key: Any, source: Any) -> Base:
-        base = Base(spec, servers.make(spec, self._actors), source)
+    async def _started(self, spec: ServerSpec, key: Any, source: Any) -> BaseServers:
+        base = BaseServers(spec, servers.make(spec, self._actors), source)
         self._bases[key] = base  # `close` ends it even if it can't open
         try:
             await base.open()
@@ -340,7 +340,7 @@ class VLLMEngine(TensorCodecs, Plugin):
             settings=self.config,
         )
 
-    async def _add_adapter(self, base: Base, weights: Weights) -> None:
+    async def _add_adapter(self, base: BaseServers, weights: Weights) -> None:
         settings = weights.module.peft_config[weights.adapter]
         rank = largest_rank(settings)
         if rank > base.spec.adapter_rank:
@@ -350,7 +350,7 @@ class VLLMEngine(TensorCodecs, Plugin):
         self._adapter_settings[weights.policy] = settings
         await self._write_adapter(base, weights, settings)
 
-    async def _write_adapter(self, base: Base, weights: Weights, settings: Any) -> None:
+    async def _write_adapter(self, base: BaseServers, weights: Weights, settings: Any) -> None:
         tensors = await compute(adapter_tensors, weights)
         adapter = await compute(base.adapters.write, weights.policy, weights.version, settings, tensors)
         await base.add(weights.policy, adapter, weights.version)
@@ -382,7 +382,7 @@ class VLLMEngine(TensorCodecs, Plugin):
             base = await self._started(spec, key, None)
         self._serve(weights, base, loaded, trained=False)
 
-    def _serve(self, weights: Weights, base: Base, config: Any, trained: bool) -> None:
+    def _serve(self, weights: Weights, base: BaseServers, config: Any, trained: bool) -> None:
         policy, adapted = weights.policy, weights.adapter is not None and bool(base.spec.adapters)
         if policy not in self._served:
             if weights.tokenizer is not None:

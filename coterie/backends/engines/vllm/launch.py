@@ -22,7 +22,7 @@ from coterie.backends.engines.vllm.arguments import (
     engine_arguments,
     replace_variables,
 )
-from coterie.backends.engines.vllm.placement import Placement
+from coterie.backends.engines.vllm.placement import ServerPlacement
 from coterie.backends.engines.vllm.server import ServerSpec
 from coterie.backends.models.patience import Patience
 from coterie.core.errors import ConfigError, UserError
@@ -34,7 +34,7 @@ _made: dict[str, set[str]] = {}
 """Shared memory and semaphores of running servers, by mark: a process that died names its own no more."""
 
 
-def launch(spec: ServerSpec, placement: Placement, backend: str) -> tuple[Any, str]:
+def launch(spec: ServerSpec, placement: ServerPlacement, backend: str) -> tuple[Any, str]:
     """Start vLLM; blocks until it is ready, which takes from 10 seconds to minutes.
 
     Args:
@@ -104,7 +104,7 @@ def _remove(segments: set[str]) -> None:
 
 
 @contextmanager
-def _variables(spec: ServerSpec, placement: Placement, mark: str) -> Iterator[None]:
+def _variables(spec: ServerSpec, placement: ServerPlacement, mark: str) -> Iterator[None]:
     """Set the environment of vLLM's processes until the first of them has started."""
     wanted: dict[str, str | None] = {
         reaper.VARIABLE: mark,

@@ -275,10 +275,10 @@ class OwnProcessServer:
 
     async def _send(self, named_tensors: Iterable[tuple[str, Any]]) -> None:
         if self._sender is None:
-            from coterie.backends.engines.vllm.sender import Client, Sender, info_of
+            from coterie.backends.engines.vllm.sender import Client, WeightSender, info_of
 
             info = info_of(self.placement.transfer, "127.0.0.1", self.spec.settings.tensor_parallel)
-            self._sender = Sender(info, Client(self._llm, self._call, asyncio.get_running_loop()))
+            self._sender = WeightSender(info, Client(self._llm, self._call, asyncio.get_running_loop()))
         await self._sender.send(named_tensors)
 
     async def _send_files(self, paths: AsyncIterator[Path]) -> None:

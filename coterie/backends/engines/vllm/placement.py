@@ -11,7 +11,7 @@ from coterie.core.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class ServerPlacement:
     """The GPUs of one server, and its way of transfer."""
 
     gpus: tuple[int, ...]
@@ -70,7 +70,7 @@ def gpus_of(settings: VLLMConfig, gpus: int, trainer: Sequence[int] = (0,)) -> l
 
 def place(
     settings: VLLMConfig, replica: int, gpus: int, trainer: Sequence[int] = (0,), outside: str = ""
-) -> Placement:
+) -> ServerPlacement:
     """The placement of a replica.
 
     Args:
@@ -83,7 +83,7 @@ def place(
     """
     if outside:
         devices = gpus_of(settings, gpus, ()) if gpus else ()
-        return Placement(tuple(devices[: settings.tensor_parallel]), outside, outside == "ipc")
+        return ServerPlacement(tuple(devices[: settings.tensor_parallel]), outside, outside == "ipc")
     if gpus == 0 or not trainer:
         if settings.transfer in ("nccl", "ipc"):
             raise ConfigError(
@@ -92,11 +92,11 @@ def place(
                 fix="set engine.transfer: auto (a file in shared memory here)",
             )
         if gpus == 0:
-            return Placement((), _way(settings, "file"))
+            return ServerPlacement((), _way(settings, "file"))
     width, devices = settings.tensor_parallel, gpus_of(settings, gpus, trainer)
     mine = tuple(devices[replica * width : (replica + 1) * width])
     if not trainer:
-        return Placement(mine, _way(settings, "file"))
+        return ServerPlacement(mine, _way(settings, "file"))
     sender = trainer[0]
     same = mine == (sender,)
     pickled = width == 1 and sender in devices and settings.transfer in ("auto", "ipc")
@@ -115,7 +115,7 @@ def place(
             fix=f"set engine.transfer: auto, or engine.devices without {sender}",
         )
     way = _way(settings, "ipc" if same else "file" if sender in mine else "nccl")
-    return Placement(mine, way, pickled, shared=any(gpu in trainer for gpu in mine))
+    return ServerPlacement(mine, way, pickled, shared=any(gpu in trainer for gpu in mine))
 
 
 def _way(settings: VLLMConfig, default: str) -> str:

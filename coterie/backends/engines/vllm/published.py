@@ -16,7 +16,7 @@ AHEAD = 2
 """Objects that are made before the slowest replica has taken the one in front of them."""
 
 
-class Packed(NamedTuple):
+class PackedTensor(NamedTuple):
     """A tensor as bytes, which Ray's object store shares between processes; numpy has no bfloat16."""
 
     name: str
@@ -26,13 +26,13 @@ class Packed(NamedTuple):
     """A numpy array of uint8."""
 
 
-def packed(named_tensors: Iterable[tuple[str, Any]], most: int = CHUNK) -> Iterator[list[Packed]]:
+def packed(named_tensors: Iterable[tuple[str, Any]], most: int = CHUNK) -> Iterator[list[PackedTensor]]:
     """All tensors in order, in lists of at most `most` bytes."""
     import torch
 
     for part in chunks(named_tensors, most):
         yield [
-            Packed(
+            PackedTensor(
                 name,
                 str(tensor.dtype).removeprefix("torch."),
                 tuple(tensor.shape),
@@ -42,7 +42,7 @@ def packed(named_tensors: Iterable[tuple[str, Any]], most: int = CHUNK) -> Itera
         ]
 
 
-def unpacked(part: Iterable[Packed]) -> Iterator[tuple[str, Any]]:
+def unpacked(part: Iterable[PackedTensor]) -> Iterator[tuple[str, Any]]:
     """The tensors of `packed`, in the memory of the object store: they are only read."""
     import torch
 

@@ -21,15 +21,15 @@ from typing import Any, NamedTuple
 
 from coterie.backends.cluster.code import SAME, Code, use_code
 from coterie.backends.cluster.wire import received_error, sent_error
-from coterie.backends.engines.vllm.published import Packed, unpacked
+from coterie.backends.engines.vllm.published import PackedTensor, unpacked
 from coterie.backends.engines.vllm.server import (
     Adapter,
     Output,
     Outside,
     Params,
-    Server,
     ServerLost,
     ServerSpec,
+    VLLMServer,
 )
 from coterie.backends.engines.vllm.transfer import Folders, remove
 from coterie.core.errors import ConfigError, SystemFault, UserError
@@ -98,7 +98,7 @@ class ReplicaActor:
 
     def __init__(self) -> None:
         self.process = f"a vLLM on node {socket.gethostname()}"
-        self._server: Server
+        self._server: VLLMServer
         self._folders = Folders()
         self._requests: dict[int, asyncio.Task[Output]] = {}
         self._adapters: dict[int, Path] = {}
@@ -198,7 +198,7 @@ class ReplicaActor:
         await server.weight_call(call, argument)
 
     @answered
-    async def take(self, part: list[Packed]) -> bool:
+    async def take(self, part: list[PackedTensor]) -> bool:
         """Take tensors of the sync, once there is room; returns whether vLLM wants further ones."""
         if self._syncing is None or not isinstance(self._incoming, _Incoming) or self._syncing.done():
             return False
@@ -254,10 +254,10 @@ class _Incoming:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._parts: queue.SimpleQueue[list[Packed] | BaseException | None] = queue.SimpleQueue()
+        self._parts: queue.SimpleQueue[list[PackedTensor] | BaseException | None] = queue.SimpleQueue()
         self._room = asyncio.Semaphore(IN_HAND)
 
-    async def put(self, part: list[Packed]) -> None:
+    async def put(self, part: list[PackedTensor]) -> None:
         await self._room.acquire()
         self._parts.put(part)
 
@@ -278,7 +278,7 @@ class _Incoming:
             self._loop.call_soon_threadsafe(self._room.release)
 
 
-def make(owner: Any, spec: ServerSpec) -> Server:
+def make(owner: Any, spec: ServerSpec) -> VLLMServer:
     """The vLLM of this actor: inside its process where that is as good, in processes of its own else.
 
     vLLM computes on a GPU while its own process prepares the next step; on a CPU both share the cores, and a

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-from coterie.backends.engines.vllm.server import Server, ServerLost
+from coterie.backends.engines.vllm.server import ServerLost, VLLMServer
 from coterie.backends.models import device_memory
 from coterie.backends.models.lru import Lru
 from coterie.core.errors import SystemFault, UserError
@@ -72,12 +72,12 @@ class Replicas:
 
     def __init__(
         self,
-        servers: Sequence[Server],
+        servers: Sequence[VLLMServer],
         *,
         name: str,
         restarts: int,
-        refill: Callable[[Server], Awaitable[None]],
-        current: Callable[[Server], bool],
+        refill: Callable[[VLLMServer], Awaitable[None]],
+        current: Callable[[VLLMServer], bool],
         permit: Callable[[], None] = lambda: None,
     ) -> None:
         self.servers = list(servers)
@@ -118,7 +118,7 @@ class Replicas:
         self._restarts = [0] * len(self.servers)
         self._faults.clear()
 
-    async def run(self, key: Key | None, send: Callable[[Server], Awaitable[T]]) -> T:
+    async def run(self, key: Key | None, send: Callable[[VLLMServer], Awaitable[T]]) -> T:
         """Send a request to a server, and to another or a restarted one if it dies.
 
         Raises:
@@ -141,7 +141,7 @@ class Replicas:
             self._start_reviving(index, lost)
         raise SystemFault(f"vLLM died {self._most + 1} times in one request: {lost}") from lost
 
-    async def each(self, work: Callable[[Server], Awaitable[None]], *, refilled: bool) -> None:
+    async def each(self, work: Callable[[VLLMServer], Awaitable[None]], *, refilled: bool) -> None:
         """Do something with all servers at once, for new weights; a server that dies of it is restarted.
 
         Args:
@@ -174,7 +174,7 @@ class Replicas:
 
     # -------------------------------------------------------------------------------------------- recovery
 
-    async def _one(self, index: int, work: Callable[[Server], Awaitable[None]], refilled: bool) -> None:
+    async def _one(self, index: int, work: Callable[[VLLMServer], Awaitable[None]], refilled: bool) -> None:
         server = self.servers[index]
         try:
             async with self._locks[index]:

@@ -25,7 +25,7 @@ from coterie.backends.models.device_memory import trainer_gpus
 Call = Callable[[Awaitable[Any]], Awaitable[Any]]
 
 
-class Source(WeightSource):
+class TensorSource(WeightSource):
     """The tensors of the present sync; vLLM reads their metadata first, and then the tensors.
 
     Those of a trainer that has left its GPU are copied back to it, one after the other.
@@ -86,7 +86,7 @@ def info_of(backend: str, address: str, width: int) -> Any:
     )
 
 
-class Sender:
+class WeightSender:
     """Sends all weights to one server, over `nccl` or `ipc`.
 
     Args:
@@ -95,7 +95,7 @@ class Sender:
     """
 
     def __init__(self, info: Any, client: Any) -> None:
-        self._source = Source()
+        self._source = TensorSource()
         self._connect = lambda: WeightTransferTrainerFactory.trainer_init(
             info, client=client, source=self._source
         )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from coterie.backends.engines.vllm.base import Base
+from coterie.backends.engines.vllm.base import BaseServers
 from coterie.backends.engines.vllm.settings import VLLMPolicy
 from coterie.backends.models.bases import bases_of
 from coterie.backends.models.loading import context_of, load_folder, load_model
@@ -18,7 +18,7 @@ from coterie.core.types import Weights
 class Served:
     """Where a policy's requests are computed."""
 
-    base: Base
+    base: BaseServers
     adapted: bool
     """Whether the policy is an adapter of the base."""
     version: int

@@ -15,7 +15,7 @@ from coterie.core.errors import SystemFault
 
 
 class ServerLost(SystemFault):
-    """The server can't go on: its process died, or a sync left it half-way. `Server.restart` revives it."""
+    """The server can't go on: its process died, or a sync left it half-way. `restart` revives it."""
 
 
 class Adapter(NamedTuple):
@@ -107,7 +107,7 @@ class ServerSpec:
 
 
 class Outside:
-    """Stands for tensors that another process sends to vLLM itself, as `named_tensors` of `Server.sync`."""
+    """Stands, as the tensors of `VLLMServer.sync`, for those that another process sends to vLLM itself."""
 
     def __init__(self) -> None:
         self.begun = asyncio.Event()
@@ -133,7 +133,7 @@ class Outside:
             self._ended.set_exception(error)
 
 
-class Server(Protocol):
+class VLLMServer(Protocol):
     """One vLLM. All methods are called on the event loop; none blocks it."""
 
     async def open(self) -> None:

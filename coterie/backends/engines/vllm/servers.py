@@ -7,7 +7,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from coterie.backends.engines.vllm.server import Server, ServerSpec
+from coterie.backends.engines.vllm.server import ServerSpec, VLLMServer
 from coterie.backends.engines.vllm.settings import VLLMConfig, may_be_inside
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def _group_of_ranks() -> bool:
     )
 
 
-def make(spec: ServerSpec, actors: Actors | None = None) -> list[Server]:
+def make(spec: ServerSpec, actors: Actors | None = None) -> list[VLLMServer]:
     """The servers of a base, not yet open: one for each replica.
 
     Args:

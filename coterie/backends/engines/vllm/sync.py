@@ -17,7 +17,7 @@ from coterie.core.types import Weights
 Named = Iterable[tuple[str, Tensor]]
 
 
-class Layout(NamedTuple):
+class CheckpointLayout(NamedTuple):
     """The tensors that a model is made of, by their names in a checkpoint."""
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -25,7 +25,7 @@ class Layout(NamedTuple):
     """Second names of tied tensors -> the name in `shapes`; a sync sends each tensor once."""
 
     @classmethod
-    def of(cls, config: Any) -> Layout:
+    def of(cls, config: Any) -> CheckpointLayout:
         """The layout of a transformers configuration's CausalLM; no memory is taken."""
         from transformers import AutoModelForCausalLM
 
@@ -82,7 +82,9 @@ class BaseWeights:
         layout: of the model, for a handle without a module.
     """
 
-    def __init__(self, weights: Weights, *, merge: bool = False, layout: Layout | None = None) -> None:
+    def __init__(
+        self, weights: Weights, *, merge: bool = False, layout: CheckpointLayout | None = None
+    ) -> None:
         self.policy = weights.policy
         provided = getattr(weights, "tensors", None)
         if weights.adapter is not None:
@@ -92,7 +94,7 @@ class BaseWeights:
             self.layout = layout
             return
         self._merged = MergedWeights(weights.module, weights.adapter if merge else None)
-        self.layout = Layout.of(self._merged.config)
+        self.layout = CheckpointLayout.of(self._merged.config)
         if self._provided is None:
             self._check_whole()
 

@@ -143,7 +143,7 @@ class _Run:
         self._here = here
         self._pid, self._reaper, self._given = pid, reaper, given
         self._ours, self._folder = ours, folder
-        self._clock = clock.Clock(pid, *view)
+        self._clock = clock.CpuClock(pid, *view)
         self._listener = -1
         self._forked = True
         """Whether it may have made other processes: the kernel asks before it makes the first."""

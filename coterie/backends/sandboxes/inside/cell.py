@@ -62,7 +62,7 @@ def main(order: dict[str, Any], fds: list[int], *, count: int, view: tuple[int, 
         for descriptor in fds[1:]:
             os.close(descriptor)
         kernel.drop_capabilities()
-        measured = clock.Clock(pid, *view)
+        measured = clock.CpuClock(pid, *view)
         result = watch(pid, order["cpu"], measured, poll, signals)
         if order.get("user") is not None:
             users.end_all(order["user"])
@@ -206,7 +206,9 @@ def write(descriptor: int, data: bytes | memoryview) -> None:
         left = left[os.write(descriptor, left) :]
 
 
-def watch(pid: int, limit: float, measured: clock.Clock, poll: select.poll, signals: int) -> dict[str, Any]:
+def watch(
+    pid: int, limit: float, measured: clock.CpuClock, poll: select.poll, signals: int
+) -> dict[str, Any]:
     """Wait for the program, reap other processes that end, and kill the program above its CPU time (seconds)
     or if the worker asks for it.
 

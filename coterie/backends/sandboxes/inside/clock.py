@@ -95,7 +95,7 @@ def _stat(view: int, name: str) -> tuple[int, int, int] | None:
         return None
 
 
-class Clock:
+class CpuClock:
     """The CPU clock of one program, read by its cell."""
 
     def __init__(self, pid: int, view: int, load: int) -> None:
@@ -263,7 +263,7 @@ def _last_pid(load: int) -> int:
     return int(os.pread(load, 128, 0).split()[-1])
 
 
-def answer(listener: int, measured: Clock) -> None:
+def answer(listener: int, measured: CpuClock) -> None:
     """Let a waiting call continue, once `measured` counts the new process or samples all processes."""
     request = bytearray(80)  # struct seccomp_notif: the id of the call first, its number at 16
     with contextlib.suppress(OSError):  # its process may have ended

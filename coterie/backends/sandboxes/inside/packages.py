@@ -15,11 +15,11 @@ from importlib.machinery import PathFinder
 from typing import Any
 
 
-class Unusable(Exception):
+class UnusableModule(Exception):
     """A module that can't be imported ahead, and why: `args`."""
 
 
-class Shown:
+class ShownFinder:
     """A finder that says of modules which programs may not see that they aren't there.
 
     Without it a worker that has no mount namespace would import them for an optional import of a package, and
@@ -65,7 +65,7 @@ def load(
     if not folders:
         return
     os.environ.update(environment)
-    sys.meta_path.insert(0, Shown(shown, folders))  # type: ignore[arg-type]
+    sys.meta_path.insert(0, ShownFinder(shown, folders))  # type: ignore[arg-type]
     sys.dont_write_bytecode = True
     before, me, childless = _kept(proc), os.getpid(), not _has_children()
     sys.path.extend(folders)
@@ -76,14 +76,14 @@ def load(
             except BaseException as error:
                 if os.getpid() != me:
                     os._exit(0)
-                raise Unusable(name, f"{type(error).__name__}: {error}") from error
+                raise UnusableModule(name, f"{type(error).__name__}: {error}") from error
             if os.getpid() != me:  # a fork that the import has made: there is one worker
                 os._exit(0)
             if childless and _has_children():
-                raise Unusable(name, "its import starts a process")
+                raise UnusableModule(name, "its import starts a process")
             for what, count in _kept(proc).items():
                 if count > before[what]:
-                    raise Unusable(name, f"its import leaves {count - before[what]} {what}")
+                    raise UnusableModule(name, f"its import leaves {count - before[what]} {what}")
     finally:
         del sys.path[len(sys.path) - len(folders) :]
     sys.path_importer_cache.clear()

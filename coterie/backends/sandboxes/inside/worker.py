@@ -91,7 +91,7 @@ def main(arguments: list[str]) -> None:
         kernel.no_more_privileges(kernel.DAC_READ_SEARCH if held and held.reads == "capability" else -1)
         seccomp.prepare()
         program.prepare(folders, variables)
-    except packages.Unusable as error:
+    except packages.UnusableModule as error:
         hello = {"fault": "a package can't be imported ahead", "unusable": list(error.args)}
     except BaseException as error:
         hello = {"fault": f"{type(error).__name__}: {error}"}

@@ -12,9 +12,9 @@ lowest reward if a model wrote the tests.
 from coterie.backends.sandboxes.judging.host import (
     ENTRIES,
     REPORT_BYTES,
-    Pair,
+    JudgePrograms,
     programs,
     verdict,
 )
 
-__all__ = ["ENTRIES", "REPORT_BYTES", "Pair", "programs", "verdict"]
+__all__ = ["ENTRIES", "REPORT_BYTES", "JudgePrograms", "programs", "verdict"]

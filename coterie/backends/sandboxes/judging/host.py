@@ -51,7 +51,7 @@ class _Report(BaseModel):
     """Why the candidate could no longer be called; empty: it could."""
 
 
-class Pair(NamedTuple):
+class JudgePrograms(NamedTuple):
     """Two programs that are isolated from each other.
 
     File descriptor 3 of each is one end of a socket pair. File descriptor 4 of `tests` is write-only and
@@ -62,7 +62,7 @@ class Pair(NamedTuple):
     candidate: Program
 
 
-def programs(judged: Judged, limits: Limits, *, loaded: bool = False) -> Pair:
+def programs(judged: Judged, limits: Limits, *, loaded: bool = False) -> JudgePrograms:
     """The two sides of the judge.
 
     Args:
@@ -72,7 +72,7 @@ def programs(judged: Judged, limits: Limits, *, loaded: bool = False) -> Pair:
     limits = judged.limits or limits
     tests = Program(code=_tests_code(judged, limits, loaded), limits=limits)
     candidate = Program(code=_candidate_code(judged, loaded), files=judged.files, limits=limits)
-    return Pair(tests, candidate)
+    return JudgePrograms(tests, candidate)
 
 
 def verdict(report: bytes, tests: Ran, candidate: Ran) -> Verdict:

@@ -199,7 +199,7 @@ class Candidate:
         raise CandidateEnded(why) from None
 
 
-class Judge:
+class OutcomeRecord:
     """Records outcomes; the rewritten tests call it."""
 
     def __init__(self, tests: list[Test], candidate: Candidate) -> None:
@@ -280,7 +280,7 @@ def main(
         return
     _write_line(report, {"total": len(tests)})
     candidate = Candidate(channel)
-    judge = Judge(tests, candidate)
+    judge = OutcomeRecord(tests, candidate)
     ended = _run(code, judge, _names(calls, candidate), (cpu, wall))
     _write_line(report, judge.outcome(ended))
 
@@ -303,7 +303,7 @@ def _proxy(name: str, candidate: Candidate) -> Any:
 
 
 def _run(
-    code: types.CodeType, judge: Judge, names: dict[str, Any], limits: tuple[float, float]
+    code: types.CodeType, judge: OutcomeRecord, names: dict[str, Any], limits: tuple[float, float]
 ) -> BaseException | None:
     """Run the tests; the exception that ended them early, or None."""
     running = True

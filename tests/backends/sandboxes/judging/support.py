@@ -91,5 +91,5 @@ def by_pair(case: Judged) -> Verdict:
     command = wire.Command(status="Finished", return_code=code, stdout=stdout, stderr=stderr)
     reply = wire.Reply(status="Success", run_result=command, files=files)
     report = wire.reported(reply, nonce, body["fetch_files"][0])
-    assert isinstance(report, wire.Report)
+    assert isinstance(report, wire.WrapperReport)
     return verdict(base64.b64decode(report.written), *report.ran)
