@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from coterie.backends.engines.vllm import servers
 from coterie.backends.engines.vllm.engine import VLLMEngine
 from coterie.backends.engines.vllm.server import Output, Params, ServerLost, VersionSpan
 from coterie.backends.engines.vllm.settings import VLLMConfig
@@ -86,7 +85,7 @@ def test_a_vllm_that_dies_after_the_division_gets_its_weights_again(
     train: str, ranks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = FakeServer()
-    monkeypatch.setattr(servers, "make", lambda spec, actors: [server])
+    monkeypatch.setattr("coterie.backends.engines.vllm.engine.make_servers", lambda spec, actors: [server])
     monkeypatch.setattr(VLLMConfig, "check_packages", lambda self: None)
     wanted = expected(train)
     trainer = tiny.opened({"p": tiny.policy(train)}, PPOClip(), trainer=DividedTrainer, stage=3, ranks=ranks)

@@ -16,7 +16,7 @@ from pydantic import ByteSize, Field
 from coterie.backends.engines import beside
 from coterie.backends.engines.batches import BatchBound, KvCost, generate, kv_limit, memory_of
 from coterie.backends.engines.request_batching import RequestBatcher
-from coterie.backends.engines.requests import StopTokens, TensorCodecs, checked_limit
+from coterie.backends.engines.requests import TensorEngine, checked_limit
 from coterie.backends.engines.rows import BatchRow, DecoderCounts, Drawn
 from coterie.backends.engines.shared_base import MERGED_NUMBERS, MIXED_ROWS, SharedBase
 from coterie.backends.engines.versions import Versions
@@ -27,20 +27,19 @@ from coterie.backends.models.loading import (
     in_memory,
     load_folder,
     load_model,
-    load_tokenizer,
     require_torch,
 )
 from coterie.backends.models.policy import TensorPolicy, declared
 from coterie.backends.models.precision import dtype_of, with_choice
 from coterie.core.errors import ConfigError
-from coterie.core.plugins import MayChange, Plugin, PluginConfig
+from coterie.core.plugins import MayChange, PluginConfig
 from coterie.core.types import Call, Request, Weights
 
 if TYPE_CHECKING:
     from coterie.backends.engines.decoders import DecoderFactory
     from coterie.backends.engines.rows import Decoder
     from coterie.backends.models.merged_weights import MergedWeights
-    from coterie.core.protocols import Codec, EngineContext
+    from coterie.core.protocols import EngineContext
 
 log = logging.getLogger("coterie")
 
@@ -60,7 +59,7 @@ class _Served:
     """The place of the version among those that are held at once; adapters are named after it."""
 
 
-class HFEngine(TensorCodecs, Plugin):
+class HFEngine(TensorEngine):
     """Generates with the trainer's own modules, all live requests of a policy in one batch.
 
     Policies that are adapters on one frozen base, and the base itself, generate together (see `adapters`).
@@ -112,18 +111,12 @@ class HFEngine(TensorCodecs, Plugin):
         """By the base's module and the decoder's dtype."""
         self._slots: Counter[str] = Counter()
         """By policy: the places of versions that were held at once, so far."""
-        self._warned: set[str] = set()
-        self._codecs: dict[str, Codec] = {}
-        self._tokenizers: dict[str, Any] = {}
-        self._stops = StopTokens(self.codec, self._tokenizers)
         self._computing = threading.Lock()  # held while a batch is computed, so that its weights don't change
         self._device: Any = None
         """The device of the weights that were loaded last; weights that the engine reads are placed on it."""
         self._most_bytes = math.inf
         """Of keys and values: half of a batch that ran out of memory."""
         self._batcher: RequestBatcher | None = None
-        self._context: EngineContext | None = None
-        self._configs: dict[str, TensorPolicy] = {}
 
     async def open(self, ctx: EngineContext) -> None:
         require_torch("engine")
@@ -175,20 +168,12 @@ class HFEngine(TensorCodecs, Plugin):
             SystemFault: the policy has no weights yet, or they are damaged.
         """
         self._row(request)  # a faulty request raises by itself, before it joins a batch
-        return await self._opened[1].submit(request)
+        return await self._batches.submit(request)
 
-    def codec(self, policy: str) -> Codec:
-        """The policy's codec; available before the weights are loaded."""
-        if policy not in self._codecs:
-            ctx = self._opened[0]
-            served = self._served.newest(policy)
-            if policy not in self._tokenizers:
-                self._tokenizers[policy] = load_tokenizer(
-                    self._configs[policy], policy=policy, vocabulary=ctx.vocabulary
-                )
-            context = self._configs[policy].context if served is None else served.context
-            self._codecs[policy] = ctx.chat.codec(self._tokenizers[policy], context)
-        return self._codecs[policy]
+    def _length_of(self, policy: str) -> int | None:
+        served, config = self._served.newest(policy), self._configs[policy]
+        context: int | None = config.context if served is None else served.context
+        return context
 
     def counts(self, policy: str) -> DecoderCounts:
         """The counters of the policy's decoder, over all policies that share it."""
@@ -214,10 +199,10 @@ class HFEngine(TensorCodecs, Plugin):
     # ------------------------------------------------------------------------------------------- weights
 
     @property
-    def _opened(self) -> tuple[EngineContext, RequestBatcher]:
-        if self._context is None or self._batcher is None:
+    def _batches(self) -> RequestBatcher:
+        if self._batcher is None:
             raise RuntimeError("the engine is not open")
-        return self._context, self._batcher
+        return self._batcher
 
     def _load(self, weights: Weights) -> None:
         from coterie.backends.engines.decoders import decoder_factory
@@ -265,8 +250,8 @@ class HFEngine(TensorCodecs, Plugin):
     def _placed(self, merged: MergedWeights) -> None:
         """Note the device of loaded weights, and what follows from it."""
         self._device = merged.model.get_input_embeddings().weight.device
-        ctx, batcher = self._opened
-        batcher.deterministic = is_deterministic(ctx.deterministic, self._device)
+        ctx = self._opened
+        self._batches.deterministic = is_deterministic(ctx.deterministic, self._device)
         if ctx.ahead and (text := beside.on_device(self._device)):
             self._warn_once(text)
         if self._device.type == "cuda" and "vllm" not in self._warned:
@@ -287,14 +272,13 @@ class HFEngine(TensorCodecs, Plugin):
                 why="it generates with the trainer's own module, which the trainer divides between ranks",
                 fix="set engine.type=vllm, or let the trainer keep modules whole (trainer.stage=2)",
             )
-        ctx = self._opened[0]
         device = self._device or device_of(self.config.device, "engine.device")
         if weights.folder is not None:
             module, tokenizer = load_folder(weights.folder, policy=weights.policy)
             in_memory(module.to(device)).requires_grad_(False)
             return module, tokenizer if weights.tokenizer is None else weights.tokenizer
         config = with_choice(self._configs[weights.policy], weights.policy, device.type)
-        loaded = load_model(config, policy=weights.policy, seed=0, vocabulary=ctx.vocabulary)
+        loaded = load_model(config, policy=weights.policy, seed=0, vocabulary=self._opened.vocabulary)
         return in_memory(loaded.module.to(device)).requires_grad_(False), loaded.tokenizer
 
     def _decoder_for(
@@ -339,12 +323,6 @@ class HFEngine(TensorCodecs, Plugin):
         """The policy's dtype; with `auto` that of the weights, which the trainer chose by its device."""
         return dtype_of(self._configs[policy], merged.model)
 
-    def _warn_once(self, warning: str) -> None:
-        """Log each warning once, although weights are loaded repeatedly."""
-        if warning not in self._warned:
-            self._warned.add(warning)
-            log.warning("%s", warning)
-
     # -------------------------------------------------------------------------------------------- batches
 
     def _row(self, request: Request) -> BatchRow:
@@ -354,7 +332,7 @@ class HFEngine(TensorCodecs, Plugin):
             prompt_ids=request.prompt_ids,
             seed=request.seed,
             limit=limit,
-            stops=self._stops.of(request),
+            stops=self._stop_ids(request),
             temperature=sampling.temperature,
             top_k=sampling.top_k,
             top_p=sampling.top_p,
@@ -380,7 +358,7 @@ class HFEngine(TensorCodecs, Plugin):
 
     def _bound(self, cost: KvCost) -> BatchBound:
         """The bounds of the next batch."""
-        repeats = self._opened[1].deterministic
+        repeats = self._batches.deterministic
         limit = kv_limit(self.config.kv_memory, memory_of(self._device), repeats=repeats)
         return BatchBound(self.config.max_batch, min(limit, self._most_bytes), cost)
 

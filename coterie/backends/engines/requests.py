@@ -1,19 +1,42 @@
-"""What engines for language models share: the checks of a request, and their codecs without their models."""
+"""What engines for language models share: codecs, stop tokens, and the checks of a request."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
 from typing import TYPE_CHECKING, Any
 
 from coterie.core.errors import ConfigError, UserError
+from coterie.core.plugins import Plugin
 
 if TYPE_CHECKING:
     from coterie.core.protocols import Codec, EngineContext
     from coterie.core.types import Request
 
+log = logging.getLogger("coterie")
 
-class TensorCodecs:
-    """A base of engines that play models with a tokenizer: their codecs, without the models."""
+
+class TensorEngine(Plugin):
+    """Base of the engines that play models with a tokenizer: their codecs, stop tokens and warnings.
+
+    An engine sets `_context` and `_configs` in `open`, and `_tokenizers` where weights bring one.
+    """
+
+    def __init__(self, config: Any = None, build: Any = None) -> None:
+        super().__init__(config, build)
+        self._context: EngineContext | None = None
+        self._configs: dict[str, Any] = {}
+        """By policy: its table."""
+        self._codecs: dict[str, Codec] = {}
+        self._tokenizers: dict[str, Any] = {}
+        self._stops: dict[tuple[str, tuple[str, ...]], tuple[int, ...]] = {}
+        """By policy and stop strings: the tokens that end an answer."""
+        self._warned: set[str] = set()
+
+    @property
+    def _opened(self) -> EngineContext:
+        if self._context is None:
+            raise RuntimeError("the engine is not open")
+        return self._context
 
     async def codecs(self, ctx: EngineContext) -> dict[str, Codec]:
         """By policy: the codec of its tokenizer, bounded by its context; without those that can't be read."""
@@ -29,6 +52,35 @@ class TensorCodecs:
             if known.tokenizer is not None:
                 made[name] = ctx.chat.codec(known.tokenizer, known.contexts[name])
         return made
+
+    def codec(self, policy: str) -> Codec:
+        """The policy's codec; available before the weights are loaded."""
+        if policy not in self._codecs:
+            from coterie.backends.models.loading import load_tokenizer
+
+            ctx, config = self._opened, self._configs[policy]
+            if policy not in self._tokenizers:
+                self._tokenizers[policy] = load_tokenizer(config, policy=policy, vocabulary=ctx.vocabulary)
+            self._codecs[policy] = ctx.chat.codec(self._tokenizers[policy], self._length_of(policy))
+        return self._codecs[policy]
+
+    def _length_of(self, policy: str) -> int | None:
+        """The policy's longest context in tokens; None: no weights say it yet."""
+        raise NotImplementedError
+
+    def _stop_ids(self, request: Request) -> tuple[int, ...]:
+        """`stop_ids` of a request. Raises as that does."""
+        policy, strings = request.policy, request.sampling.stop
+        if (policy, strings) not in self._stops:
+            codec = self.codec(policy)  # first: it loads the tokenizer
+            self._stops[policy, strings] = stop_ids(request, codec, self._tokenizers[policy])
+        return self._stops[policy, strings]
+
+    def _warn_once(self, warning: str) -> None:
+        """Log each warning once, although weights are loaded repeatedly."""
+        if warning not in self._warned:
+            self._warned.add(warning)
+            log.warning("%s", warning)
 
 
 def config_path(request: Request) -> str:
@@ -60,42 +112,19 @@ def checked_limit(request: Request, context: int) -> int:
     return max(1, min(request.sampling.max_new_tokens, context - length))
 
 
-class StopTokens:
-    """The tokens that end a policy's answers: its codec's, and the request's stop strings.
-
-    Args:
-        codec: gives a policy's codec.
-        tokenizers: by policy; a policy's is there once its codec is.
-    """
-
-    def __init__(self, codec: Callable[[str], Codec], tokenizers: Mapping[str, Any]) -> None:
-        self._codec, self._tokenizers = codec, tokenizers
-        self._known: dict[tuple[str, tuple[str, ...]], tuple[int, ...]] = {}
-
-    def of(self, request: Request) -> tuple[int, ...]:
-        """The ids, sorted.
-
-        Raises:
-            ConfigError: a stop string is not one token.
-        """
-        policy, strings = request.policy, request.sampling.stop
-        if (policy, strings) not in self._known:
-            ids = set(self._codec(policy).stop_ids)
-            path = config_path(request)
-            ids |= {stop_token(string, self._tokenizers[policy], policy, path) for string in strings}
-            self._known[policy, strings] = tuple(sorted(ids))
-        return self._known[policy, strings]
-
-
-def stop_token(string: str, tokenizer: Any, policy: str, path: str) -> int:
-    """The token of a stop string.
-
-    Args:
-        path: of the role that stops on it, for the message.
+def stop_ids(request: Request, codec: Codec, tokenizer: Any) -> tuple[int, ...]:
+    """The tokens that end a request's answer, sorted: the codec's, and those of its stop strings.
 
     Raises:
-        ConfigError: it is not one token.
+        ConfigError: a stop string is not one token.
     """
+    path, strings = config_path(request), request.sampling.stop
+    ids = {_stop_token(string, tokenizer, request.policy, path) for string in strings}
+    return tuple(sorted(ids | set(codec.stop_ids)))
+
+
+def _stop_token(string: str, tokenizer: Any, policy: str, path: str) -> int:
+    """The token of a stop string; `path` is that of the role that stops on it."""
     token_ids = tokenizer.encode(string, add_special_tokens=False)
     if len(token_ids) != 1 or token_ids[0] == tokenizer.unk_token_id:
         raise ConfigError(

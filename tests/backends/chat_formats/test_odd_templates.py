@@ -16,7 +16,7 @@ from hypothesis import given, settings, strategies as st
 
 from coterie.backends.chat_formats.conversations import TemplateLimits, fitted, say_once
 from coterie.backends.chat_formats.formats import AutoChat, PlainChat, TemplateChat
-from coterie.backends.engines.requests import StopTokens
+from coterie.backends.engines.requests import stop_ids
 from coterie.backends.models.loading import folder_tokenizer
 from coterie.core.errors import ConfigError, UserError
 from coterie.core.types import Call, Key, Request, Sampling
@@ -231,10 +231,9 @@ def test_tokens_that_end_answers_in_plain_transformers_stop_them_here(tmp_path, 
     tokenizer = saved(tmp_path, "headers", **{file: {"eos_token_id": ids, "model_type": "llama"}})
     codec = AutoChat().codec(tokenizer, None)
     assert codec.stop_ids == set(ids)
-    # Both engines ask `StopTokens`: `hf` and `lean` for their rows, `vllm` for its `stop_token_ids`.
-    stops = StopTokens(lambda policy: codec, {"p": tokenizer})
+    # Both engines ask `stop_ids`: `hf` for its rows, `vllm` for its `stop_token_ids`.
     asked = Request(key=Key("t"), policy="p", prompt_ids=(1,), sampling=Sampling(stop=("?",)), seed=0)
-    assert stops.of(asked) == tuple(sorted({*ids, *tokenizer.encode("?")}))
+    assert stop_ids(asked, codec, tokenizer) == tuple(sorted({*ids, *tokenizer.encode("?")}))
     plain = PlainChat().codec(tokenizer, None)
     assert pickle.loads(pickle.dumps(plain)).stop_ids == set(ids)
 

@@ -50,7 +50,7 @@ def raw(tensor: Any) -> bytes:
 
 
 class FakeSender:
-    """vLLM's side with the weights: `sender.WeightSender`, without vLLM. It waits for a receiver without an end."""
+    """`sender.WeightSender` without vLLM. It waits for a receiver without an end."""
 
     made: list[FakeSender] = []
 

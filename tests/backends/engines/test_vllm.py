@@ -21,7 +21,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 peft = pytest.importorskip("peft")
 
-from coterie.backends.engines.vllm import servers, transfer  # noqa: E402
+from coterie.backends.engines.vllm import transfer  # noqa: E402
 from coterie.backends.engines.vllm.adapters import (  # noqa: E402
     AdapterVersions,
     adapter_tensors,
@@ -35,6 +35,7 @@ from coterie.backends.engines.vllm.server import (  # noqa: E402
     ServerLost,
     ServerSpec,
     VersionSpan,
+    runs_inside,
 )
 from coterie.backends.engines.vllm.settings import RANKS, VLLMConfig, adapter_rank  # noqa: E402
 from coterie.backends.engines.vllm.sync import BaseWeights, CheckpointLayout  # noqa: E402
@@ -335,12 +336,12 @@ def test_a_generator_that_runs_in_a_thread_is_closed_when_the_thread_is_done(end
 
 
 def test_where_vllm_runs():
-    assert servers.inside(VLLMConfig()) and servers.inside(VLLMConfig(process="inside"))
-    assert not servers.inside(VLLMConfig(process="own"))
+    assert runs_inside(VLLMConfig()) and runs_inside(VLLMConfig(process="inside"))
+    assert not runs_inside(VLLMConfig(process="own"))
     for many in ("replicas", "tensor_parallel"):
-        assert not servers.inside(VLLMConfig(**{many: 2}))
+        assert not runs_inside(VLLMConfig(**{many: 2}))
         with pytest.raises(ConfigError, match=f"{many}: 2"):
-            servers.inside(VLLMConfig(process="inside", **{many: 2}))
+            runs_inside(VLLMConfig(process="inside", **{many: 2}))
 
 
 def test_engine_arguments():
@@ -790,5 +791,5 @@ def test_vllm_has_processes_of_its_own_beside_a_group_of_ranks(monkeypatch):
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     for ranks in (1, 2):
         monkeypatch.setattr(torch.distributed, "get_world_size", lambda ranks=ranks: ranks)
-        assert servers.inside(VLLMConfig()) == (ranks == 1)
-        assert servers.inside(VLLMConfig(process="inside"))  # its start names the reason
+        assert runs_inside(VLLMConfig()) == (ranks == 1)
+        assert runs_inside(VLLMConfig(process="inside"))  # its start names the reason

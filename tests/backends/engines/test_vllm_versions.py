@@ -17,7 +17,7 @@ peft = pytest.importorskip("peft")
 
 from coterie.backends.engines.vllm.adapters import AdapterVersions  # noqa: E402
 from coterie.backends.engines.vllm.arguments import engine_arguments  # noqa: E402
-from coterie.backends.engines.vllm.conversions import prompt  # noqa: E402
+from coterie.backends.engines.vllm.calls import prompt  # noqa: E402
 from coterie.backends.engines.vllm.engine import VLLMEngine  # noqa: E402
 from coterie.backends.engines.vllm.server import Adapter  # noqa: E402
 from coterie.backends.engines.vllm.settings import VLLMConfig  # noqa: E402

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-from coterie.backends.engines.vllm import servers
 from coterie.backends.engines.vllm.base import BaseServers
 from coterie.backends.engines.vllm.server import (
     Adapter,
@@ -99,6 +98,6 @@ def fake_servers(monkeypatch):
         made.append((spec, FakeServer()))
         return [made[-1][1]]
 
-    monkeypatch.setattr(servers, "make", make)
+    monkeypatch.setattr("coterie.backends.engines.vllm.engine.make_servers", make)
     monkeypatch.setattr(VLLMConfig, "check_packages", staticmethod(lambda: None))
     return made

@@ -16,7 +16,7 @@ from coterie.backends.cluster.actors import Actors
 from coterie.backends.cluster.code import own_code
 from coterie.backends.cluster.direct import NoGroup, NotAtHand
 from coterie.backends.engines.vllm import direct
-from coterie.backends.engines.vllm.actor_spec import spec_of_actor
+from coterie.backends.engines.vllm.arguments import spec_of_actor
 from coterie.backends.engines.vllm.published import Publisher, packed
 from coterie.backends.engines.vllm.replica_actor import Beat, Began, ReplicaActor, unwrapped, vllm_version
 from coterie.backends.engines.vllm.server import Adapter, Output, Params, ServerLost, ServerSpec, VLLMServer
@@ -213,15 +213,11 @@ class ActorServer:
             ServerLost: the actor is gone, or its vLLM is.
             Exception: what the method raised.
         """
-        lost, handle = self._lost, self._handle
-        if handle is None or lost is None:
+        handle = self._handle
+        if handle is None:
             raise ServerLost(f"{self.who} is not running")
-        answer = asyncio.ensure_future(_awaited(getattr(handle, method).remote(*arguments)))
         try:
-            await asyncio.wait({answer, lost}, return_when=asyncio.FIRST_COMPLETED)
-            if lost.done():
-                raise self._loss(lost.result())
-            return unwrapped(answer.result())
+            return unwrapped(await self._unless_lost(_awaited(getattr(handle, method).remote(*arguments))))
         except self._actors.ray.exceptions.RayError as error:
             reason = ServerLost(f"{self.who} died: {str(error).strip().partition(chr(10))[0]}")
             self._lose(reason, handle)
@@ -229,10 +225,24 @@ class ActorServer:
         except ServerLost as error:
             self._lose(error, handle)
             raise
+
+    async def _unless_lost(self, work: Awaitable[Any]) -> Any:
+        """The result of what the actor does, or another process with it.
+
+        Raises:
+            ServerLost: the actor is gone meanwhile.
+        """
+        task, lost = asyncio.ensure_future(work), self._lost
+        assert lost is not None, "the actor was started"
+        try:
+            await asyncio.wait({task, lost}, return_when=asyncio.FIRST_COMPLETED)
+            if lost.done():
+                raise self._loss(lost.result())
+            return task.result()
         finally:
-            answer.cancel()
-            if answer.done() and not answer.cancelled():
-                answer.exception()  # asyncio would print one that nobody asks for
+            task.cancel()
+            if task.done() and not task.cancelled():
+                task.exception()  # asyncio would print one that nobody asks for
 
     async def _bounded(self, work: Awaitable[Any], seconds: float = 0.0) -> Any:
         """The result of `work`; an actor without an answer is killed.
@@ -346,25 +356,6 @@ class ActorServer:
         if reached != version:
             raise ServerLost(f"{self.who} has version {reached} after the sync to {version}")
         return reached
-
-    async def _unless_lost(self, work: Awaitable[None]) -> None:
-        """Await what another process does with the actor.
-
-        Raises:
-            ServerLost: the actor is gone meanwhile.
-        """
-        task: asyncio.Future[Any] = asyncio.ensure_future(work)
-        lost: asyncio.Future[Any] | None = self._lost
-        try:
-            if lost is not None:
-                await asyncio.wait({task, lost}, return_when=asyncio.FIRST_COMPLETED)
-                if lost.done():
-                    raise self._loss(lost.result())
-            await task
-        finally:
-            task.cancel()
-            if task.done() and not task.cancelled():
-                task.exception()
 
 
 def _sent(error: Exception) -> bytes:

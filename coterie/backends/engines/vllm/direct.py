@@ -13,11 +13,12 @@ import os
 from collections.abc import Awaitable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from coterie.backends.cluster.connection import import_ray
 from coterie.backends.cluster.direct import Links, NoGroup
 from coterie.backends.cluster.transfer import IPC, PATH, WORDS
+from coterie.backends.engines.vllm.calls import WeightClient
 from coterie.backends.engines.vllm.published import packed
 from coterie.backends.engines.vllm.replica_actor import IN_HAND, unwrapped
 from coterie.backends.engines.vllm.server import ServerLost
@@ -26,6 +27,7 @@ from coterie.core.errors import UserError
 from coterie.core.types import Weights
 
 if TYPE_CHECKING:
+    from coterie.backends.engines.vllm.sender import WeightSender
     from coterie.backends.engines.vllm.sync import CheckpointLayout
 
 LOOK_SECONDS = 1.0
@@ -50,63 +52,15 @@ class WeightReceiver:
     """In which a group must form."""
 
 
-class Sending(Protocol):
-    """vLLM's side with the weights, as `sender.Sender`."""
-
-    async def connect(self) -> None: ...
-
-    async def send(self, named_tensors: Iterable[tuple[str, Any]]) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class ActorClient:
-    """vLLM's four calls to one replica, from a thread beside the event loop.
-
-    A call of a client that is closed, or whose actor is gone, ends with an exception.
-    """
-
-    def __init__(self, handle: Any) -> None:
-        self._ray, self._handle, self._closed = import_ray(), handle, False
-        self.failed: Future[None] = Future()
-        """Has the first exception of a call: the thread that sends meanwhile may wait for ever."""
-
-    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
-        self._wait("init", init_info)
-
-    def start_weight_update(self) -> None:
-        self._wait("start", None)
-
-    def update_weights(self, update_info: Any) -> None:
-        self._wait("update", update_info)
-
-    def finish_weight_update(self, weight_version: str | None = None) -> None:
-        self._wait("finish", weight_version)
-
-    def close(self) -> None:
-        """End all calls."""
-        self._closed = True
-
-    def _wait(self, call: str, argument: Any) -> None:
-        try:
-            reference = self._handle.weight_call.remote(call, argument)
-            while not self._ray.wait([reference], timeout=LOOK_SECONDS)[0]:
-                if self._closed:
-                    raise ServerLost("nobody waits for these weights any more")
-            unwrapped(self._ray.get(reference))
-        except BaseException as error:
-            if not self.failed.done():
-                self.failed.set_exception(error)
-            raise
-
-
 class Link:
     """The way to one replica's actor, kept between two sends."""
 
     def __init__(self, receiver: WeightReceiver) -> None:
         self.handle, self._receiver = receiver.handle, receiver
-        self._client = ActorClient(receiver.handle)
-        self._sender: Sending | None = None
+        self._sender: WeightSender | None = None
+        self._ray, self._closed = import_ray(), False
+        self._failed: Future[None] = Future()
+        """Has the first exception of a call: the thread that sends meanwhile may wait for ever."""
 
     async def send(self, named_tensors: Iterable[tuple[str, Any]]) -> None:
         """Send all tensors; the first time, the two sides meet before.
@@ -121,7 +75,7 @@ class Link:
 
     def close(self) -> None:
         """Disconnect. Threads that wait for the other side end, or are left behind."""
-        self._client.close()
+        self._closed = True
         if self._sender is not None:
             self._sender.close()
 
@@ -130,7 +84,9 @@ class Link:
         what = f"no connection by {WORDS[to.way]} from {address} to {to.who}"
         try:
             # It may import vLLM, which can take longer than two processes need to meet.
-            self._sender = await asyncio.to_thread(make_sender, to.way, self._client, address, to.width)
+            self._sender = await asyncio.to_thread(
+                make_sender, to.way, WeightClient(self._make), address, to.width
+            )
             async with asyncio.timeout(to.seconds):
                 await self._unless_failed(self._sender.connect())
         except TimeoutError as error:
@@ -140,15 +96,28 @@ class Link:
         except Exception as error:
             raise NoGroup(f"{what}: {type(error).__name__}: {error}") from error
 
+    def _make(self, call: str, argument: Any) -> None:
+        """Let the actor make one of vLLM's calls. It ends with an exception once the link is closed."""
+        try:
+            reference = self.handle.weight_call.remote(call, argument)
+            while not self._ray.wait([reference], timeout=LOOK_SECONDS)[0]:
+                if self._closed:
+                    raise ServerLost("nobody waits for these weights any more")
+            unwrapped(self._ray.get(reference))
+        except BaseException as error:
+            if not self._failed.done():
+                self._failed.set_exception(error)
+            raise
+
     async def _unless_failed(self, work: Awaitable[None]) -> None:
         """Await work; a call of vLLM's that fails meanwhile ends it."""
         task, loop, failed = asyncio.ensure_future(work), asyncio.get_running_loop(), asyncio.Event()
-        self._client.failed.add_done_callback(lambda _: loop.call_soon_threadsafe(failed.set))
+        self._failed.add_done_callback(lambda _: loop.call_soon_threadsafe(failed.set))
         failing = asyncio.ensure_future(failed.wait())
         try:
             await asyncio.wait({task, failing}, return_when=asyncio.FIRST_COMPLETED)
             if failing.done():
-                self._client.failed.result()
+                self._failed.result()
             task.result()
         finally:
             failing.cancel()
@@ -157,7 +126,7 @@ class Link:
                 task.exception()
 
 
-def make_sender(way: str, client: ActorClient, address: str, width: int) -> Sending:
+def make_sender(way: str, client: WeightClient, address: str, width: int) -> WeightSender:
     """vLLM's classes for a way.
 
     Args:

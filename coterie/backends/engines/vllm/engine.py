@@ -9,12 +9,10 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from coterie.backends.engines.requests import StopTokens, TensorCodecs, checked_limit
-from coterie.backends.engines.vllm import servers
+from coterie.backends.engines.requests import TensorEngine, checked_limit
 from coterie.backends.engines.vllm.adapters import adapter_tensors, largest_rank, rank_for, wrong_rank
-from coterie.backends.engines.vllm.base import BaseServers
-from coterie.backends.engines.vllm.served import Served, longest, longest_of, share, with_module
-from coterie.backends.engines.vllm.server import Output, Params, ServerSpec
+from coterie.backends.engines.vllm.base import BaseServers, Served, longest, longest_of, share, with_module
+from coterie.backends.engines.vllm.server import Output, Params, ServerSpec, make_servers, runs_inside
 from coterie.backends.engines.vllm.settings import VLLMConfig, VLLMPolicy, check_actors, check_settings
 from coterie.backends.engines.vllm.steps_ahead import (
     adapter_versions,
@@ -25,21 +23,20 @@ from coterie.backends.engines.vllm.steps_ahead import (
 )
 from coterie.backends.engines.vllm.transfer import Folders
 from coterie.backends.models.compute_threads import compute
-from coterie.backends.models.loading import load_tokenizer, require_torch
+from coterie.backends.models.loading import require_torch
 from coterie.backends.models.policy import declared
 from coterie.backends.models.precision import dtype_of
 from coterie.core.errors import ConfigError, SystemFault, UserError
-from coterie.core.plugins import Plugin
 from coterie.core.types import Call, Request, Weights
 
 if TYPE_CHECKING:
     from coterie.backends.cluster.actors import Actors
-    from coterie.core.protocols import Codec, EngineContext
+    from coterie.core.protocols import EngineContext
 
 log = logging.getLogger("coterie")
 
 
-class VLLMEngine(TensorCodecs, Plugin):
+class VLLMEngine(TensorEngine):
     """Generates with vLLM: each request joins the running batch at once.
 
     Each base model has a server (or `replicas`); LoRA policies are adapters in their base's server, and
@@ -56,20 +53,14 @@ class VLLMEngine(TensorCodecs, Plugin):
 
     def __init__(self, config: Any = None, build: Any = None) -> None:
         super().__init__(config, build)
-        self._context: EngineContext | None = None
         self._actors: Actors | None = None
-        self._configs: dict[str, VLLMPolicy] = {}
         self._served: dict[str, Served] = {}
         self._bases: dict[Any, BaseServers] = {}
         self._loading = asyncio.Lock()
-        self._codecs: dict[str, Codec] = {}
-        self._tokenizers: dict[str, Any] = {}
-        self._stops = StopTokens(self.codec, self._tokenizers)
         self._folders = Folders()
         """Of the models' configurations."""
         self._adapter_settings: dict[str, Any] = {}
         """PEFT's configuration of each policy's adapter."""
-        self._warned: set[str] = set()
         self.spanning = 0
         """Calls so far whose tokens several versions of the weights drew."""
 
@@ -99,7 +90,7 @@ class VLLMEngine(TensorCodecs, Plugin):
         policies = declared(ctx.policies, VLLMPolicy)
         if ctx.ahead:
             check_ahead(policies, self.config, ctx.ahead, ctx.pinned)
-        warn_ahead(ctx, self.config, inside=self._actors is None and servers.inside(self.config))
+        warn_ahead(ctx, self.config, inside=self._actors is None and runs_inside(self.config))
         self._context, self._configs = ctx, policies
 
     async def close(self) -> None:
@@ -161,26 +152,11 @@ class VLLMEngine(TensorCodecs, Plugin):
             rollouts.resume()
         return self._call(request, output, served, version)
 
-    def codec(self, policy: str) -> Codec:
-        """The policy's codec; available before the weights are loaded."""
-        if policy not in self._codecs:
-            ctx = self._opened
-            if policy not in self._tokenizers:
-                self._tokenizers[policy] = load_tokenizer(
-                    self._configs[policy], policy=policy, vocabulary=ctx.vocabulary
-                )
-            served = self._served.get(policy)
-            context = None if served is None else served.context
-            self._codecs[policy] = ctx.chat.codec(self._tokenizers[policy], context)
-        return self._codecs[policy]
+    def _length_of(self, policy: str) -> int | None:
+        served = self._served.get(policy)
+        return None if served is None else served.context
 
     # ------------------------------------------------------------------------------------------- requests
-
-    @property
-    def _opened(self) -> EngineContext:
-        if self._context is None:
-            raise RuntimeError("the engine is not open")
-        return self._context
 
     def _serving(self, policy: str, version: int | None = None) -> Served:
         """Where a policy's requests are computed, if it may have the version; None: the newest."""
@@ -204,7 +180,7 @@ class VLLMEngine(TensorCodecs, Plugin):
         return Params(
             seed=request.seed,
             limit=limit,
-            stops=self._stops.of(request),
+            stops=self._stop_ids(request),
             temperature=sampling.temperature,
             top_k=sampling.top_k,
             top_p=sampling.top_p,
@@ -308,7 +284,7 @@ class VLLMEngine(TensorCodecs, Plugin):
         return base
 
     async def _started(self, spec: ServerSpec, key: Any, source: Any) -> BaseServers:
-        base = BaseServers(spec, servers.make(spec, self._actors), source)
+        base = BaseServers(spec, make_servers(spec, self._actors), source)
         self._bases[key] = base  # `close` ends it even if it can't open
         try:
             await base.open()
@@ -391,8 +367,3 @@ class VLLMEngine(TensorCodecs, Plugin):
         context = longest_of(self._configs, policy, config, self._tokenizers.get(policy))
         vocabulary = config.get_text_config().vocab_size
         self._served[policy] = Served(base, adapted, weights.version, context, vocabulary, trained)
-
-    def _warn_once(self, warning: str) -> None:
-        if warning not in self._warned:
-            self._warned.add(warning)
-            log.warning("%s", warning)

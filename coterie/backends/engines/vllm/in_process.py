@@ -23,7 +23,7 @@ from coterie.backends.engines.vllm.arguments import (
     engine_arguments,
     replace_variables,
 )
-from coterie.backends.engines.vllm.conversions import lora_request, output, prompt, sampling_params
+from coterie.backends.engines.vllm.calls import lora_request, output, prompt, sampling_params
 from coterie.backends.engines.vllm.server import Adapter, Output, Params, ServerLost, ServerSpec
 from coterie.backends.engines.vllm.transfer import TensorFiles
 from coterie.backends.models.compute_threads import compute

@@ -13,13 +13,14 @@ from typing import Any, TypeVar
 from coterie import logs
 from coterie.backends.engines import beside
 from coterie.backends.engines.vllm import launch
-from coterie.backends.engines.vllm.calls import weight_call
-from coterie.backends.engines.vllm.conversions import (
+from coterie.backends.engines.vllm.calls import (
+    WeightClient,
     lora_request,
     output,
     prompt,
     sampling_params,
     version_number,
+    weight_call,
 )
 from coterie.backends.engines.vllm.placement import place
 from coterie.backends.engines.vllm.server import Adapter, Output, Outside, Params, ServerLost, ServerSpec
@@ -113,9 +114,7 @@ class OwnProcessServer:
         self._versions = [-1]
         self._sleeps = self._llm.model_config.enable_sleep_mode
         if backend == _FILE:
-            from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
-
-            await self._call(self._llm.init_weight_transfer_engine(WeightTransferInitRequest()))
+            await self.weight_call("init", {})
 
     async def generate(self, prompt_ids: tuple[int, ...], params: Params, adapter: Adapter | None) -> Output:
         await self._open.wait()
@@ -172,7 +171,7 @@ class OwnProcessServer:
             self._open.set()
 
     async def weight_call(self, call: str, argument: Any) -> None:
-        """Make one of vLLM's calls (`calls.weight_call`) for a process that sends weights, in a `sync`."""
+        """Make one of vLLM's calls (`calls.weight_call`) for whoever sends weights, in a `sync`."""
         self._check_alive()
         await self._call(weight_call(self._llm, call, argument))
 
@@ -275,20 +274,22 @@ class OwnProcessServer:
 
     async def _send(self, named_tensors: Iterable[tuple[str, Any]]) -> None:
         if self._sender is None:
-            from coterie.backends.engines.vllm.sender import Client, WeightSender, info_of
+            from coterie.backends.engines.vllm.sender import WeightSender, info_of
+
+            loop = asyncio.get_running_loop()
+
+            def make(call: str, argument: Any) -> None:
+                asyncio.run_coroutine_threadsafe(self.weight_call(call, argument), loop).result()
 
             info = info_of(self.placement.transfer, "127.0.0.1", self.spec.settings.tensor_parallel)
-            self._sender = WeightSender(info, Client(self._llm, self._call, asyncio.get_running_loop()))
+            self._sender = WeightSender(info, WeightClient(make))
         await self._sender.send(named_tensors)
 
     async def _send_files(self, paths: AsyncIterator[Path]) -> None:
-        from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
-
-        await self._call(self._llm.start_weight_update())
+        await self.weight_call("start", None)
         async for path in paths:
-            request = WeightTransferUpdateRequest(update_info={"path": str(path)})
-            await self._call(self._llm.update_weights(request))
-        await self._call(self._llm.finish_weight_update())
+            await self.weight_call("update", {"path": str(path)})
+        await self.weight_call("finish", None)
 
     # --------------------------------------------------------------------------------------------- the end
 

@@ -9,7 +9,7 @@ server has a group of its own, so that one that dies takes no other along.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -19,10 +19,8 @@ from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
 from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 from vllm.utils.network_utils import get_open_port
 
-from coterie.backends.engines.vllm.calls import in_daemon_thread, weight_call
+from coterie.backends.engines.vllm.calls import WeightClient, in_daemon_thread
 from coterie.backends.models.device_memory import trainer_gpus
-
-Call = Callable[[Awaitable[Any]], Awaitable[Any]]
 
 
 class TensorSource(WeightSource):
@@ -41,35 +39,6 @@ class TensorSource(WeightSource):
         for name, tensor in self.tensors:
             away = not tensor.is_cuda and torch.cuda.is_available()
             yield name, tensor.to(f"cuda:{trainer_gpus()[0]}") if away else tensor
-
-
-class Client:
-    """vLLM's four calls to one server, from a thread beside the event loop.
-
-    Args:
-        call: awaits one of the server's coroutines, and raises where the server dies meanwhile.
-    """
-
-    def __init__(self, llm: Any, call: Call, loop: asyncio.AbstractEventLoop) -> None:
-        self._llm, self._call, self._loop = llm, call, loop
-
-    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
-        self._wait("init", init_info)
-
-    def start_weight_update(self) -> None:
-        self._wait("start", None)
-
-    def update_weights(self, update_info: Any) -> None:
-        self._wait("update", update_info)
-
-    def finish_weight_update(self, weight_version: str | None = None) -> None:
-        self._wait("finish", weight_version)
-
-    def _wait(self, call: str, argument: Any) -> None:
-        async def run() -> None:
-            await self._call(weight_call(self._llm, call, argument))
-
-        asyncio.run_coroutine_threadsafe(run(), self._loop).result()
 
 
 def info_of(backend: str, address: str, width: int) -> Any:
@@ -94,7 +63,7 @@ class WeightSender:
         client: makes vLLM's four calls to the server.
     """
 
-    def __init__(self, info: Any, client: Any) -> None:
+    def __init__(self, info: Any, client: WeightClient) -> None:
         self._source = TensorSource()
         self._connect = lambda: WeightTransferTrainerFactory.trainer_init(
             info, client=client, source=self._source
