@@ -21,7 +21,7 @@ EXAMPLE = 300
 
 
 @dataclass(slots=True)
-class Action:
+class CoachedAction:
     """One action that the coach was asked about."""
 
     step: int
@@ -55,7 +55,7 @@ class Action:
         return "cut by max_tokens" if CUT in self.reason else "malformed twice"
 
 
-def actions_of(rows: list[dict[str, Any]], component: str, scale: float) -> Iterator[Action]:
+def actions_of(rows: list[dict[str, Any]], component: str, scale: float) -> Iterator[CoachedAction]:
     """The actions in the rows of a step that the coach was asked about.
 
     Args:
@@ -81,7 +81,7 @@ def actions_of(rows: list[dict[str, Any]], component: str, scale: float) -> Iter
         if taken:
             asked = answers = int(taken[2])
         outcomes = success.get(_episode(row), [])
-        yield Action(
+        yield CoachedAction(
             step=step,
             task=row["task_id"],
             episode=_episode(row),
@@ -101,7 +101,7 @@ def _episode(row: Mapping[str, Any]) -> tuple[str, int, int]:
     return row["task_id"], row["epoch"], row["chain"]
 
 
-def calls_of(actions: Iterable[Action], trajectory: bool) -> dict[str, int]:
+def calls_of(actions: Iterable[CoachedAction], trajectory: bool) -> dict[str, int]:
     """Questions to the coach by what came of them.
 
     `asked` = `answers` + `unanswered`; `asked_again` are those after a malformed answer.
@@ -117,7 +117,7 @@ def calls_of(actions: Iterable[Action], trajectory: bool) -> dict[str, int]:
     return {"asked": asked, "answers": answers, "unanswered": asked - answers, "asked_again": again}
 
 
-def missing_kinds(actions: Iterable[Action]) -> dict[str, dict[str, Any]]:
+def missing_kinds(actions: Iterable[CoachedAction]) -> dict[str, dict[str, Any]]:
     """By what kept scores away: how many, and the reason of the first; the most frequent first."""
     kinds: dict[str, dict[str, Any]] = {}
     for action in actions:

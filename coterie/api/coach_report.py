@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.api.coach_calls import Action, actions_of, calls_of, missing_kinds, spent_in
+from coterie.api.coach_calls import CoachedAction, actions_of, calls_of, missing_kinds, spent_in
 from coterie.api.coach_statistics import (
     AGREEMENT,
     DRIFT_STEPS,
@@ -153,9 +153,6 @@ def _verified(
 ) -> tuple[str, str]:
     """The component of verified quality (empty: none), and what says so.
 
-    By itself only a component of the environment is taken: another source's score of single actions may be as
-    unverified as the coach's.
-
     Args:
         name: of the coach.
         seen: components of single actions; the team's as `team.<component>`.
@@ -166,41 +163,47 @@ def _verified(
     rewards = {key: table or {} for key, table in config["rewards"].items()}
     unverified = {str(rewards[key].get("component", "process")) for key in coaches(config)}
     single = sorted(other for other in seen if not other.startswith("team.") and other not in unverified)
-    wanted, path = (
-        (option, "--quality") if option else (rewards[name].get("quality"), f"rewards.{name}.quality")
-    )
+    if wanted := option or rewards[name].get("quality"):
+        path = "--quality" if option else f"rewards.{name}.quality"
+        return _named(str(wanted), path, single, unverified, team=f"team.{wanted}" in seen), path
+    return _of_environment(rewards, single)
+
+
+def _named(wanted: str, path: str, single: list[str], unverified: Collection[str], team: bool) -> str:
+    """The component that a setting names, which must score single actions and be no coach's.
+
+    Args:
+        team: whether the team has it.
+    """
     if wanted in unverified:
-        raise UserError(
-            f"'{wanted}' can't verify the coach", path=path, why="it is a coach's own score",
-            fix=did_you_mean("", single),
-        )  # fmt: skip
-    if wanted and wanted not in single:
-        why = "only the team has it, and no single role" if f"team.{wanted}" in seen else ""
-        raise UserError(
-            f"no action has a score '{wanted}'", path=path, why=why, fix=did_you_mean(wanted, single)
-        )
-    if wanted:
-        return str(wanted), path
+        what, why = f"'{wanted}' can't verify the coach", "it is a coach's own score"
+        raise UserError(what, path=path, why=why, fix=did_you_mean("", single))
+    if wanted not in single:
+        what, why = f"no action has a score '{wanted}'", "only the team has it, and no single role"
+        raise UserError(what, path=path, why=why if team else "", fix=did_you_mean(wanted, single))
+    return wanted
+
+
+def _of_environment(rewards: Mapping[str, Any], single: Collection[str]) -> tuple[str, str]:
+    """The environment's only component that scores single actions.
+
+    Another source's may be as unverified as the coach's. A function's components have names in the
+    configuration; those of another plugin are not known here.
+    """
     types = {key: table.get("type", key) for key, table in rewards.items()}
     others = {key for key, kind in types.items() if kind not in ("coach", "environment")}
-    # A function's components have names in the configuration; those of another plugin are not known here.
     known = {part for key in others for part in (rewards[key].get("components") or (key,))}
-    single = [part for part in single if part not in known]
     unknown = sorted(key for key in others if types[key] != "function")
-    if not single:
+    left = [part for part in single if part not in known]
+    if not left:
         return "", "no component of the environment scores single actions"
     if unknown:
-        return (
-            "",
-            f"{' or '.join(single)} may be of rewards.{unknown[0]}: name it by --quality if it is verified",
-        )
-    if len(single) > 1:
-        raise UserError(
-            f"several components score single actions: {', '.join(single)}",
-            path="--quality",
-            fix="name the one that is verified",
-        )
-    return single[0], "the environment's only score of single actions"
+        may_be = f"{' or '.join(left)} may be of rewards.{unknown[0]}"
+        return "", f"{may_be}: name it by --quality if it is verified"
+    if len(left) > 1:
+        what = f"several components score single actions: {', '.join(left)}"
+        raise UserError(what, path="--quality", fix="name the one that is verified")
+    return left[0], "the environment's only score of single actions"
 
 
 def _not_counted(config: Mapping[str, Any]) -> Iterator[str]:
@@ -213,7 +216,7 @@ def _not_counted(config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _report(
-    name: str, verified: tuple[str, str], actions: list[Action], cost: dict[str, Any], steps: int
+    name: str, verified: tuple[str, str], actions: list[CoachedAction], cost: dict[str, Any], steps: int
 ) -> CoachReport:
     scored = [action for action in actions if action.score is not None]
     columns = _columns(scored)
@@ -243,7 +246,7 @@ def _report(
     return report
 
 
-def _columns(scored: list[Action]) -> ScoredActions:
+def _columns(scored: list[CoachedAction]) -> ScoredActions:
     return ScoredActions(
         score=np.array([action.score for action in scored], dtype=np.float64),
         quality=np.array(
@@ -256,7 +259,7 @@ def _columns(scored: list[Action]) -> ScoredActions:
     )
 
 
-def _agreement(scored: list[Action], columns: ScoredActions) -> dict[str, Any]:
+def _agreement(scored: list[CoachedAction], columns: ScoredActions) -> dict[str, Any]:
     """Rank correlations: of scores with verified quality, and of each role's with the episode's success."""
     success = np.array(
         [np.nan if action.success is None else action.success for action in scored], dtype=np.float64

@@ -206,7 +206,7 @@ MUTATIONS = {
     ),
     "3 a judge that is down hides behind what nobody can read": (
         "coterie/core/rollout/missing.py",
-        "    unread = set(_unread(trees))\n",
+        "    unread = set(_unread(trees)) if failed else set()\n",
         "    unread: set[Key] = set()\n",
         "tests/core/rollout/test_missing.py",
     ),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +19,6 @@ from coterie.core.protocols import (
     RolloutJob,
     StepContext,
     Team,
-    Tool,
 )
 from coterie.core.protocols.chat_format import DescribesTools
 from coterie.core.protocols.environment import DigestsStates
@@ -29,19 +27,17 @@ from coterie.core.protocols.role import Remembers
 from coterie.core.protocols.tool import CountsMetrics, HasSchemas
 from coterie.core.protocols.transition import RepeatsTask
 from coterie.core.rollout import contracts
+from coterie.core.rollout.actions import ActionBuilder, chat_message, full
 from coterie.core.rollout.engine_client import not_counted
 from coterie.core.rollout.rewards import write
-from coterie.core.rollout.thoughts import split
 from coterie.core.rollout.turns import without_oldest
 from coterie.core.types import (
     Action,
-    Call,
     Fault,
     HistoryEntry,
     Key,
     Message,
     Prompt,
-    Request,
     RewardWeights,
     RoleInput,
     Sampling,
@@ -51,41 +47,13 @@ from coterie.core.types import (
     Task,
 )
 from coterie.core.types.digest import digest
-from coterie.core.types.messages import encodable
 from coterie.core.types.seeding import seed64
 from coterie.spans import span
 
 T = TypeVar("T")
-log = logging.getLogger("coterie")
 
-UNREADABLE = "raise PolicyFault for a text that can't be read; anything else is a bug of the parser"
 SILENT = ""
 """The policy of a role that no policy plays: its actions are empty messages, made without a call."""
-
-
-@dataclass(slots=True)
-class ActionBuilder:
-    """An action while its calls are made."""
-
-    messages: tuple[Message, ...]
-    """Of the last call's prompt, or of the next one's."""
-    calls: list[Call] = field(default_factory=list)
-    results: list[str] = field(default_factory=list)
-    text: str = ""
-    thought: str = ""
-    limit: bool = False
-
-    def build(self, parsed: Any = None, fault: Fault | None = None) -> Action:
-        return Action(
-            calls=tuple(self.calls),
-            text=self.text,
-            thought=self.thought,
-            parsed=parsed,
-            tool_results=tuple(self.results),
-            tool_limit=self.limit,
-            dialogue=self.messages if self.results else (),
-            fault=fault,
-        )
 
 
 @dataclass(slots=True)
@@ -175,25 +143,18 @@ class JobContext:
         self, role: str, state: Any, turn: int, history: tuple[HistoryEntry, ...], sampling: Sampling
     ) -> PromptRequest:
         """Make a role's prompt: the role renders the observation and the transition mode's feedback."""
-        environment, transition, plugin = self.environment, self.team.transition, self.team.members[role].role
+        environment, plugin = self.environment, self.team.members[role].role
         with plugin_call(environment, "observe"):
             seen = contracts.check_async(environment, "observe", environment.observe(state, role), False)
-        feedback, lost = self._comments(role, len(history)), ""
-        try:
-            if history:
-                with plugin_call(transition, "tell"):
-                    telling = transition.tell(role, state, history, environment)
-                    sentences = await contracts.check_async(transition, "tell", telling)
-                feedback = [*contracts.check_feedback(transition, sentences), *feedback]
-        except SystemFault as fault:
-            lost = failure(transition, "tell", fault)
-        self._add_counts(transition)
+        comments = self._comments(role, len(history))
+        sentences, lost = await self._sentences(role, state, history)
+        transition = self.team.transition
         repeats = not isinstance(transition, RepeatsTask) or transition.original_prompt
         role_input = RoleInput(
             role=role,
             turn=turn,
             observation=seen,
-            feedback=tuple(feedback),
+            feedback=(*sentences, *comments),
             history=history,
             shows_task=not history or repeats,
         )
@@ -205,31 +166,59 @@ class JobContext:
             return PromptRequest(role, SILENT, seen, messages, Prompt(ids=()), sampling, lost=lost)
         codec = self.codec(policy, role)
         if history and isinstance(plugin, Remembers) and plugin.remembers:
-            last, answer = history[-1], sampling.max_new_tokens
-            before = last.action.dialogue or last.messages
-            call = last.action.calls[-1] if last.action.calls else None
-            raw = last.action.text if call is None else codec.decode(call)
-            messages = (*before, _message("assistant", raw), *messages)
-            prompt = codec.encode(messages, call, before)
-            if self.team.overflow == "truncate_oldest" and _full(codec, prompt, answer):
-                for fewer in without_oldest(messages, len(history[0].messages), len(before) + 1):
-                    messages, prompt = fewer, codec.encode(fewer)  # other ids than before: a new Sample
-                    if not _full(codec, prompt, answer):
-                        break
-                self.count("prompts/truncated", float(not _full(codec, prompt)))
+            messages, prompt = self._after(codec, history, messages, sampling.max_new_tokens)
         else:
             prompt = codec.encode(messages)
         overflow = ""
-        if _full(codec, prompt) and self.team.overflow != "stop":
+        if full(codec, prompt) and self.team.overflow != "stop":
             overflow = (
                 f"the prompt of role '{role}' has {len(prompt.ids)} tokens, and the context of policy "
                 f"'{policy}' {codec.context}: shorten what the role renders, or use a longer context"
             )
         return PromptRequest(role, policy, seen, messages, prompt, sampling, overflow, lost)
 
+    async def _sentences(
+        self, role: str, state: Any, history: tuple[HistoryEntry, ...]
+    ) -> tuple[Sequence[str], str]:
+        """The transition mode's feedback, and why a system fault kept it away."""
+        transition, sentences, lost = self.team.transition, list[str](), ""
+        try:
+            if history:
+                with plugin_call(transition, "tell"):
+                    telling = transition.tell(role, state, history, self.environment)
+                    given = await contracts.check_async(transition, "tell", telling)
+                sentences = contracts.check_feedback(transition, given)
+        except SystemFault as fault:
+            lost = failure(transition, "tell", fault)
+        self._add_counts(transition)
+        return sentences, lost
+
+    def _after(
+        self, codec: Codec, history: tuple[HistoryEntry, ...], messages: tuple[Message, ...], answer: int
+    ) -> tuple[tuple[Message, ...], Prompt]:
+        """The prompt of a role that remembers: its conversation so far, and these messages.
+
+        With `team.overflow: truncate_oldest` it loses oldest turns until an answer of so many tokens fits.
+        """
+        last = history[-1]
+        before = last.action.dialogue or last.messages
+        call = last.action.calls[-1] if last.action.calls else None
+        raw = last.action.text if call is None else codec.decode(call)
+        whole = messages = (*before, chat_message("assistant", raw), *messages)
+        prompt = codec.encode(messages, call, before)
+        if self.team.overflow == "truncate_oldest" and full(codec, prompt, answer):
+            for messages in without_oldest(whole, len(history[0].messages), len(before) + 1):
+                prompt = codec.encode(messages)  # other ids than before: a new Sample
+                if not full(codec, prompt, answer):
+                    break
+            self.count("prompts/truncated", float(not full(codec, prompt)))
+        return messages, prompt
+
     def _comments(self, role: str, acted: int) -> list[str]:
         """What reward sources let a role read of the scores since its last of `acted` earlier actions."""
         sources = {s.name: s.plugin for s in self.reward_sources if isinstance(s.plugin, ShowsFeedback)}
+        if not sources:
+            return []
         scores = [(owner, score) for _, owner, _, score in self.scores if score.source in sources]
         self.prompted[role, acted] = len(scores)
         comments: list[str] = []
@@ -254,74 +243,19 @@ class JobContext:
 
         A silent role's action has no call; it means what the role's parser makes of "".
         """
+        policy, role = request.policy, request.role
+        builder = ActionBuilder(
+            key=key,
+            request=request,
+            member=self.team.members[role],
+            engine=self.engine,
+            codec=None if policy == SILENT else self.codec(policy, role),
+            seed=self.seed,
+            version=self.job.versions.get(policy),
+        )
         with span("decision", key.decision, shared=True, request=request, actions={}) as about:
-            action: Action = about["actions"].setdefault(key.branch, await self._act(key, request))
+            action: Action = about["actions"].setdefault(key.branch, await builder.action(self.warned))
         return action
-
-    async def _act(self, key: Key, request: PromptRequest) -> Action:
-        action = ActionBuilder(request.messages)
-        # The overflow is a first prompt's. No policy caused it, so the scores are missing.
-        if reason := request.lost or request.overflow:
-            return action.build(fault=Fault(kind="system", reason=reason))
-        try:
-            if request.policy != SILENT:
-                await self._generate(key, request, action)
-        except SystemFault as fault:
-            return action.build(fault=Fault(kind="system", reason=str(fault)))
-        except PolicyFault as fault:  # a tool call of the action killed its sandbox twice
-            return action.build(fault=Fault(kind="policy", reason=str(fault)))
-        role = self.team.members[request.role].role
-        try:
-            parsed = role.parse(action.text, request.observation)
-        except PluginError:
-            raise
-        except PolicyFault as fault:
-            return action.build(fault=Fault(kind="policy", reason=str(fault)))
-        except SystemFault as fault:
-            return action.build(fault=Fault(kind="system", reason=failure(role, "parse", fault)))
-        except (Exception, SystemExit) as error:  # the text broke the parser: a fault of the output
-            reason, kind = failure(role, "parse", error), (request.role, type(error).__name__)
-            if kind not in self.warned:
-                self.warned.add(kind)
-                log.warning("%s. It counts as a fault of the policy: %s (told once)", reason, UNREADABLE)
-            return action.build(fault=Fault(kind="policy", reason=reason))
-        contracts.check_async(role, "parse", parsed, False)
-        return action.build(parsed=parsed)
-
-    async def _generate(self, key: Key, request: PromptRequest, action: ActionBuilder) -> None:
-        codec, prompt = self.codec(request.policy, request.role), request.prompt
-        member = self.team.members[request.role]
-        for index in range(member.tool_turns + 1):
-            place = key.of_call(index)
-            seed, version = self.seed(place, "tokens"), self.job.versions.get(request.policy)
-            sent = Request(key=place, policy=request.policy, prompt_ids=prompt.ids, sampling=request.sampling,
-                           seed=seed, continues=prompt.continues, version=version)  # fmt: skip
-            with span("call", place, request=sent, messages=action.messages) as about:
-                call = about["call"] = await self.engine.generate(sent)
-                if call.finish == "abort":
-                    raise SystemFault("the engine aborted the call")
-                contracts.check_version(self.engine, sent, call)
-                raw = about["text"] = codec.decode(call)
-            completion = split(raw, prompt.thinking)
-            action.calls.append(call)
-            action.thought = completion.thought
-            action.text = raw if member.show_thoughts else completion.text
-            # A thought may consider a tool call and reject it, so only the text outside it is searched.
-            tried = [(tool, _tool_use(tool, completion.text)) for tool in member.tools]
-            uses = [(tool, use) for tool, use in tried if use is not None]
-            action.limit = bool(uses) and index == member.tool_turns
-            if not uses or action.limit:
-                return
-            results = [await _result(tool, use, place) for tool, use in uses]
-            action.results += results
-            # The raw text, thought included: the chat template decides what of it stays in the prompt.
-            answered = (_message("assistant", raw), *[_message("tool", result) for result in results])
-            messages = (*action.messages, *answered)
-            prompt = codec.encode(messages, call, action.messages)
-            if _full(codec, prompt):
-                action.limit = True  # the results leave no room for an answer
-                return
-            action.messages = messages
 
     async def step(
         self, task: Task, key: Key, turn: int, state: Any, actions: Mapping[str, Action]
@@ -361,40 +295,3 @@ class JobContext:
             if source.scope == "joint":
                 floor = Score(float(source.plugin.policy_fault), f"floor: {reason}", source.name, whole=True)
                 write(self.scores, source, key, floor, list(roles))
-
-
-def _message(role: str, content: str) -> Message:
-    return {"role": role, "content": content}
-
-
-def _full(codec: Codec, prompt: Prompt, answer: int = 1) -> bool:
-    """Whether an answer of so many tokens, or of half the context, doesn't fit after the prompt."""
-    return codec.context is not None and len(prompt.ids) + min(answer, codec.context // 2) > codec.context
-
-
-def _tool_use(tool: Tool, text: str) -> Any | None:
-    """The tool call in a text, or None. A tool's bug is a system fault."""
-    try:
-        use = tool.find(text)
-    except (Exception, SystemExit) as error:
-        raise SystemFault(failure(tool, "find", error)) from error
-    if contracts.check_async(tool, "find", use, False) is False:
-        contracts.refuse(tool, "find", use, "return None where the text has no call")
-    return use
-
-
-async def _result(tool: Tool, use: Any, place: Key) -> str:
-    try:
-        with span("tool", place, tool=tool.name, use=use) as about:
-            result = about["result"] = await contracts.check_async(tool, "run", tool.run(use))
-    except PluginError:
-        raise
-    except PolicyFault as fault:
-        raise PolicyFault(f"tool {tool.name}: {fault}") from fault
-    except (Exception, SystemExit, asyncio.CancelledError) as error:
-        if cancelled(error):
-            raise
-        raise SystemFault(failure(tool, "run", error)) from error
-    if not isinstance(result, str):
-        contracts.refuse(tool, "run", result, "the result is a text")
-    return encodable(result)

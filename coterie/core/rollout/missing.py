@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from coterie.core.errors import PluginError, TooManyMissing
 from coterie.core.plugins.origin import origin_of
 from coterie.core.protocols import NamedRewardSource, Team
-from coterie.core.rollout.context import UNREADABLE
+from coterie.core.rollout.actions import UNREADABLE
 from coterie.core.types import Action, Key, Scores, Tree, committed
 
 log = logging.getLogger("coterie")
@@ -27,10 +27,8 @@ def check_missing(
 ) -> None:
     """Stop a run whose reward sources, or whose engine, fail too often.
 
-    Each call of a source counts once, by the share of its scores that are missing. Floors don't count: the
-    output caused them. Where no action could be read, a source may answer without a call of its judge. So
-    these answers don't count, unless the source misses scores there too: a judge that is down must not hide
-    behind them. A source whose components all have weight 0 is left out.
+    Each call of a source counts once, by the share of its scores that are missing (`_missing_shares`). A
+    source whose components all have weight 0 is left out.
 
     Args:
         where: the step or the evaluation, for the message.
@@ -42,32 +40,41 @@ def check_missing(
     """
     joints = [joint for tree in trees for node in tree.nodes() for joint in node.joints]
     lost = Counter(joint.fault.reason for joint in joints if joint.fault is not None and joint.lost)
-    _check(
-        f"joint actions were lost in {where}", lost, lost.total(), len(joints), "schedule.max_missing", bound
-    )
+    what, setting = f"joint actions were lost in {where}", "schedule.max_missing"
+    _check(what, lost, lost.total(), len(joints), setting, bound)
     if lost:
-        log.warning("%d of %d joint actions were lost in %s: %s", lost.total(), len(joints), where, min(lost))
-    reasons: dict[str, Counter[str]] = {source.name: Counter() for source in sources}
+        log.warning("%d of %d %s: %s", lost.total(), len(joints), what, min(lost))
+    reasons = {source.name: Counter[str]() for source in sources if any(source.weights.values())}
     for _, _, _, score in scores:
         if score.value is None and score.source in reasons:
             reasons[score.source][score.reason] += 1
-    failed = [source for source in sources if reasons[source.name] and any(source.weights.values())]
+    failed = [source for source in sources if reasons.get(source.name)]
     unread = set(_unread(trees)) if failed else set()
     for source in failed:
-        calls: dict[Key, list[bool]] = {}
-        for key, _, _, score in scores:
-            if score.source == source.name and not score.floor:
-                calls.setdefault(key, []).append(score.value is None)
-        if not any(any(calls[key]) for key in unread & calls.keys()):
-            calls = {key: missing for key, missing in calls.items() if key not in unread}
-        _check(
-            f"scores of the reward '{source.name}' ({origin_of(source.plugin)}) are missing in {where}",
-            reasons[source.name],
-            sum(sum(missing) / len(missing) for missing in calls.values()),
-            len(calls),
-            "schedule.max_missing" if source.max_missing is None else f"rewards.{source.name}.max_missing",
-            bound if source.max_missing is None else source.max_missing,
-        )
+        what = f"scores of the reward '{source.name}' ({origin_of(source.plugin)}) are missing in {where}"
+        shares = _missing_shares(scores, source.name, unread)
+        own = source.max_missing
+        path, most = (setting, bound) if own is None else (f"rewards.{source.name}.max_missing", own)
+        _check(what, reasons[source.name], sum(shares), len(shares), path, most)
+
+
+def _missing_shares(scores: Scores, source: str, unread: set[Key]) -> list[float]:
+    """By call of a source, the share of its scores that are missing.
+
+    Floors don't count: the output caused them. Where no action could be read, a source may answer without a
+    call of its judge. So these answers don't count, unless the source misses scores there too: a judge that
+    is down must not hide behind them.
+
+    Args:
+        unread: keys of what no parser could read.
+    """
+    calls: dict[Key, list[bool]] = {}
+    for key, _, _, score in scores:
+        if score.source == source and not score.floor:
+            calls.setdefault(key, []).append(score.value is None)
+    if not any(any(calls[key]) for key in unread & calls.keys()):
+        calls = {key: missing for key, missing in calls.items() if key not in unread}
+    return [sum(missing) / len(missing) for missing in calls.values()]
 
 
 def check_parsers(trees: Sequence[Tree], team: Team) -> None:

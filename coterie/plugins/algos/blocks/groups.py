@@ -241,40 +241,68 @@ def credit_groups(
     Args:
         tokens: by branch; needed where the normaliser's scope is wider than a group.
     """
-    uncompared = baseline is no_baseline and (normalise.type == "none" or normalise.scope != "group")
-    normalise_group = normalise if normalise.scope == "group" else Normaliser(type="none")
-    advantage: dict[Key, list[float]] = {}
-    returns: dict[Key, list[float]] = {}
-    counts: dict[str, Counts] = {}
+    wide = normalise.scope != "group"
+    in_group = Normaliser(type="none") if wide else normalise
+    least = 1 if baseline is no_baseline and in_group.type == "none" else 2
+    rows: list[Row] = []
+    advantages: list[float] = []
+    counts: dict[str, GroupCounts] = {}
     for group in groups:
-        count = counts.setdefault(group.role, Counts())
-        rows = [row for row in group.rows if row.value is not None]
-        values = np.array([row.value for row in rows], dtype=np.float64)
-        flat = len(rows) > 0 and equal(values)
-        small = len(rows) < (1 if uncompared else 2)
-        count.add(small, flat and not small, len(group.rows) - len(rows))
-        if small or (flat and drop_zero_variance):
-            continue
-        # The mean of equal numbers can differ from them in the last bit; divided by a tiny deviation, that
-        # difference would become an advantage of order 1.
-        zero = flat and (baseline is not no_baseline or normalise_group.type == "whiten")
-        numbers = np.zeros_like(values) if zero else normalise_group(baseline(values), values)
-        for row, number in zip(rows, numbers, strict=True):
-            for key in row.branches:
-                advantage.setdefault(key, []).append(float(number))
-                returns.setdefault(key, []).append(float(row.value))  # type: ignore[arg-type]
-    means: dict[Key, Any] = {key: math.fsum(parts) / len(parts) for key, parts in advantage.items()}
-    if normalise.scope != "group" and normalise.type != "none":
-        means = normalise_batch(means, tokens or {}, normalise)
+        present = [row for row in group.rows if row.value is not None]
+        values = np.array([row.value for row in present], dtype=np.float64)
+        small = len(present) < least
+        flat = not small and equal(values)
+        counts.setdefault(group.role, GroupCounts()).add(small, flat, len(group.rows) - len(present))
+        if not (small or (flat and drop_zero_variance)):
+            rows += present
+            advantages += _group_advantages(values, baseline, in_group, flat).tolist()
+    advantage = by_branch(rows, advantages)
+    if wide and normalise.type != "none":
+        advantage = normalise_batch(advantage, tokens or {}, normalise)
     return Credit(
-        advantage=means,
-        returns={key: math.fsum(parts) / len(parts) for key, parts in returns.items()},
-        metrics={name: value for role, count in counts.items() for name, value in count.metrics(role)},
+        advantage=advantage,
+        returns=by_branch(rows, [float(row.value) for row in rows]),  # type: ignore[arg-type]
+        metrics=metrics_of(counts),
     )
 
 
+def _group_advantages(
+    values: Floats, baseline: Callable[[np.ndarray], np.ndarray], normalise: Normaliser, flat: bool
+) -> Floats:
+    """normalise(baseline(values)); 0 for equal values (`flat`), unless neither compares them.
+
+    The mean of equal numbers can differ from them in the last bit; divided by a tiny deviation, that
+    difference would become an advantage of order 1.
+    """
+    if flat and (baseline is not no_baseline or normalise.type == "whiten"):
+        return np.zeros_like(values)
+    return normalise(baseline(values), values)
+
+
+def by_branch(rows: Sequence[Row], values: Sequence[Any]) -> dict[Key, Any]:
+    """By branch, the mean of what its rows give it (the shared start of two paths has several rows).
+
+    Args:
+        values: by row: a number for each of its branches, or a sequence of what each gets; None: nothing.
+    """
+    parts: dict[Key, list[Any]] = {}
+    for row, value in zip(rows, values, strict=True):
+        if value is not None:
+            several = (value,) * len(row.branches) if isinstance(value, float) else value
+            for key, part in zip(row.branches, several, strict=True):
+                parts.setdefault(key, []).append(part)
+    return {key: _mean(several) for key, several in parts.items()}
+
+
+def _mean(several: Sequence[Any]) -> Any:
+    if len(several) == 1:
+        return several[0]
+    numbers = all(np.ndim(value) == 0 for value in several)
+    return math.fsum(several) / len(several) if numbers else np.mean(several, axis=0)
+
+
 @dataclass(slots=True)
-class Counts:
+class GroupCounts:
     """Counts of one role's groups, by how they were used."""
 
     groups: int = 0
@@ -286,12 +314,15 @@ class Counts:
         self.groups, self.small = self.groups + 1, self.small + small
         self.flat, self.missing = self.flat + flat, self.missing + missing
 
-    def metrics(self, role: str) -> Iterator[tuple[str, float]]:
-        """The shares of groups with equal rewards and of groups that are too small; the number of missing
-        rows."""
-        yield f"groups/{role}/zero_variance", self.flat / max(self.groups, 1)
-        yield f"groups/{role}/too_small", self.small / max(self.groups, 1)
-        yield f"groups/{role}/missing_rows", float(self.missing)
+
+def metrics_of(counts: Mapping[str, GroupCounts]) -> dict[str, float]:
+    """By role, the shares of groups with equal rewards and of groups that are too small; and missing rows."""
+    metrics: dict[str, float] = {}
+    for role, count in counts.items():
+        metrics[f"groups/{role}/zero_variance"] = count.flat / max(count.groups, 1)
+        metrics[f"groups/{role}/too_small"] = count.small / max(count.groups, 1)
+        metrics[f"groups/{role}/missing_rows"] = float(count.missing)
+    return metrics
 
 
 def turn_weights(

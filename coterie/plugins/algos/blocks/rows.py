@@ -6,7 +6,6 @@ splits values by branch into `Credit`. What it keeps from step to step is a stat
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,10 +23,12 @@ from coterie.core.types import Action, Credit, Decision, Key
 from coterie.plugins.algos.blocks.estimator import PiecedEstimator, SumConfig, check_pieces
 from coterie.plugins.algos.blocks.groups import (
     GROUPINGS,
-    Counts,
+    GroupCounts,
     Normaliser,
+    by_branch,
     credit_groups,
     grouped,
+    metrics_of,
     no_baseline,
     normalise_batch,
 )
@@ -152,9 +153,8 @@ class RowEstimator(PiecedEstimator, ABC):
         Args:
             unscaled: advantages before the normaliser, by credited branch.
         """
-        paid = [row.paid or (row.value,) * len(row.branches) for row in rows]
-        parts = _by_branch(rows, paid)
-        return {key: _mean(parts[key]) for key in unscaled}
+        returns = by_branch(rows, [row.paid or float(row.value) for row in rows])
+        return {key: returns[key] for key in unscaled}
 
     def check(self, plan: Plan, team: Team) -> None:
         """Refuse combinations that break one of RULES, and the scope `group` without a group."""
@@ -193,20 +193,18 @@ class RowEstimator(PiecedEstimator, ABC):
         self._check_values(rows, values)
         credit = self._grouped(rows, values) if self.group is not None else self._alone(rows, values)
         targets = self.targets(rows, values)
-        parts = _by_branch(rows, _split(rows, targets)) if targets else {}
+        target = by_branch(rows, _split(rows, targets)) if targets else {}
         metrics = {**credit.metrics, **self.metrics(rows, values)}
-        target = {key: _mean(several) for key, several in parts.items()}
         return replace(credit, target=target, metrics=metrics), self.next_state(rows)
 
     # ------------------------------------------------------------------------------------- bookkeeping
 
     def _alone(self, rows: Rows, values: Sequence[Advantage]) -> Credit:
         """Credit of rows that are compared with no others."""
-        parts = _by_branch(rows, _split(rows, values))
-        unscaled = {key: _mean(several) for key, several in parts.items()}
-        counts: dict[str, Counts] = {}
+        unscaled = by_branch(rows, _split(rows, values))
+        counts: dict[str, GroupCounts] = {}
         for row in rows.all:
-            counts.setdefault(row.role, Counts()).add(False, False, row.value is None)
+            counts.setdefault(row.role, GroupCounts()).add(False, False, row.value is None)
         scaled = unscaled
         if self.config.normalise.type != "none":
             scaled = normalise_batch(
@@ -215,7 +213,7 @@ class RowEstimator(PiecedEstimator, ABC):
         return Credit(
             advantage=dict(scaled),
             returns=self.shown(rows, unscaled),
-            metrics={name: value for role, count in counts.items() for name, value in count.metrics(role)},
+            metrics=metrics_of(counts),
         )
 
     def _grouped(self, rows: Rows, values: Sequence[Advantage]) -> Credit:
@@ -267,31 +265,13 @@ def _tokens(rows: Rows, row: Row) -> int:
     return sum(rows.tokens[key] for key in row.branches)
 
 
-def _split(rows: Rows, values: Sequence[Advantage]) -> list[Sequence[Any]]:
-    """The values by row and branch; an empty sequence where a row has none."""
-    split: list[Sequence[Any]] = []
+def _split(rows: Rows, values: Sequence[Advantage]) -> list[Any]:
+    """The values, arrays split by branch."""
+    split: list[Any] = []
     for row, value in zip(rows, values, strict=True):
-        if value is None:
-            split.append(())
-        elif np.ndim(value) == 0:
-            split.append((float(value),) * len(row.branches))
+        if np.ndim(value) == 0:
+            split.append(_number(value))
         else:
             ends = np.cumsum([rows.tokens[key] for key in row.branches])
             split.append(np.split(value, ends[:-1]))
     return split
-
-
-def _by_branch(rows: Rows, values: Sequence[Sequence[Any]]) -> dict[Key, list[Any]]:
-    """The values of each branch, one for each of its rows (the shared start of two paths has several)."""
-    parts: dict[Key, list[Any]] = {}
-    for row, several in zip(rows, values, strict=True):
-        for key, value in zip(row.branches if several else (), several, strict=True):
-            parts.setdefault(key, []).append(value)
-    return parts
-
-
-def _mean(several: Sequence[Any]) -> Any:
-    if len(several) == 1:
-        return several[0]
-    numbers = all(np.ndim(value) == 0 for value in several)
-    return math.fsum(several) / len(several) if numbers else np.mean(several, axis=0)
