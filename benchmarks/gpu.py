@@ -180,13 +180,13 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
 
 def planned(options: argparse.Namespace, *more: str) -> dict[str, int]:
     """Bytes by phase as `coterie plan` counts them."""
-    from coterie.api.cost import count
-    from coterie.cli.memory import footprint
     from coterie.compose import compose
+    from coterie.estimate.cost import count
+    from coterie.estimate.memory import memory_of
     from coterie.recipes import load
 
     run = compose(load("plan_path_single", overrides=settings(options, *more)))
-    return dict(footprint(run, count(run), device="cuda", gpu=80e9, gpus=1).phases)
+    return dict(memory_of(run, count(run), device="cuda", gpu=80e9, gpus=1).phases)
 
 
 # ------------------------------------------------------------------------------------------------------ cases

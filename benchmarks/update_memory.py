@@ -118,19 +118,19 @@ def measure(case: Case) -> dict[str, Any]:
     import torch
     import transformers  # noqa: F401  (what it takes is no part of an update)
 
-    from coterie.api.cost import count_in_order
-    from coterie.cli.memory import footprint
     from coterie.compose import compose
+    from coterie.estimate.cost import count_in_order
+    from coterie.estimate.memory import memory_of
     from coterie.recipes import load
 
     def composed(answer: int) -> Any:
         return compose(load(configuration(case, answer)))
 
     run = composed(64)
-    prompt = max(footprint(run, count_in_order(run)).prompts.values())
+    prompt = max(memory_of(run, count_in_order(run)).prompts.values())
     run = composed(TOKENS - prompt)
     counts = count_in_order(run)
-    planned = footprint(run, counts)
+    planned = memory_of(run, counts)
     if planned.unknown:
         raise next(iter(planned.unknown.values()))
     peak, held = asyncio.run(_updates(run, case, prompt))

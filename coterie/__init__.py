@@ -258,6 +258,7 @@ if TYPE_CHECKING:
     )
     from coterie.discovery.api_version import API_VERSION as API_VERSION
     from coterie.discovery.hookspecs import Register as Register
+    from coterie.estimate.plan import RunEstimate as RunEstimate, plan as plan
     from coterie.plugins.algos.blocks.estimator import (
         GroupConfig as GroupConfig,
         GroupEstimator as GroupEstimator,

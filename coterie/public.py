@@ -10,6 +10,7 @@ PUBLIC = {
     "coterie.api.compare": "Comparison TeamEvaluation",
     "coterie.analysis.comparison": "ComparisonReport PairedResult SideSummary compare",
     "coterie.api.export": "export",
+    "coterie.estimate.plan": "RunEstimate plan",
     "coterie.api.rollouts": "read_rollouts",
     "coterie.analysis.diagnosis.doctor": "doctor",
     "coterie.analysis.diagnosis.health": "HealthCheck",

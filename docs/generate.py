@@ -197,7 +197,11 @@ def fields_table() -> str:
 
 
 SECTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-    ("Runs from Python", "runs", ("coterie.api", "coterie.analysis", "coterie.recipes", "coterie.viewing")),
+    (
+        "Runs from Python",
+        "runs",
+        ("coterie.api", "coterie.analysis", "coterie.estimate", "coterie.recipes", "coterie.viewing"),
+    ),
     (
         "What every plugin uses",
         "plugins",

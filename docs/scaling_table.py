@@ -15,7 +15,7 @@ from coterie.backends.models import memory
 from coterie.backends.models.activations import activation_bytes, largest_forward
 from coterie.backends.models.policy import LoraSettings, TorchPolicy
 from coterie.backends.models.sizes import ModelSize, _adapted, _adapted_layers, _on_meta, _parameters, _size
-from coterie.cli.memory_trainer import Division
+from coterie.estimate.trainer import Division
 
 PAGE = Path(__file__).parent / "scaling.md"
 MODELS = {

@@ -10,9 +10,9 @@ import yaml
 
 pytest.importorskip("transformers")
 
-from coterie.api.counts import Growth
-from coterie.api.prompt_growth import growth
 from coterie.backends.chat_formats.formats import DATE, AutoChat, PlainChat, TemplateChat
+from coterie.estimate.counts import Growth
+from coterie.estimate.prompts import growth
 from tests.backends.chat_formats.families import FAMILIES
 
 pytestmark = pytest.mark.torch

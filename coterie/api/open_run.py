@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from coterie.api.external_policies import ExternalPolicy, load_policies
-from coterie.api.prompt_checks import check_prompts
 from coterie.api.starting_weights import begin_from
 from coterie.api.warm_start import warm_start
 from coterie.compose import check_hosts, check_packages
@@ -22,6 +21,7 @@ from coterie.core.plugins.origin import plugin_call
 from coterie.core.training.curriculum import trained_on
 from coterie.core.training.run import Run
 from coterie.core.types.splits import Split
+from coterie.estimate.prompt_checks import check_prompts
 from coterie.watchdog import watch_loop
 
 T = TypeVar("T")

@@ -13,9 +13,7 @@ from typing import Any
 from coterie import logs
 from coterie.api.cancelled import Cancelled
 from coterie.api.checkpoints import CheckpointStore
-from coterie.api.cost import warn_of_tasks
 from coterie.api.discarded import Discarded
-from coterie.api.least import acceptable, check_size, check_trees, warn_of_size, warn_of_trees
 from coterie.api.open_run import open_run, to_its_end
 from coterie.api.recording import step_recorder
 from coterie.api.resume import Resumption, resumption
@@ -24,7 +22,6 @@ from coterie.api.run_files import check_out, claimed, new_run, resumable
 from coterie.api.run_record import RunRecord
 from coterie.api.signals import Signals
 from coterie.api.starting_weights import find_sources
-from coterie.api.val_interval import evaluating
 from coterie.compose import check_hosts, check_packages, prepare, trained_splits
 from coterie.core.config import Resolved, RunConfig
 from coterie.core.errors import ConfigError, RunFolderError
@@ -32,6 +29,9 @@ from coterie.core.loop import train as train_loop
 from coterie.core.storage.jsonl import read_lines
 from coterie.core.storage.run_folder import RunFolder
 from coterie.core.training.run import Progress, Run
+from coterie.estimate.cost import warn_of_tasks
+from coterie.estimate.least import acceptable, check_size, check_trees, warn_of_size, warn_of_trees
+from coterie.estimate.val_interval import evaluating
 from coterie.recipes import load
 
 log = logging.getLogger("coterie")

@@ -64,10 +64,10 @@ def test_a_plan_in_a_used_process_is_that_of_a_fresh_one_and_leaves_its_objects_
 def test_a_view_of_an_older_tensor_is_not_made_anew():
     import torch
 
-    from coterie.cli.memory_served import _Made
+    from coterie.estimate.engines import MadeOnMeta
 
     older = torch.empty(100, device="meta")
-    with _Made() as new:
+    with MadeOnMeta() as new:
         view = older[:50]
         assert new.meta_bytes() == 0
         made = torch.empty(8, device="meta", dtype=torch.float32)
@@ -93,7 +93,7 @@ def test_a_tree_of_astronomical_size_is_told_by_its_magnitude():
 
 def test_a_run_past_the_bound_says_so_and_goes_on_and_its_folder_can_be_planned(tmp_path, monkeypatch):
     for module in ("cost", "least"):
-        monkeypatch.setattr(f"coterie.api.{module}.BOUND", 100)
+        monkeypatch.setattr(f"coterie.estimate.{module}.BOUND", 100)
     done = coterie("run", TABULAR, "schedule.steps=1", "--out", tmp_path / "run")
     assert done.exit_code == 0 and "warning: a step has up to 128 generations" in done.stderr, done.output
     refused(coterie("plan", tmp_path / "run"), "128 generations, and 100 are the bound")

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 from coterie.backends.engines.vllm.settings import VLLMConfig
-from coterie.cli.memory_layout import Layout
-from coterie.cli.memory_trainer import Division, device_of, division_of
-from coterie.cli.memory_vllm import GIB, server
 from coterie.core.errors import UserError
+from coterie.estimate.engines import GIB, vllm_memory
+from coterie.estimate.gpus import GpuLayout
+from coterie.estimate.trainer import Division, device_of, division_of
 from tests.cli.support import coterie
 from tests.cli.test_plan import folder as folder, planned
 
@@ -62,7 +62,7 @@ def test_the_device_is_the_trainers_or_the_options():
 
 def test_vllm_takes_its_share_of_the_gpu():
     def reserved(weights, gpu, *, placed=(0,), inside=True, **settings):
-        return server(VLLMConfig(**settings), weights, gpu, Layout(engine=placed), inside)
+        return vllm_memory(VLLMConfig(**settings), weights, gpu, GpuLayout(engine=placed), inside)
 
     assert reserved(4 * 10**9, 80e9)[:4] == (4 * 10**9, int(0.4 * 80e9) - 4 * 10**9, True, True)
     settings = {"process": "own", "replicas": 2, "tensor_parallel": 2, "memory_share": 0.5, "sleep": True}
@@ -174,7 +174,7 @@ def test_the_dtype_of_auto_is_that_of_the_planned_device(folder, monkeypatch):
 def test_a_plan_for_a_cpu_fits_the_memory_of_the_machine(monkeypatch):
     pytest.importorskip("torch")
     for memory, fits in ((10**6, "does not fit"), (10**9, "fits")):
-        monkeypatch.setattr("coterie.cli.plan_fit.machine_memory", lambda memory=memory: memory)
+        monkeypatch.setattr("coterie.estimate.gpus.machine_memory", lambda memory=memory: memory)
         plan = planned("quickstart")
         assert plan["fit"]["one"] == (fits == "fits")
         assert plan["fit"]["gpu_memory"] == memory and plan["fit"]["of"] == "machine"

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 import coterie
-from coterie.api.cost import count
-from coterie.api.val_interval import evaluating
 from coterie.compose import compose
 from coterie.compose.evaluation_sets import FirstTasks
 from coterie.core.errors import ConfigError, RunFolderError
 from coterie.core.training import evaluation
 from coterie.core.training.evaluation import Evaluation, evaluate_if_due
+from coterie.estimate.cost import count
+from coterie.estimate.val_interval import evaluating
 from coterie.stats import Interval
 from coterie.testing import coterie_run
 from coterie.testing.support.toys import ROLE

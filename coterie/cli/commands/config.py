@@ -17,8 +17,7 @@ from coterie.core.errors import MissingExtra
 
 if TYPE_CHECKING:
     from coterie.api.comlrl import Flags
-    from coterie.core.config import Resolved, RunConfig
-    from coterie.core.types.splits import Split
+    from coterie.core.config import Resolved
 
 log = logging.getLogger("coterie")
 PLAIN = re.compile(r"[A-Za-z_][\w./+-]*")
@@ -64,6 +63,7 @@ def command(
 
 def _check(resolved: Resolved) -> None:
     from coterie.compose import prepare
+    from coterie.estimate.plan import read_splits
 
     try:
         prepare(
@@ -71,30 +71,6 @@ def _check(resolved: Resolved) -> None:
         )  # the engine and the trainer are not made: they may import large libraries
     except MissingExtra as error:  # the configuration can still be shown
         log.warning("not checked in full: %s; %s", error.what, error.fix)
-
-
-def read_splits(config: RunConfig) -> tuple[Split, ...]:
-    """The splits that a run plays, where their files are here: their tasks are read too.
-
-    Raises:
-        ConfigError: nothing ends the run.
-    """
-    from coterie.compose import trained_splits
-    from coterie.core.training.schedule import end_of
-
-    end_of(config.schedule, lambda: 1)
-    return trained_splits(config.schedule) if reads_files(config) else ()
-
-
-def reads_files(config: RunConfig) -> bool:
-    """Whether `env` and `data` name files of records, all of which are here."""
-    from coterie.compose.contents import place_of
-    from coterie.compose.named_files import FILE, FUNCTION
-    from coterie.compose.settings import settings_of
-
-    tables = [file for file in settings_of(config).files.values() if file.keys[0] in ("env", "data")]
-    named = [file for file in tables if file.form != FUNCTION]
-    return bool(named) and all(file.form == FILE and place_of(file) is not None for file in named)
 
 
 def with_defaults(table: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,8 +13,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from coterie.cli.plan_nodes import placement_of, show
+from coterie.cli.plan_output import show_placement
 from coterie.core.errors import ConfigError
+from coterie.estimate.placement import placement_of
 from coterie.recipes import load
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "placements"
@@ -142,7 +143,7 @@ def printed(case: Case) -> str:
     def shown() -> None:
         resolved = load(case.recipe, scale="gpu", overlays=["ray"], overrides=case.settings.split("; "))
         try:
-            show(placement_of(resolved.config, case.nodes, 16, case.gpus))
+            show_placement(placement_of(resolved.config, case.nodes, 16, case.gpus))
         except ConfigError as error:
             click.echo(f"Error: {error}")
 

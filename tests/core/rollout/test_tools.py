@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from coterie import Plugin, PolicyFault, SystemFault
-from coterie.api.cost import calls_of, count
 from coterie.api.rollouts import rollout_rows
 from coterie.core.errors import ConfigError
 from coterie.core.training.samples import samples_of
 from coterie.core.types import Credit
+from coterie.estimate.cost import calls_of, count
 from coterie.plugins.algos.blocks.groups import by_decision
 from coterie.testing import coterie_run, play_episode
 from coterie.testing.support.toys import EchoRole

@@ -15,7 +15,6 @@ from pydantic import Field
 
 import coterie
 from coterie import Composed, Plugin, PluginConfig
-from coterie.api.cost import first_prompts
 from coterie.api.rollouts import read_rollouts
 from coterie.api.warm_start import Oracle
 from coterie.compose import compose
@@ -23,6 +22,7 @@ from coterie.core.errors import ConfigError
 from coterie.core.training.curriculum import tree_success
 from coterie.core.training.run import Run
 from coterie.core.types import TEAM, Action, Step, Task
+from coterie.estimate.prompts import first_prompts
 from coterie.recipes import load
 from coterie.testing import coterie_run, play_episode
 from coterie.testing.support.toys import ROLE

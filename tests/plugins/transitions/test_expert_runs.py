@@ -7,9 +7,9 @@ import logging
 
 import pytest
 
-from coterie.api.cost import count
 from coterie.api.train import train
 from coterie.core.errors import ConfigError, UserError
+from coterie.estimate.cost import count
 from coterie.plugins.transitions.expert import question
 from coterie.plugins.transitions.expert_edits import NO_EDIT
 from coterie.testing import check_transition, coterie_run, play_episode

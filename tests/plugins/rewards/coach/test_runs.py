@@ -12,12 +12,12 @@ import pytest
 from coach_relay import ROLES, RuleCoach, relay_table, right
 
 from coterie import ConfigError, SystemFault
-from coterie.api.cost import count
 from coterie.api.open_run import open_run
 from coterie.compose import compose
 from coterie.core.protocols import Batch
 from coterie.core.training.samples import samples_of
 from coterie.core.types import TEAM
+from coterie.estimate.cost import count
 from coterie.plugins.samplers.tree import TreeSampler
 from coterie.recipes import load
 from coterie.testing import build, check_reward, coterie_run, play_episode, scripted_engine

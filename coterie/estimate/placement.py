@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import click
-
-from coterie.cli.output import rendered
 from coterie.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -21,7 +17,7 @@ if TYPE_CHECKING:
     from coterie.core.training.run import Run
 
 
-class Placement(NamedTuple):
+class ClusterPlacement(NamedTuple):
     """The nodes that a run is planned for, and the processes on each."""
 
     settings: ClusterConfig
@@ -56,6 +52,37 @@ class Placement(NamedTuple):
         cpus = node.cpus - sum(process.cpus for process in here)
         return cpus, node.gpus - sum(process.gpus for process in here)
 
+    def as_dict(self) -> dict[str, Any]:
+        """The placement as plain data."""
+        nodes = [
+            {
+                "name": node.name,
+                "cpus": node.cpus,
+                "gpus": node.gpus,
+                "free_cpus": self.left(node)[0],
+                "free_gpus": self.left(node)[1],
+            }
+            for node in self.nodes
+        ]
+        processes = [
+            {
+                "name": each.process.name,
+                "node": each.node,
+                "cpus": each.process.cpus,
+                "gpus": list(each.gpus),
+                "shares": list(each.process.shares),
+                "holds": each.process.holds,
+            }
+            for each in self.placed
+        ]
+        return {
+            "layout": self.settings.layout,
+            "updates": self.settings.updates,
+            "nodes": nodes,
+            "processes": processes,
+            "weights": {"transfer": self.transfer.name, "why": self.transfer.why},
+        }
+
 
 def check_options(nodes: int | None, **others: Any) -> None:
     """Refuse options that say nothing without `--nodes`, or contradict it.
@@ -76,7 +103,7 @@ def check_options(nodes: int | None, **others: Any) -> None:
         raise UserError("this option has no effect", path="--gpus", why=why, fix="leave one of them out")
 
 
-def placement_of(config: RunConfig, count: int, cpus: float | None, gpus: int | None) -> Placement:
+def placement_of(config: RunConfig, count: int, cpus: float | None, gpus: int | None) -> ClusterPlacement:
     """The placement of a run's processes on equal nodes.
 
     Args:
@@ -104,7 +131,7 @@ def placement_of(config: RunConfig, count: int, cpus: float | None, gpus: int | 
             taken = processes_of(config, settings, (Node("node 1", cpus, gpus),))
             cpus = max(cpus, float(math.ceil(sum(process.cpus for process in taken))))
     nodes = tuple(Node(f"node {number}", cpus, gpus) for number in range(1, count + 1))
-    placement = Placement(settings, nodes, place(nodes, processes_of(config, settings, nodes)), config)
+    placement = ClusterPlacement(settings, nodes, place(nodes, processes_of(config, settings, nodes)), config)
     _ = placement.transfer  # a way that these processes don't have is refused
     return placement
 
@@ -148,102 +175,3 @@ def _gpus_here() -> int:
     import torch
 
     return torch.cuda.device_count()
-
-
-def report(placement: Placement | None) -> dict[str, Any]:
-    """The placement as plain data, under its name; {}: none is asked for."""
-    if placement is None:
-        return {}
-    nodes = [
-        {
-            "name": node.name,
-            "cpus": node.cpus,
-            "gpus": node.gpus,
-            "free_cpus": placement.left(node)[0],
-            "free_gpus": placement.left(node)[1],
-        }
-        for node in placement.nodes
-    ]
-    processes = [
-        {
-            "name": each.process.name,
-            "node": each.node,
-            "cpus": each.process.cpus,
-            "gpus": list(each.gpus),
-            "shares": list(each.process.shares),
-            "holds": each.process.holds,
-        }
-        for each in placement.placed
-    ]
-    layout, updates = placement.settings.layout, placement.settings.updates
-    shown: dict[str, Any] = {"layout": layout, "updates": updates, "nodes": nodes, "processes": processes}
-    transfer = placement.transfer
-    return {"placement": {**shown, "weights": {"transfer": transfer.name, "why": transfer.why}}}
-
-
-def show(placement: Placement, config: RunConfig | None = None) -> None:
-    """Print the table of processes by node, and what is left.
-
-    Args:
-        config: the run's, whose sets of weights may be updated in turn, and whose figures on one machine
-            follow; None: neither is said.
-    """
-    from rich import box
-    from rich.table import Table
-
-    from coterie.backends.cluster.placement import amount
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("node")
-    table.add_column("process")
-    table.add_column("CPUs", justify="right")
-    table.add_column("GPUs")
-    table.add_column("holds")
-    for node in placement.nodes:
-        for number, row in enumerate(_rows(placement.on(node))):
-            table.add_row(node.name if number == 0 else "", *row)
-        table.add_section()
-    first, count = placement.nodes[0], len(placement.nodes)
-    click.echo(
-        f"placement on {count} node{'s' * (count > 1)} of {amount(first.cpus, first.gpus)}, "
-        f"cluster.layout {placement.settings.layout}"
-    )
-    click.echo(rendered(table))
-    left = [f"{node.name} {amount(*placement.left(node))}" for node in placement.nodes]
-    click.echo(f"left: {'; '.join(left)}")
-    click.echo(f"{placement.transfer.text}\n  why: {placement.transfer.why}")
-    if config is not None:
-        _show_updates(placement, config)
-        click.echo("\nthe same run on one machine:")
-
-
-def _show_updates(placement: Placement, config: RunConfig) -> None:
-    """Print that one trainer updates several sets of weights, where it does."""
-    from coterie.backends.cluster.processes import sets_of
-
-    sets = sets_of(config.policies, gpus=placement.gpus > 0)
-    if placement.settings.updates == "in_turn" and len(sets) > 1:
-        click.echo(
-            f"{len(sets)} sets of weights ({', '.join(sets)}) are updated in turn, by one trainer; "
-            "cluster.updates=at_once gives each a trainer of its own"
-        )
-
-
-def _rows(placed: Sequence[Placed]) -> list[tuple[str, str, str, str]]:
-    """The rows of a node; rollout hosts have one together."""
-    from coterie.backends.cluster.processes import HOST
-
-    rows, hosts = [], []
-    for each in placed:
-        process = each.process
-        if process.name.startswith(HOST):
-            hosts.append(each)
-            continue
-        gpus = ", ".join(map(str, each.gpus)) or "-"
-        if process.shares:
-            gpus += f" of {', '.join(process.shares)}"
-        rows.append((process.name, f"{process.cpus:g}", gpus, process.holds))
-    if hosts:
-        name = f"{len(hosts)} {HOST}{'s' * (len(hosts) > 1)}"
-        rows.append((name, f"{sum(each.process.cpus for each in hosts):g}", "-", hosts[0].process.holds))
-    return rows

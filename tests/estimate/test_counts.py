@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coterie.api.cost import count
 from coterie.core.errors import PluginError
+from coterie.estimate.cost import count
 from coterie.testing import coterie_run
-from tests.api.test_cost import two_policies
+from tests.estimate.test_cost import two_policies
 
-IDLE = "trainer 'tests.api.test_cost:Idle' of tests"
+IDLE = "trainer 'tests.estimate.test_cost:Idle' of tests"
 
 
 @pytest.mark.parametrize("steps", [1.5, "two", None, -1, [1]])

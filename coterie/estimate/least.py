@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from coterie.api.cost import BOUND, Counts, count_in_order, evaluated_trees, readable, why_so_many
 from coterie.core.config import PolicyConfig, RunConfig
 from coterie.core.errors import ConfigError
 from coterie.core.rollout.side import LocalRolloutSide
@@ -21,6 +20,8 @@ from coterie.core.training.run import Run
 from coterie.core.types import Key
 from coterie.core.types.seeding import seed64
 from coterie.core.types.splits import Split
+from coterie.estimate.cost import BOUND, count_in_order, evaluated_trees, readable, why_so_many
+from coterie.estimate.counts import StepCounts
 from coterie.machine import machine_memory
 
 log = logging.getLogger("coterie")
@@ -158,7 +159,7 @@ def check_size(run: Run) -> None:
     settings.check_size(run.config.policies, run.vocabulary, tokens, machine_memory())
 
 
-def _check_forks(run: Run, counts: Counts) -> None:
+def _check_forks(run: Run, counts: StepCounts) -> None:
     """Refuse trees all of whose joint actions are played on, where they could grow past memory.
 
     Their number grows with a power of the turns: an episode has to end in its first turns to save them.

@@ -1,4 +1,4 @@
-"""Whether the later prompts of a role extend what was sampled, measured with made-up answers.
+"""The prompts of a run, measured: first ones, and whether later ones extend what was sampled.
 
 A role that remembers, or that uses tools, is asked again with its earlier answers in the prompt. Where its
 chat format writes these as they were, the next prompt begins with the ids before it: an engine with a prefix
@@ -9,17 +9,27 @@ thoughts, moves the tools to the last question), the next prompt begins anew.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
-from coterie.api.cost import PromptsOnly, calls_of
-from coterie.api.counts import Growth, remembers
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import Codec, EngineClient, RolloutJob
 from coterie.core.training.run import Run
 from coterie.core.types import Call, Key, Message, Prompt
 from coterie.core.types.seeding import seed64
+from coterie.estimate.cost import calls_of, played_environments
+from coterie.estimate.counts import Growth, remembers
+from coterie.estimate.prompt_checks import check_room, notes_of, prompt_doubts
+
+if TYPE_CHECKING:
+    from coterie.backends.models.sizes import Blueprint
+
+log = logging.getLogger("coterie")
+
+SAMPLED_TASKS = 16
+"""Tasks whose first prompts are measured."""
 
 MOST_TURNS = 8
 MOST_CALLS = 8
@@ -29,6 +39,122 @@ LONGEST_ANSWER = 512
 _WORDS = " the answer"
 _RESULT = "the result"
 _OPEN, _CLOSE = "<think>\n", "\n</think>\n\n"
+
+
+@dataclass(slots=True)
+class MeasuredPrompts:
+    """The lengths of a run's prompts, where they can be made here."""
+
+    lengths: dict[str, int] = field(default_factory=dict)
+    """By role: tokens of its longest first prompt."""
+    growths: dict[str, Growth] = field(default_factory=dict)
+    """By role that is asked again with its earlier answers: how its prompts grow."""
+    notes: list[str] = field(default_factory=list)
+    """What is assumed, and why something can't be measured."""
+
+
+def measured_prompts(run: Run, models: Sequence[Blueprint]) -> MeasuredPrompts:
+    """Measure first prompts. Where that fails, a note says why, and prompts are assumed to fill the context.
+
+    Raises:
+        ConfigError: all first prompts of a role outgrow the context, so that a run would be refused.
+    """
+    measured = MeasuredPrompts()
+    try:
+        codecs = {
+            name: run.chat.codec(model.tokenizer, model.contexts[name])
+            for model in models
+            if model.tokenizer is not None
+            for name in model.modules
+        }
+        measured.lengths = first_prompts(run, codecs)
+        doubts = asyncio.run(prompt_doubts(run, cast(EngineClient, PromptsOnly(codecs)), "train"))
+    except Exception as error:  # an environment's mistake, or its data isn't here
+        log.debug("no first prompts", exc_info=True)
+        lines = str(error).strip().splitlines()
+        measured.notes.append(
+            "the first prompts can't be made here, so prompts are assumed to fill the context: "
+            + (lines[0] if lines else type(error).__name__)
+        )
+        return measured
+    check_room(run, doubts)
+    measured.notes += notes_of(doubts)
+    try:
+        measured.growths = growths(run, codecs)
+    except Exception as error:  # a template's refusal, an environment's mistake
+        log.debug("no later prompts", exc_info=True)
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        measured.notes.append(f"whether later prompts extend what was sampled is unknown: {lines[0]}")
+    for model in models:
+        if model.tokenizer is None:
+            measured.notes.append(
+                f"the tokenizer of {', '.join(model.modules)} can't be read here, so prompts are assumed to "
+                "fill the context, and whether later ones extend what was sampled is unknown"
+            )
+    if measured.lengths:
+        measured.notes.append(
+            f"prompts are assumed to be as long as the longest first prompt of {SAMPLED_TASKS} tasks: "
+            + ", ".join(_length_of(run, role, length) for role, length in measured.lengths.items())
+            + "; later turns, and prompts that hold other roles' messages, may be longer"
+        )
+    return measured
+
+
+def _length_of(run: Run, role: str, length: int) -> str:
+    """A role's assumed length of prompts; of one that remembers also how it follows from the first."""
+    turns, answer = run.team.max_turns, run.sampler.sampling(role).max_new_tokens
+    if turns == 1 or not remembers(run.team.members[role].role):
+        return f"{role} {length:,}"
+    first = (length - (turns - 1) * answer) // turns
+    return f"{role} {length:,} (its last of {turns} turns: {first:,} a turn and the answers before it)"
+
+
+def first_prompts(run: Run, codecs: Mapping[str, Codec], tasks: int = SAMPLED_TASKS) -> dict[str, int]:
+    """By role: tokens of its longest prompt in the start states of some tasks.
+
+    A role that remembers sees its earlier prompts and answers again in every turn, so they are added.
+    Messages of other roles and feedback of a transition are not: a start state has none.
+
+    Args:
+        codecs: by policy; roles of other policies are left out.
+        tasks: tasks of each environment that are measured.
+    """
+    lengths = asyncio.run(_first_prompts(run, codecs, tasks))
+    turns = run.team.max_turns
+    for role, length in lengths.items():
+        if remembers(run.team.members[role].role):
+            lengths[role] = turns * length + (turns - 1) * run.sampler.sampling(role).max_new_tokens
+    return lengths
+
+
+@dataclass(frozen=True, slots=True)
+class PromptsOnly:
+    """An engine client for prompts alone."""
+
+    codecs: Mapping[str, Codec]
+
+    def codec(self, policy: str) -> Codec:
+        return self.codecs[policy]
+
+
+async def _first_prompts(run: Run, codecs: Mapping[str, Codec], tasks: int) -> dict[str, int]:
+    lengths: dict[str, int] = {}
+    client = cast(EngineClient, PromptsOnly(codecs))
+    for number, (environment, source) in enumerate(played_environments(run)):
+        level = number - 1 if number else None  # the target environment is the first
+        for index in range(min(tasks, len(source))):
+            with plugin_call(environment, "reset"):
+                task = source[index]
+                state = environment.reset(task, seed64(run.config.seed, Key(task.id), "reset"))
+            context = run.rollout_side.context(RolloutJob(task=task, level=level), client)
+            for role, policy in run.team.policies.items():
+                if policy in codecs:
+                    request = await context.ask(role, state, 0, (), run.sampler.sampling(role))
+                    lengths[role] = max(lengths.get(role, 0), len(request.prompt.ids))
+    return lengths
+
+
+# ---------------------------------------------------------------------------------------- later prompts
 
 
 def growths(run: Run, codecs: Mapping[str, Codec]) -> dict[str, Growth]:

@@ -1,4 +1,4 @@
-"""What a plan puts on which GPU: the trainer's ranks, and the engine."""
+"""The GPUs of a planned run: what is on which, and how much memory there is."""
 
 from __future__ import annotations
 
@@ -6,14 +6,44 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from coterie.backends.engines.vllm.placement import gpus_of, needed_gpus
 from coterie.backends.engines.vllm.settings import may_be_inside
-from coterie.cli.memory_trainer import division_of
+from coterie.estimate.trainer import division_of
+from coterie.machine import machine_memory
 
 if TYPE_CHECKING:
     from coterie.core.training.run import Run
 
+GB = 10**9
 
-class Layout(NamedTuple):
-    """The GPUs of a run."""
+
+class Capacity(NamedTuple):
+    """The GPUs that a run is planned for, or the memory of this machine for a run on its CPU."""
+
+    gpus: int
+    each: float
+    """Memory of one GPU, or of the machine, in bytes."""
+    machine: bool = False
+    """Whether it is the machine's."""
+    given: bool = False
+    """Whether somebody has said how many GPUs there are."""
+
+
+def capacity_of(device: str, needed: int, gpus: int | None, each: float, *, named: bool) -> Capacity:
+    """The capacity for a plan.
+
+    Args:
+        device: the type of the device that the plan is for; `needed`: GPUs that its settings need.
+        gpus: how many there are; None: as many as the settings need.
+        each: bytes of one.
+        named: whether GPUs were named. Else a run on a CPU has what the machine gives.
+    """
+    here = machine_memory() if device == "cpu" and not named else None
+    if here is not None:
+        return Capacity(1, here, machine=True)
+    return Capacity(gpus or needed, each, given=gpus is not None)
+
+
+class GpuLayout(NamedTuple):
+    """Which GPUs of a run compute what."""
 
     trainer: tuple[int, ...] = (0,)
     """Of its ranks, by rank; () without a trainer of tensors."""
@@ -56,7 +86,7 @@ def _names(gpus: tuple[int, ...]) -> str:
     return f"GPUs {', '.join(map(str, gpus[:-1]))} and {gpus[-1]}"
 
 
-def layout_of(run: Run, device: str, gpus: int | None) -> Layout:
+def layout_of(run: Run, device: str, gpus: int | None) -> GpuLayout:
     """The layout that the settings name.
 
     Args:
@@ -66,12 +96,12 @@ def layout_of(run: Run, device: str, gpus: int | None) -> Layout:
     trainer = _trainer(run)
     kinds = {"trainer_type": run.config.trainer["type"], "engine_type": run.config.engine["type"]}
     if device != "cuda":
-        return Layout(**kinds)
+        return GpuLayout(**kinds)
     reasons = [f"trainer.ranks is {len(trainer)}, with a GPU for each"] if len(trainer) > 1 else []
     least = max(trainer, default=0) + 1
     fixed = least > 1
     engine: tuple[int, ...] = trainer[:1] or (0,)
-    if kinds["engine_type"] == "vllm" and not inside(run):
+    if kinds["engine_type"] == "vllm" and not vllm_inside(run):
         settings = run.engine.config  # type: ignore[attr-defined]
         servers = needed_gpus(settings)
         if servers > least:
@@ -86,10 +116,10 @@ def layout_of(run: Run, device: str, gpus: int | None) -> Layout:
         engine = tuple(gpus_of(settings, max(gpus or apart, least), trainer))
     elif kinds["engine_type"] in ("openai", "scripted", "tabular"):
         engine = ()
-    return Layout(trainer, engine, least, "; ".join(reasons), fixed, **kinds)
+    return GpuLayout(trainer, engine, least, "; ".join(reasons), fixed, **kinds)
 
 
-def inside(run: Run) -> bool:
+def vllm_inside(run: Run) -> bool:
     """Whether vLLM is in the run's process: not beside ranks in torch's default process group."""
     settings: Any = run.engine.config  # type: ignore[attr-defined]
     grouped = run.config.trainer["type"] == "deepspeed" and division_of(run).ranks > 1

@@ -8,28 +8,16 @@ smaller.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol, cast, runtime_checkable
+from dataclasses import replace
+from typing import Protocol, runtime_checkable
 
-from coterie.api.counts import (
-    Counts,
-    PolicyCounts,
-    RoleCalls,
-    Shape,
-    by_policy,
-    outside_notes,
-    outside_tokens,
-    remembers,
-    steps_of_update,
-)
 from coterie.core.config import RunConfig
 from coterie.core.errors import ConfigError, DataError, NoFileError, UserError
 from coterie.core.plugins.origin import plugin_call
-from coterie.core.protocols import Codec, EngineClient, Environment, Plan, RolloutJob, TaskSource, Team
+from coterie.core.protocols import Environment, Plan, TaskSource, Team
 from coterie.core.protocols.reward import CountsCalls, RewardSource
 from coterie.core.protocols.transition import TransitionMode
 from coterie.core.rollout.side import LocalRolloutSide
@@ -37,15 +25,22 @@ from coterie.core.training.curriculum import trained_on
 from coterie.core.training.run import Run
 from coterie.core.types import Key
 from coterie.core.types.seeding import seed64
+from coterie.estimate.counts import (
+    PolicyCounts,
+    RoleCalls,
+    StepCounts,
+    TreeShape,
+    by_policy,
+    outside_notes,
+    outside_tokens,
+    steps_of_update,
+)
 
 log = logging.getLogger("coterie")
 
 BOUND = 20_000
 """Most generations of a step that `coterie plan` accepts. At 512 tokens each they are 10 million tokens for
 one update. A cross tree of 4^(2*4) = 65,536 leaves exceeds the bound with its first task."""
-
-SAMPLED_TASKS = 16
-"""Tasks whose first prompts are measured."""
 
 MOST_BITS = 2**14
 """Length of the largest number of nodes that is counted, in bits: it is about 10^4,932."""
@@ -62,7 +57,7 @@ class ActsOften(Protocol):
     """By role, most actions in one turn; a role that is absent acts at most once."""
 
 
-def shape_of(order: Order, turns: int, plan: Plan) -> Shape:
+def shape_of(order: Order, turns: int, plan: Plan) -> TreeShape:
     """The largest tree over `turns` turns of `order`, in a time that doesn't grow with it."""
     nodes, joints, later = 1, 0, 0
     decisions = dict.fromkeys((role for stage in order for role in stage), 0)
@@ -88,7 +83,9 @@ def shape_of(order: Order, turns: int, plan: Plan) -> Shape:
         cut = nodes.bit_length() > MOST_BITS and turn + 1 < turns
         if cut:
             break
-    return Shape(decisions=decisions, joints=joints, leaves=nodes, waves=tuple(waves), later=later, cut=cut)
+    return TreeShape(
+        decisions=decisions, joints=joints, leaves=nodes, waves=tuple(waves), later=later, cut=cut
+    )
 
 
 def layouts(order: Order, decides: bool, often: Mapping[str, int] | None = None) -> list[Order]:
@@ -126,7 +123,7 @@ def actions_per_turn(run: Run) -> dict[str, int]:
     return {role: number for role, number in often.items() if role in run.team.members and number > 1}
 
 
-def count(run: Run) -> Counts:
+def count(run: Run) -> StepCounts:
     """The counts of a step of a composed run. Its first task shows whether the environment decides stages.
 
     Raises:
@@ -145,12 +142,12 @@ def count(run: Run) -> Counts:
     return replace(counts, notes=(*counts.notes, *few_tasks(run)))
 
 
-def count_in_order(run: Run) -> Counts:
+def count_in_order(run: Run) -> StepCounts:
     """The counts of a step whose stages follow `team.order`; no task is read."""
     return _count(run, False)
 
 
-def _count(run: Run, decides: bool) -> Counts:
+def _count(run: Run, decides: bool) -> StepCounts:
     plan, team, schedule = run.sampler.plan, run.team, run.config.schedule
     trees, often = schedule.tasks_per_step * plan.chains, actions_per_turn(run)
     shapes = [shape_of(order, team.max_turns, plan) for order in layouts(team.order, decides, often)]
@@ -166,7 +163,7 @@ def _count(run: Run, decides: bool) -> Counts:
     }
     calls = {source.name: _calls_per_view(source.plugin) for source in run.reward_sources}
     in_transitions = trees * max(shape.later for shape in shapes) * _calls_per_view(team.transition)
-    return Counts(
+    return StepCounts(
         trees=trees,
         actions=actions,
         joints=joints,
@@ -300,7 +297,7 @@ def warn_of_tasks(run: Run) -> None:
 
 def decides_stages(run: Run) -> bool:
     """Whether the environment, and not `team.order`, decides which roles act when the first task starts."""
-    for environment, tasks in _played(run):
+    for environment, tasks in played_environments(run):
         with plugin_call(environment, "reset"):
             task = tasks[0]
             state = environment.reset(task, seed64(run.config.seed, Key(task.id), "reset"))
@@ -310,7 +307,7 @@ def decides_stages(run: Run) -> bool:
     return False
 
 
-def _played(run: Run) -> list[tuple[Environment, TaskSource]]:
+def played_environments(run: Run) -> list[tuple[Environment, TaskSource]]:
     """The environments that a run plays, levels of a curriculum included, with their train tasks."""
     seed = run.config.seed
     target = trained_on(run.environment, None, seed)
@@ -318,55 +315,10 @@ def _played(run: Run) -> list[tuple[Environment, TaskSource]]:
     return [*target, *levels]
 
 
-def first_prompts(run: Run, codecs: Mapping[str, Codec], tasks: int = SAMPLED_TASKS) -> dict[str, int]:
-    """By role: tokens of its longest prompt in the start states of some tasks.
-
-    A role that remembers sees its earlier prompts and answers again in every turn, so they are added.
-    Messages of other roles and feedback of a transition are not: a start state has none.
-
-    Args:
-        codecs: by policy; roles of other policies are left out.
-        tasks: tasks of each environment that are measured.
-    """
-    lengths = asyncio.run(_first_prompts(run, codecs, tasks))
-    turns = run.team.max_turns
-    for role, length in lengths.items():
-        if remembers(run.team.members[role].role):
-            lengths[role] = turns * length + (turns - 1) * run.sampler.sampling(role).max_new_tokens
-    return lengths
-
-
-@dataclass(frozen=True, slots=True)
-class PromptsOnly:
-    """An engine client for prompts alone."""
-
-    codecs: Mapping[str, Codec]
-
-    def codec(self, policy: str) -> Codec:
-        return self.codecs[policy]
-
-
-async def _first_prompts(run: Run, codecs: Mapping[str, Codec], tasks: int) -> dict[str, int]:
-    lengths: dict[str, int] = {}
-    client = cast(EngineClient, PromptsOnly(codecs))
-    for number, (environment, source) in enumerate(_played(run)):
-        level = number - 1 if number else None  # the target environment is the first
-        for index in range(min(tasks, len(source))):
-            with plugin_call(environment, "reset"):
-                task = source[index]
-                state = environment.reset(task, seed64(run.config.seed, Key(task.id), "reset"))
-            context = run.rollout_side.context(RolloutJob(task=task, level=level), client)
-            for role, policy in run.team.policies.items():
-                if policy in codecs:
-                    request = await context.ask(role, state, 0, (), run.sampler.sampling(role))
-                    lengths[role] = max(lengths.get(role, 0), len(request.prompt.ids))
-    return lengths
-
-
 # --------------------------------------------------------------------------------------------- the size bound
 
 
-def check_size(counts: Counts) -> None:
+def check_size(counts: StepCounts) -> None:
     """Refuse a step that is too large to be intended.
 
     Raises:
@@ -382,7 +334,7 @@ def check_size(counts: Counts) -> None:
         )
 
 
-def why_so_many(counts: Counts) -> str:
+def why_so_many(counts: StepCounts) -> str:
     """The shape of a step's trees, as the reason for its generations."""
     return (
         f"{readable(counts.trees)} trees with {readable(counts.leaves // counts.trees)} leaves and "

@@ -6,9 +6,9 @@ import logging
 import math
 from dataclasses import replace
 
-from coterie.api.cost import evaluated_trees
 from coterie.core.errors import DataError
 from coterie.core.training.run import Run
+from coterie.estimate.cost import evaluated_trees
 
 log = logging.getLogger("coterie")
 

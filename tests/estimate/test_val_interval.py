@@ -9,9 +9,9 @@ import pytest
 
 import coterie
 from coterie.api.rows import read_metrics
-from coterie.api.val_interval import FEWEST, SHARE, evaluating
 from coterie.compose import compose
 from coterie.core.errors import DataError
+from coterie.estimate.val_interval import FEWEST, SHARE, evaluating
 from coterie.recipes import load
 from tests.cli.support import coterie as command
 from tests.games import Matrix

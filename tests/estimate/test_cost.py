@@ -10,15 +10,16 @@ import pytest
 
 import coterie
 from coterie import Plugin, PluginConfig
-from coterie.api.cost import BOUND, check_size, count, first_prompts, readable, shape_of, warn_of_tasks
-from coterie.api.counts import RoleCalls
-from coterie.api.least import warn_of_size
 from coterie.backends.models.minibatches import count_minibatches, minibatches
 from coterie.backends.models.policy import TrainingFields
 from coterie.backends.trainers.none import NoTrainer
 from coterie.core.errors import ConfigError
 from coterie.core.training.samples import samples_of
 from coterie.core.types import Credit
+from coterie.estimate.cost import BOUND, check_size, count, readable, shape_of, warn_of_tasks
+from coterie.estimate.counts import RoleCalls
+from coterie.estimate.least import warn_of_size
+from coterie.estimate.prompts import first_prompts
 from coterie.testing import coterie_run, play_episode
 from tests.games import stops
 from tests.test_resume import MATRIX
@@ -94,7 +95,7 @@ def two_policies():
     return {
         "policies": {"p": trained, "q": trained},
         "roles": {"one": {"policy": "p"}, "two": {"policy": "q"}},
-        "trainer": {"type": "tests.api.test_cost:Idle", "minibatch_size": 4, "epochs": 3},
+        "trainer": {"type": "tests.estimate.test_cost:Idle", "minibatch_size": 4, "epochs": 3},
     }
 
 
@@ -200,7 +201,7 @@ def test_a_policy_that_is_not_trained_gives_no_samples():
 def test_a_tool_may_be_used_as_often_as_the_team_allows():
     run = coterie_run(
         roles={"one": {"tools": ["adder"]}},
-        tools={"adder": {"type": "tests.api.test_cost:Adder"}},
+        tools={"adder": {"type": "tests.estimate.test_cost:Adder"}},
         team={"max_tool_turns": 3},
     )
     counts = count(run)
@@ -222,7 +223,7 @@ def test_outside_calls_are_those_that_a_source_makes(expand):
         sampler={"branches": 2, "expand": expand, "pairing": "cross"},
         rewards={
             "environment": {"type": "environment"},
-            **{name: {"type": f"tests.api.test_cost:{judge}"} for name, judge in judges.items()},
+            **{name: {"type": f"tests.estimate.test_cost:{judge}"} for name, judge in judges.items()},
         },
     )
     counts = count(run)
@@ -255,7 +256,7 @@ def test_optimiser_steps_are_the_minibatches_that_are_made(tasks, branches, size
         algorithm=algorithm,
         schedule={"tasks_per_step": tasks},
         policies={"p": {"model": {"init": "none"}, "train": "full"}},
-        trainer={"type": "tests.api.test_cost:Idle", "minibatch_size": size},
+        trainer={"type": "tests.estimate.test_cost:Idle", "minibatch_size": size},
     )
     counts = count(run).policies["p"]
     trees, _, _ = played(run, tasks)
@@ -399,7 +400,7 @@ def test_prompt_tokens_are_the_prompts_times_their_length():
 def test_a_prompt_after_a_tools_result_has_the_answers_before_it():
     run = coterie_run(
         roles={"one": {"tools": ["adder"]}},
-        tools={"adder": {"type": "tests.api.test_cost:Adder"}},
+        tools={"adder": {"type": "tests.estimate.test_cost:Adder"}},
         team={"max_tool_turns": 3},
         sampler={"branches": 3, "sampling": {"max_new_tokens": 5}},
     )

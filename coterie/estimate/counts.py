@@ -19,7 +19,7 @@ Wave = Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class TreeShape:
     """Upper bounds on the size of one tree."""
 
     decisions: Mapping[str, int]
@@ -242,7 +242,7 @@ class OutsideTokens:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
+class StepCounts:
     """Upper bounds on the work of a step."""
 
     trees: int

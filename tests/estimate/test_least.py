@@ -10,8 +10,6 @@ import tracemalloc
 import pytest
 
 import coterie
-from coterie.api import least
-from coterie.api.least import ACTION_BYTES, JOINT_BYTES, TREE_BYTES, check_trees, least_step, machine_memory
 from coterie.api.resume import resumption
 from coterie.backends.models.policy import TorchPolicy
 from coterie.backends.models.sizes import blueprint, least_size
@@ -19,6 +17,15 @@ from coterie.backends.trainers import fit
 from coterie.compose import prepare, trained_splits
 from coterie.core.errors import ConfigError
 from coterie.core.loop import train as train_loop
+from coterie.estimate import least
+from coterie.estimate.least import (
+    ACTION_BYTES,
+    JOINT_BYTES,
+    TREE_BYTES,
+    check_trees,
+    least_step,
+    machine_memory,
+)
 from coterie.recipes import load, recipes
 from coterie.recipes.layers import gather
 from coterie.testing import coterie_run

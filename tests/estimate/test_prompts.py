@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from coterie.api.counts import Growth, PolicyCounts, RoleCalls
-from coterie.api.prompt_growth import MOST_TURNS, growth, growths
+from coterie.estimate.counts import Growth, PolicyCounts, RoleCalls
+from coterie.estimate.prompts import MOST_TURNS, growth, growths
 from coterie.testing import coterie_run
 from tests.cli.support import TABULAR, coterie
 
