@@ -54,29 +54,6 @@ if TYPE_CHECKING:
     )
     from coterie.backends.models.uniforms import uniforms as uniforms
     from coterie.backends.remote.vendors import Vendor as Vendor
-    from coterie.compose.members import (
-        Build as Build,
-        ChecksComponents as ChecksComponents,
-        ChecksHost as ChecksHost,
-        CountsOptimizerSteps as CountsOptimizerSteps,
-        CountsTokens as CountsTokens,
-        Demonstrates as Demonstrates,
-        DrawsTasks as DrawsTasks,
-        FingerprintsTasks as FingerprintsTasks,
-        GivesFinalAnswers as GivesFinalAnswers,
-        HasVocabulary as HasVocabulary,
-        LeavesOut as LeavesOut,
-        LocatesTasks as LocatesTasks,
-        MakesCodecs as MakesCodecs,
-        MayLackFeedback as MayLackFeedback,
-        OmitsTask as OmitsTask,
-        RecordsTasks as RecordsTasks,
-        SharesSlots as SharesSlots,
-        TakesWeights as TakesWeights,
-        TrainsApart as TrainsApart,
-        UsesRunFolder as UsesRunFolder,
-        WarmStarts as WarmStarts,
-    )
     from coterie.compose.policies import RunConfig as RunConfig
     from coterie.core.concurrency.active_rollouts import ActiveRollouts as ActiveRollouts
     from coterie.core.config import PolicyConfig as PolicyConfig
@@ -258,6 +235,29 @@ if TYPE_CHECKING:
     )
     from coterie.discovery.api_version import API_VERSION as API_VERSION
     from coterie.discovery.hookspecs import Register as Register
+    from coterie.discovery.members import (
+        Build as Build,
+        ChecksComponents as ChecksComponents,
+        ChecksHost as ChecksHost,
+        CountsOptimizerSteps as CountsOptimizerSteps,
+        CountsTokens as CountsTokens,
+        Demonstrates as Demonstrates,
+        DrawsTasks as DrawsTasks,
+        FingerprintsTasks as FingerprintsTasks,
+        GivesFinalAnswers as GivesFinalAnswers,
+        HasVocabulary as HasVocabulary,
+        LeavesOut as LeavesOut,
+        LocatesTasks as LocatesTasks,
+        MakesCodecs as MakesCodecs,
+        MayLackFeedback as MayLackFeedback,
+        OmitsTask as OmitsTask,
+        RecordsTasks as RecordsTasks,
+        SharesSlots as SharesSlots,
+        TakesWeights as TakesWeights,
+        TrainsApart as TrainsApart,
+        UsesRunFolder as UsesRunFolder,
+        WarmStarts as WarmStarts,
+    )
     from coterie.estimate.plan import RunEstimate as RunEstimate, plan as plan
     from coterie.plugins.algos.blocks.estimator import (
         GroupConfig as GroupConfig,

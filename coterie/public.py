@@ -92,7 +92,7 @@ PUBLIC = {
     "coterie.backends.remote.vendors": "Vendor",
     "coterie.plugins.outputs": "judge_outputs",
     "coterie.core.protocols.work": "Brief ShowsWork Work",
-    "coterie.compose.members": """
+    "coterie.discovery.members": """
         Build ChecksComponents ChecksHost CountsOptimizerSteps CountsTokens Demonstrates DrawsTasks
         FingerprintsTasks GivesFinalAnswers HasVocabulary LeavesOut LocatesTasks MakesCodecs MayLackFeedback
         OmitsTask RecordsTasks SharesSlots TakesWeights TrainsApart UsesRunFolder WarmStarts

@@ -58,7 +58,7 @@ def test_no_import_is_circular():
         ("coterie/core/types/keys.py", "from coterie.core.training import run", "Inside core every import"),
         ("coterie/core/storage/jsonl.py", "import coterie.core.plugins.base", "Inside core every import"),
         ("coterie/core/config/validation.py", "import coterie.plugins.functions", "no room above it"),
-        ("coterie/compose/checks.py", "import coterie.recipes.layers", "compose <- recipes"),
+        ("coterie/compose/rules/table.py", "import coterie.recipes.layers", "compose <- recipes"),
         ("coterie/plugins/functions.py", "import coterie.api.train", "api, data <- studies"),
         ("coterie/cli/output.py", "def later():\n    import coterie.cli.progress", "No circle"),
     ],

@@ -18,7 +18,6 @@ from coterie.compose import prepare
 from coterie.compose.builder import ComponentBuilder
 from coterie.compose.described import source_of
 from coterie.compose.hosting import make_engine
-from coterie.compose.members import MakesCodecs
 from coterie.compose.settings import Settings, settings_of
 from coterie.core.concurrency.active_rollouts import ActiveRollouts
 from coterie.core.config import Resolved, RunConfig, flatten
@@ -27,6 +26,7 @@ from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import Codec, EngineContext
 from coterie.core.rollout.side import LocalRolloutSide
 from coterie.discovery import Plugins, hookspecs, plugins
+from coterie.discovery.members import MakesCodecs
 from coterie.recipes import load
 
 log = logging.getLogger("coterie")

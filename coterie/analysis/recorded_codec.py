@@ -8,11 +8,11 @@ from typing import Any, Protocol, runtime_checkable
 from coterie.api.open_run import to_its_end
 from coterie.api.rollouts import prompt_text
 from coterie.compose.builder import ComponentBuilder
-from coterie.compose.members import MakesCodecs
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import Codec, EngineContext
 from coterie.core.training.run import Run
 from coterie.core.types import Call, Message, Prompt
+from coterie.discovery.members import MakesCodecs
 
 Row = Mapping[str, Any]
 Ids = tuple[int, ...]

@@ -11,7 +11,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
-from coterie.compose.members import Demonstrates
 from coterie.core.errors import UserError
 from coterie.core.plugins.origin import closed, origin_of, plugin_call
 from coterie.core.protocols import (
@@ -43,6 +42,7 @@ from coterie.core.types import (
     Task,
 )
 from coterie.core.types.seeding import generator
+from coterie.discovery.members import Demonstrates
 
 log = logging.getLogger("coterie")
 T = TypeVar("T")

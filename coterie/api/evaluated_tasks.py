@@ -8,12 +8,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from coterie.compose.members import FingerprintsTasks, GivesFinalAnswers
 from coterie.core.errors import PluginError
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.training.run import Run
 from coterie.core.types import Task, Tree
 from coterie.core.types.digest import digest
+from coterie.discovery.members import FingerprintsTasks, GivesFinalAnswers
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,19 +8,19 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, TypeVar
 
 from coterie.api.external_policies import ExternalPolicy, load_policies
 from coterie.api.starting_weights import begin_from
 from coterie.api.warm_start import warm_start
 from coterie.compose import check_hosts, check_packages
-from coterie.compose.hosting import ReportsProcesses
-from coterie.compose.members import UsesRunFolder
 from coterie.compose.strata import mix_lines
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.training.curriculum import trained_on
 from coterie.core.training.run import Run
 from coterie.core.types.splits import Split
+from coterie.discovery.members import UsesRunFolder
+from coterie.discovery.optional import ExecutorDefaults, with_defaults
 from coterie.estimate.prompt_checks import check_prompts
 from coterie.watchdog import watch_loop
 
@@ -87,8 +87,7 @@ async def open_run(
     begin = time.perf_counter()
     _say(run, _loading(run))
     if run.folder is not None:
-        if isinstance(run.interrupt, KnowsRun):
-            run.interrupt.runs_in(run.folder.path)
+        with_defaults(run.interrupt, InterruptDefaults).runs_in(run.folder.path)
         sources = (source.plugin for source in run.reward_sources)
         for plugin in (run.engine, *run.rollout_side.resources, *sources):
             if isinstance(plugin, UsesRunFolder):
@@ -97,8 +96,8 @@ async def open_run(
     if restore is None:
         await begin_from(run)
     await run.open(restore, extra_policies={policy.name: policy.config for policy in external})
-    if isinstance(run.progress, ShowsProcesses) and isinstance(run.executor, ReportsProcesses):
-        run.progress.follow(run.executor.processes)
+    if (processes := with_defaults(run.executor, ExecutorDefaults).processes) is not None:
+        with_defaults(run.progress, ProgressDefaults).follow(processes)
     if restore is None:
         await warm_start(run)
     await run.sync()
@@ -119,38 +118,31 @@ async def open_run(
     _say(run, f"loaded in {seconds:.0f}s; step {run.state.step + 1} plays {schedule.tasks_per_step} tasks")
 
 
-@runtime_checkable
-class KnowsRun(Protocol):
-    """An interrupt that says how to go on where it stops the run at once."""
+class InterruptDefaults:
+    """An interrupt that doesn't say how to go on where it stops the run at once."""
 
     def runs_in(self, folder: Path) -> None:
         """Take the folder of the run that begins."""
 
 
-@runtime_checkable
-class Says(Protocol):
-    """A display of progress that also shows what happens before the first step."""
+class ProgressDefaults:
+    """A display of progress that shows ended steps alone."""
 
     def say(self, text: str) -> None:
-        """Show a line at once."""
-
-
-@runtime_checkable
-class ShowsProcesses(Protocol):
-    """A display of progress that shows, while a step lasts, what the run's processes do."""
+        """Show a line at once, also before the first step."""
 
     def follow(self, processes: Callable[[], Mapping[str, int]]) -> None:
-        """Take what says it from now on."""
+        """Take what says, while a step lasts, what the run's processes do."""
 
 
 def _say(run: Run, text: str) -> None:
-    if run.folder is not None and not run.finished and isinstance(run.progress, Says):
-        run.progress.say(text)
+    if run.folder is not None and not run.finished:
+        with_defaults(run.progress, ProgressDefaults).say(text)
 
 
 def _say_mix(run: Run) -> None:
     """Say how many train tasks there are of each class."""
-    if run.folder is not None and isinstance(run.progress, Says):
+    if run.folder is not None and run.progress is not None:
         with plugin_call(run.environment, "tasks"):
             played = trained_on(run.environment, run.curriculum, run.config.seed)[run.level or 0]
         for line in mix_lines(*played, run.config.schedule.stratify):

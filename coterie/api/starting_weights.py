@@ -7,34 +7,20 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 from coterie.api.addresses import address, checkpoint_of, choose_policy
 from coterie.api.run_record import load_run, recall
-from coterie.api.warm_start import WarmStarted
-from coterie.compose.members import TakesWeights
 from coterie.core.config import PolicyConfig
 from coterie.core.errors import ConfigError, UserError
 from coterie.core.plugins.origin import closed, origin_of, plugin_call
 from coterie.core.storage.checkpoint import Checkpoint
 from coterie.core.training.run import Run
 from coterie.core.types import Weights
+from coterie.discovery.members import TakesWeights
+from coterie.discovery.optional import PolicyDefaults, with_defaults
 from coterie.recipes import load
 
 log = logging.getLogger("coterie")
-
-
-@runtime_checkable
-class ChecksSource(Protocol):
-    """A policy's schema that can say what it can't begin with, before anything is loaded."""
-
-    def check_source(self, path: str, source: PolicyConfig | Path) -> None:
-        """Raise ConfigError for a source that doesn't fit.
-
-        Args:
-            path: dotted path of the policy's table.
-            source: the settings of a policy of another run, or a folder without a run.
-        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +57,7 @@ def find_sources(run: Run) -> dict[str, Source]:
                 why="it has no begin_with(weights)",
                 fix="leave `from` out, or choose another trainer (torch, tabular)",
             )
-        if isinstance(policy, WarmStarted) and policy.warm_start is not None:
+        if with_defaults(policy, PolicyDefaults).warm_start is not None:
             log.warning("policies.%s.warm_start has no effect: the weights of `from` are trained", name)
         sources[name] = _find(name, policy)
     return sources
@@ -90,8 +76,8 @@ def _find(name: str, policy: PolicyConfig) -> Source:
         other = load(named.folder).config
         chosen = choose_policy(other, named, path, name, f"it has no policy '{name}'")
         source, settings = Source(named.folder, checkpoint, chosen), other.policies[chosen]
-    if isinstance(policy, ChecksSource):
-        policy.check_source(f"policies.{name}", named.folder if settings is None else settings)
+    of_source = named.folder if settings is None else settings
+    with_defaults(policy, PolicyDefaults).check_source(f"policies.{name}", of_source)
     return source
 
 

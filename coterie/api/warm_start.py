@@ -10,9 +10,8 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
-from coterie.compose.members import WarmStarts
 from coterie.core.errors import ConfigError, PolicyFault
 from coterie.core.protocols import Demonstration, PromptRequest, RolloutJob, StepContext
 from coterie.core.rollout.context import JobContext
@@ -21,23 +20,10 @@ from coterie.core.training.curriculum import trained_on
 from coterie.core.training.run import Run
 from coterie.core.types import Action, Call, Key, Message
 from coterie.core.types.seeding import generator, seed64
+from coterie.discovery.members import WarmStarts
+from coterie.discovery.optional import PolicyDefaults, with_defaults
 
 log = logging.getLogger("coterie")
-
-
-class WarmStart(Protocol):
-    """The settings of a warm start that are read here; the trainer reads the others."""
-
-    noise: float
-    steps: int
-    batch: int
-
-
-@runtime_checkable
-class WarmStarted(Protocol):
-    """A policy whose schema has a warm start: the trainer declares it."""
-
-    warm_start: WarmStart | None
 
 
 async def warm_start(run: Run) -> None:
@@ -47,9 +33,9 @@ async def warm_start(run: Run) -> None:
         ConfigError: the trainer has no supervised steps.
     """
     configured = {
-        name: policy.warm_start
+        name: with_defaults(policy, PolicyDefaults).warm_start
         for name, policy in run.config.policies.items()
-        if policy.warm_started and isinstance(policy, WarmStarted) and policy.warm_start is not None
+        if policy.warm_started
     }
     if not configured:
         return

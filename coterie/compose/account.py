@@ -19,9 +19,8 @@ from pydantic import BaseModel
 
 from coterie.compose.builder import ComponentBuilder, MadeModel
 from coterie.compose.chat_models import CheckedChatModel, checked
-from coterie.compose.checks import check
-from coterie.compose.members import SharesSlots, UsesRunFolder
 from coterie.compose.rollout_side import make_rollout_parts
+from coterie.compose.rules.table import check
 from coterie.compose.variables import NamedVariables, named_variables
 from coterie.core.config import Resolved
 from coterie.core.errors import ConfigError
@@ -31,6 +30,7 @@ from coterie.core.protocols import ChatAnswer, ChatRequest, NamedRewardSource
 from coterie.core.protocols.chat_model import UsesEngine
 from coterie.core.protocols.tool import Closes, Opens
 from coterie.core.rollout.side import LocalRolloutSide
+from coterie.discovery.members import SharesSlots, UsesRunFolder
 
 
 class Account(Protocol):

@@ -16,7 +16,6 @@ from pydantic import Field
 
 from coterie.compose.builder import ComponentBuilder
 from coterie.compose.curriculum import KEY as CURRICULUM, check_same, taken, with_shared
-from coterie.compose.members import FingerprintsTasks, LeavesOut
 from coterie.compose.tables import model_of
 from coterie.core.config import RunConfig, Strict, validate
 from coterie.core.errors import ConfigError, did_you_mean
@@ -27,6 +26,7 @@ from coterie.core.rollout.side import EvaluationSet
 from coterie.core.training.curriculum import LevelTasks
 from coterie.core.types import Task
 from coterie.core.types.splits import Split
+from coterie.discovery.members import FingerprintsTasks, LeavesOut
 
 PATH = "evaluate"
 ONLY = "val"

@@ -11,7 +11,19 @@ from typing import Any, NoReturn, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from coterie.compose.members import (
+from coterie.core import protocols
+from coterie.core.errors import PluginError, did_you_mean
+from coterie.core.plugins import DECLARING, Plugin
+from coterie.core.plugins.origin import origin_of, plugin_call
+from coterie.core.protocols.reward import (
+    BoundsCalls,
+    CountsCalls,
+    RunsInBackground,
+    ScoresRoles,
+    ShowsFeedback,
+)
+from coterie.core.protocols.work import ShowsWork
+from coterie.discovery.members import (
     ChecksComponents,
     ChecksHost,
     CountsOptimizerSteps,
@@ -33,18 +45,7 @@ from coterie.compose.members import (
     UsesRunFolder,
     WarmStarts,
 )
-from coterie.core import protocols
-from coterie.core.errors import PluginError, did_you_mean
-from coterie.core.plugins import DECLARING, Plugin
-from coterie.core.plugins.origin import origin_of, plugin_call
-from coterie.core.protocols.reward import (
-    BoundsCalls,
-    CountsCalls,
-    RunsInBackground,
-    ScoresRoles,
-    ShowsFeedback,
-)
-from coterie.core.protocols.work import ShowsWork
+from coterie.discovery.optional import DEFAULTS
 
 PROTOCOL: dict[str, type] = {
     "environment": protocols.Environment,
@@ -149,7 +150,7 @@ def ignored(plugin: Any, kind: str) -> list[str]:
     of_kind = members(PROTOCOL[kind], *capabilities)
     present = {name for name in dir(plugin) if name[0] != "_"} - set(dir(Plugin)) - {"config", "build"}
     of_author, bases = _inherited(plugin, kind)
-    known = bases | of_kind
+    known = bases | members(DEFAULTS.get(kind, object)) | of_kind
     texts = []
     for name in sorted(present - known.keys()):
         left = known.keys() - (of_author if name in of_author else present)

@@ -4,25 +4,18 @@ and trainer, and what sandboxes need."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from pydantic import BaseModel
 
-from coterie.compose.members import ChecksHost
 from coterie.core.config import RunConfig
 from coterie.core.plugins.base import as_table, composed_fields
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import Limits
 from coterie.core.training.run import Run
 from coterie.discovery import plugins
-
-
-@runtime_checkable
-class ChecksPackages(Protocol):
-    """A plugin's `Config` whose plugin needs an optional package."""
-
-    def check_packages(self) -> None:
-        """Raise MissingExtra for a package that is not installed; a class method."""
+from coterie.discovery.members import ChecksHost
+from coterie.discovery.optional import ConfigDefaults, with_defaults
 
 
 def check_packages(config: RunConfig) -> None:
@@ -72,7 +65,6 @@ def _check(kind: str, table: Any) -> None:
     if not isinstance(table, dict) or "type" not in table:
         return
     model = plugins().registry.config_of(kind, table["type"], path=f"{kind}.type")
-    if isinstance(model, ChecksPackages):
-        model.check_packages()
+    with_defaults(model, ConfigDefaults).check_packages()
     for name, inner in composed_fields(model).items() if model is not None else ():
         _check(inner, table.get(name))

@@ -9,22 +9,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from coterie.compose.builder import ComponentBuilder
-from coterie.compose.checks import check
 from coterie.compose.curriculum import KEY as CURRICULUM, make_curriculum, taken
 from coterie.compose.evaluation_sets import make_sets
-from coterie.compose.members import ChecksComponents, HasVocabulary, MayLackFeedback, OmitsTask
+from coterie.compose.rules.table import OF_SIDE, ask, check
 from coterie.compose.tables import TEAM_KEYS, RewardConfig, RoleConfig
 from coterie.core.config import Resolved, RunConfig, validate
 from coterie.core.errors import ConfigError, PluginError, did_you_mean
 from coterie.core.plugins.origin import origin_of, plugin_call
 from coterie.core.protocols import AdvantageEstimator, Environment, Member, NamedRewardSource, Plan, Team
 from coterie.core.protocols.estimator import StopsEpisodes
-from coterie.core.protocols.reward import CONCURRENCY, BoundsCalls, ScoresRoles, ShowsFeedback
-from coterie.core.protocols.transition import RepeatsTask
+from coterie.core.protocols.reward import CONCURRENCY, BoundsCalls, ScoresRoles
 from coterie.core.rollout.contracts import refuse
 from coterie.core.rollout.side import EvaluationSet, LocalRolloutSide
 from coterie.core.training.curriculum import Curriculum
 from coterie.core.types import TEAM, RewardWeights, as_tuple
+from coterie.discovery.members import HasVocabulary
 
 log = logging.getLogger("coterie")
 
@@ -89,9 +88,6 @@ def make_rollout_parts(resolved: Resolved, builder: ComponentBuilder | None = No
         estimator.check(plan, team)
     reward_sources, reward_weights = _rewards(builder, config, estimator)
     sets = make_sets(builder, environment, sampler)
-    _check_components(reward_sources)
-    _check_feedback(reward_sources, plan, team)
-    _check_task_shown(team)
     side = LocalRolloutSide(
         environment=environment,
         levels=levels,
@@ -101,10 +97,11 @@ def make_rollout_parts(resolved: Resolved, builder: ComponentBuilder | None = No
         reward_weights=reward_weights,
         stop_above=estimator.stop_above if isinstance(estimator, StopsEpisodes) else None,
         seed=config.seed,
-        vocabulary=_vocabulary([environment, *levels, *_others(sets, environment), team.transition], team),
         sets=sets,
         resources=tuple(builder.resources),
     )
+    ask(OF_SIDE, side)
+    side.vocabulary = _vocabulary([environment, *levels, *_others(sets, environment), team.transition], team)
     return RolloutParts(resolved, side, estimator, curriculum)
 
 
@@ -241,59 +238,6 @@ def _rewards(
     return reward_sources, RewardWeights(
         weights=weights, team_weight=float(estimator.weights.get(TEAM, 1.0)), kinds=kinds
     )
-
-
-def _check_components(reward_sources: Sequence[NamedRewardSource]) -> None:
-    components = {name: source.name for source in reward_sources for name in source.plugin.components}
-    for source in reward_sources:
-        if isinstance(source.plugin, ChecksComponents):
-            with plugin_call(source.plugin, "check_components"):
-                source.plugin.check_components(components)
-
-
-def _check_feedback(reward_sources: Sequence[NamedRewardSource], plan: Plan, team: Team) -> None:
-    """Refuse feedback of reward sources that roles can't show, or that is of branches not their own."""
-    shown = [source for source in reward_sources if isinstance(source.plugin, ShowsFeedback)]
-    if not shown:
-        return
-    source, path = shown[0], f"rewards.{shown[0].name}"
-    off = "switch the source's feedback off, where it has a setting for it (show_feedback: false)"
-    if plan.branches > 1:
-        raise ConfigError(
-            f"{origin_of(source.plugin)} shows later roles its feedback, where decisions have branches",
-            path=path,
-            why=f"sampler.branches is {plan.branches}: a role would read of branches that are not its own",
-            fix=f"set sampler.branches=1 (and sampler.chains to the group's size), or {off}",
-        )
-    first = team.order[0] if team.max_turns == 1 else ()  # they act before anything is scored
-    for role, member in team.members.items():
-        if role not in first and isinstance(member.role, MayLackFeedback):
-            with plugin_call(member.role, "without_feedback"):
-                setting = member.role.without_feedback()
-            if not isinstance(setting, str):
-                refuse(member.role, "without_feedback", setting, "a text; an empty one where prompts show it")
-            if setting:
-                raise ConfigError(
-                    f"role '{role}' can't show the feedback of {origin_of(source.plugin)}",
-                    path=path,
-                    why=f"{setting}: its prompts have no place for feedback",
-                    fix=f"change that setting, or {off}",
-                )
-
-
-def _check_task_shown(team: Team) -> None:
-    """Refuse a transition mode that leaves the task out of later turns with roles that repeat it anyway."""
-    transition = team.transition
-    if not isinstance(transition, RepeatsTask) or transition.original_prompt or team.max_turns == 1:
-        return
-    for role, member in team.members.items():
-        if not (isinstance(member.role, OmitsTask) and member.role.omits_task):
-            raise ConfigError(
-                f"role '{role}' states the task in every turn",
-                path="transition.original_prompt",
-                why=f"{origin_of(member.role)} has no prompt without it",
-                fix="set transition.original_prompt=true",
-            )
 
 
 def _number(value: Any, path: str) -> float:

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from coterie.compose.members import RecordsTasks
 from coterie.compose.stratified import StratifiedOrder
 from coterie.core.errors import ConfigError, did_you_mean
 from coterie.core.plugins.origin import plugin_call
@@ -16,6 +15,7 @@ from coterie.core.protocols import Environment, TaskSource
 from coterie.core.training.tasks import TaskOrder
 from coterie.core.types import Task
 from coterie.core.types.splits import Record
+from coterie.discovery.members import RecordsTasks
 
 log = logging.getLogger("coterie")
 PATH = "schedule.stratify"

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
 from coterie.compose import RolloutParts
-from coterie.compose.members import Demonstrates
 from coterie.core.errors import PluginError, PolicyFault, SystemFault, UserError, did_you_mean
 from coterie.core.plugins.origin import closed, failure, plugin_call
 from coterie.core.protocols import Codec, EngineClient, PromptRequest, RolloutJob, Sandbox
@@ -20,6 +19,7 @@ from coterie.core.rollout.context import JobContext
 from coterie.core.rollout.turns import History, Stage, extended, first_stage, next_stage
 from coterie.core.types import Action, Call, Fault, Key, Message, Prompt, Task
 from coterie.core.types.seeding import generator, seed64
+from coterie.discovery.members import Demonstrates
 
 MOST = 100
 """Prompts of an episode after which it is cut."""

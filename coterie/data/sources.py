@@ -9,7 +9,6 @@ from typing import Any
 
 from coterie.compose import RolloutParts, make_rollout_parts
 from coterie.compose.curriculum import KEY as CURRICULUM, taken
-from coterie.compose.members import DrawsTasks, RecordsTasks
 from coterie.core.config import validate
 from coterie.core.errors import ConfigError, MissingExtra, UserError
 from coterie.core.plugins.origin import plugin_call
@@ -18,6 +17,7 @@ from coterie.core.types import Task
 from coterie.core.types.splits import SPLITS, Record, Row, Split
 from coterie.data.task_files import MANIFEST, write_jsonl
 from coterie.discovery import plugins
+from coterie.discovery.members import DrawsTasks, RecordsTasks
 from coterie.recipes import load
 
 ENDINGS = {

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from coterie.compose import RolloutParts
-from coterie.compose.members import FingerprintsTasks
 from coterie.core.errors import UserError
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import Environment, TaskSource
@@ -19,6 +18,7 @@ from coterie.core.types.digest import digest
 from coterie.core.types.splits import Row, content
 from coterie.data.sources import ending_of, read_rows, split_files, task_sources
 from coterie.data.task_files import MANIFEST, read_manifest
+from coterie.discovery.members import FingerprintsTasks
 
 Fingerprints = dict[str, Iterator[tuple[str, dict[str, str]]]]
 """By split: the id and the fingerprints, by kind, of each task."""

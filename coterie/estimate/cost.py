@@ -12,7 +12,6 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol, runtime_checkable
 
 from coterie.core.config import RunConfig
 from coterie.core.errors import ConfigError, DataError, NoFileError, UserError
@@ -25,6 +24,7 @@ from coterie.core.training.curriculum import trained_on
 from coterie.core.training.run import Run
 from coterie.core.types import Key
 from coterie.core.types.seeding import seed64
+from coterie.discovery.optional import EnvironmentDefaults, with_defaults
 from coterie.estimate.counts import (
     PolicyCounts,
     RoleCalls,
@@ -47,14 +47,6 @@ MOST_BITS = 2**14
 CUT_NOTE = "a tree grows past 10^4,932 nodes: its later turns are not counted"
 
 Order = tuple[tuple[str, ...], ...]
-
-
-@runtime_checkable
-class ActsOften(Protocol):
-    """An environment in whose turns a role may act several times; a plan counts these actions."""
-
-    actions_per_turn: Mapping[str, int]
-    """By role, most actions in one turn; a role that is absent acts at most once."""
 
 
 def shape_of(order: Order, turns: int, plan: Plan) -> TreeShape:
@@ -117,9 +109,8 @@ def actions_per_turn(run: Run) -> dict[str, int]:
     levels = run.curriculum.levels if run.curriculum is not None else ()
     often: dict[str, int] = {}
     for environment in (run.environment, *(level.environment for level in levels)):
-        if isinstance(environment, ActsOften):
-            for role, number in environment.actions_per_turn.items():
-                often[role] = max(often.get(role, 1), number)
+        for role, number in with_defaults(environment, EnvironmentDefaults).actions_per_turn.items():
+            often[role] = max(often.get(role, 1), number)
     return {role: number for role, number in often.items() if role in run.team.members and number > 1}
 
 

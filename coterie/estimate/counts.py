@@ -8,11 +8,11 @@ from numbers import Integral
 from types import MappingProxyType
 from typing import Any
 
-from coterie.compose.members import CountsOptimizerSteps, CountsTokens
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import NamedRewardSource, Role, Team
 from coterie.core.protocols.role import Remembers
 from coterie.core.rollout.contracts import refuse
+from coterie.discovery.members import CountsOptimizerSteps, CountsTokens
 
 Wave = Mapping[str, int]
 """By policy: decisions whose tokens are generated at the same time."""

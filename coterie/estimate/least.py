@@ -7,12 +7,11 @@ what is refused could not have ended well. `cost.py` counts from above.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
-from coterie.core.config import PolicyConfig, RunConfig
+from coterie.core.config import RunConfig
 from coterie.core.errors import ConfigError
 from coterie.core.rollout.side import LocalRolloutSide
 from coterie.core.rollout.turns import first_stage
@@ -20,6 +19,7 @@ from coterie.core.training.run import Run
 from coterie.core.types import Key
 from coterie.core.types.seeding import seed64
 from coterie.core.types.splits import Split
+from coterie.discovery.optional import TrainerConfigDefaults, with_defaults
 from coterie.estimate.cost import BOUND, count_in_order, evaluated_trees, readable, why_so_many
 from coterie.estimate.counts import StepCounts
 from coterie.machine import machine_memory
@@ -33,25 +33,6 @@ ACTION_SECONDS = 10e-6
 """Least time of an action: a tenth of what drawing, scoring and crediting one takes without a model."""
 HOUR = 3600.0
 """Longest step that starts unasked."""
-
-
-@runtime_checkable
-class ChecksSize(Protocol):
-    """A trainer's `Config` that knows what its device can hold."""
-
-    def check_size(
-        self,
-        policies: Mapping[str, PolicyConfig],
-        vocabulary: Sequence[str],
-        tokens: Mapping[str, int],
-        memory: int | None,
-    ) -> None:
-        """Raise ConfigError for models that can't fit, before any is loaded; warn of steps that take hours.
-
-        Args:
-            tokens: by policy, most tokens that a step generates.
-            memory: bytes of this machine; None: unknown.
-        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +133,8 @@ def check_size(run: Run) -> None:
     """
     counts = count_in_order(run)
     _check_forks(run, counts)
-    settings = getattr(run.trainer, "config", None)
-    if not isinstance(settings, ChecksSize):
-        return
     tokens = {name: policy.generated_tokens for name, policy in counts.policies.items()}
+    settings = with_defaults(getattr(run.trainer, "config", None), TrainerConfigDefaults)
     settings.check_size(run.config.policies, run.vocabulary, tokens, machine_memory())
 
 

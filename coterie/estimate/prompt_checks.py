@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from coterie.compose.members import LocatesTasks
 from coterie.core.errors import ConfigError
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import Codec, EngineClient, RolloutJob
@@ -17,6 +16,7 @@ from coterie.core.training.run import Run
 from coterie.core.types import Key
 from coterie.core.types.seeding import seed64
 from coterie.core.types.splits import Split
+from coterie.discovery.members import LocatesTasks
 
 log = logging.getLogger("coterie")
 

@@ -26,9 +26,9 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from coterie.compose.checks import check_ends
 from coterie.compose.layer_errors import layer_named
 from coterie.compose.policies import run_config
+from coterie.compose.rules.names import check_ends
 from coterie.core.config import DEFAULT_TYPES, Resolved, RunConfig, flatten, json_like
 from coterie.core.errors import ConfigError, CoterieError, PluginError, did_you_mean, type_text
 from coterie.core.plugins import Table

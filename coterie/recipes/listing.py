@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from coterie.compose.checks import check
 from coterie.compose.curriculum import taken
+from coterie.compose.rules.table import check
 from coterie.core.config import table_digest
 from coterie.core.errors import PluginError, UserError
 from coterie.core.plugins import FILES, Table

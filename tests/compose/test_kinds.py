@@ -12,13 +12,13 @@ import coterie.core.protocols
 from coterie import GroupEstimator, Plugin, PluginConfig, PolicyConfig, RowEstimator, TokenLoss
 from coterie.backends.trackers.jsonl import JsonlTracker
 from coterie.backends.trainers.tabular import TabularTrainer
-from coterie.compose import compose, members as compose_members
+from coterie.compose import compose
 from coterie.compose.kinds import CAPABILITIES, PROTOCOL, check_coroutines, ignored, members
-from coterie.compose.members import Demonstrates, HasVocabulary, RecordsTasks
 from coterie.core.errors import MissingExtra, PluginError
 from coterie.core.protocols.chat_format import Codec, DescribesTools, HasTokenIds
 from coterie.core.protocols.environment import Diagnoses, HasNotSummable, StepsConcurrently
-from coterie.discovery import plugins
+from coterie.discovery import members as discovery_members, plugins
+from coterie.discovery.members import Demonstrates, HasVocabulary, RecordsTasks
 from coterie.plugins.algos.at_grpo import ATGRPO
 from coterie.plugins.losses.ppo_clip import PPOClip
 from coterie.recipes import load
@@ -35,7 +35,7 @@ def test_every_capability_belongs_to_a_kind():
         import_module(f"coterie.core.protocols.{m.name}")
         for m in iter_modules(coterie.core.protocols.__path__)
     ]
-    for module in (*modules, compose_members):
+    for module in (*modules, discovery_members):
         for value in vars(module).values():
             if inspect.isclass(value) and getattr(value, "_is_runtime_protocol", False):
                 defined.add(value)

@@ -8,7 +8,7 @@ import pytest
 
 from coterie import hookimpl
 from coterie.compose import compose
-from coterie.compose.checks import check
+from coterie.compose.rules.table import check
 from coterie.core.config import flatten
 from coterie.core.errors import ConfigError
 from coterie.discovery import Report, plugins

@@ -21,7 +21,6 @@ from coterie.api.external_policies import ExternalPolicy, load_policies
 from coterie.api.open_run import to_its_end
 from coterie.api.run_record import load_run
 from coterie.api.starting_weights import begin_from
-from coterie.api.warm_start import WarmStarted
 from coterie.compose import check_hosts, check_packages
 from coterie.core.concurrency.together import together
 from coterie.core.errors import ConfigError, RunFolderError, UserError, did_you_mean
@@ -299,8 +298,7 @@ def _replaced_by(folder: Path, against: Against) -> Checkpoint | None:
 
 def _check_untrained(run: Run, roles: Collection[str]) -> None:
     for role in roles:
-        config = run.config.policies[run.team.policies[role]]
-        if config.warm_started and isinstance(config, WarmStarted) and config.warm_start is not None:
+        if run.config.policies[run.team.policies[role]].warm_started:
             raise ConfigError(
                 f"the untrained policy of role '{role}' is not kept",
                 path="--against",

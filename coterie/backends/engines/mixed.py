@@ -16,6 +16,7 @@ from coterie.core.errors import ConfigError
 from coterie.core.plugins import Composed, Plugin, PluginConfig
 from coterie.core.protocols.engine import LeasesVersions
 from coterie.core.types import Call, Request, Weights
+from coterie.discovery.optional import EngineDefaults, with_defaults
 
 if TYPE_CHECKING:
     from coterie.core.protocols import Codec, Engine, EngineContext
@@ -82,9 +83,8 @@ class MixedEngine(Plugin):
 
     def check_ahead(self, policies: Mapping[str, PolicyConfig], ahead: int, pinned: bool) -> None:
         """Have the engine of the policies with weights refuse what it can't play ahead."""
-        check = getattr(self.config.local, "check_ahead", None)
-        if check is not None:
-            check(_played(policies, remote=False), ahead, pinned)
+        local = with_defaults(self.config.local, EngineDefaults)
+        local.check_ahead(_played(policies, remote=False), ahead, pinned)
 
     async def open(self, ctx: EngineContext) -> None:
         """Open each engine with its policies."""

@@ -1,4 +1,4 @@
-"""What lets each set of weights have a trainer of its own (`compose.members.TrainsApart`)."""
+"""What lets each set of weights have a trainer of its own (`discovery.members.TrainsApart`)."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def read_state(folder: Path) -> dict[str, Any]:
 
 
 class TablesApart:
-    """The part of a trainer of tables that divides its state (`compose.members.TrainsApart`)."""
+    """The part of a trainer of tables that divides its state (`discovery.members.TrainsApart`)."""
 
     def same_start(self, policies: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
         """Each policy for itself: tables have no initial weights in common."""

@@ -113,10 +113,10 @@ def _write_tasks(
     """
     from coterie import __version__
     from coterie.cli.data_output import show_files
-    from coterie.compose.members import RecordsTasks
     from coterie.core.config import to_yaml
     from coterie.data import sources
     from coterie.data.task_files import claim, write_manifest
+    from coterie.discovery.members import RecordsTasks
 
     if not isinstance(run.environment, RecordsTasks):
         raise UserError(

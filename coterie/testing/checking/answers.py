@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from coterie.compose.members import Demonstrates, HasVocabulary
 from coterie.core.protocols.tool import HasSchemas
+from coterie.discovery.members import Demonstrates, HasVocabulary
 from coterie.testing.checking.cases import Built
 from coterie.testing.support.episodes import unreadable
 from coterie.testing.support.opening import opened

@@ -9,8 +9,8 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from coterie.compose.checks import check
 from coterie.compose.curriculum import taken
+from coterie.compose.rules.table import check
 from coterie.compose.settings import REFERRED
 from coterie.compose.tables import TEAM_KEYS, RewardConfig
 from coterie.core.config import MAPS, TABLES, RunConfig

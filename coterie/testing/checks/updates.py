@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from numbers import Integral
 from typing import Any
 
-from coterie.compose.members import CountsOptimizerSteps
 from coterie.core.errors import PluginError, did_you_mean, type_text
 from coterie.core.rollout.contracts import check_weights
 from coterie.core.types import Sample, Weights
+from coterie.discovery.members import CountsOptimizerSteps
 from coterie.testing.support.failure import ConformanceError, awaited, finite, guarded, require
 from coterie.testing.support.values import fingerprint
 

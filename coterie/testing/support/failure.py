@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from coterie.compose.kinds import PROTOCOL, coroutines, ignored, is_async
-from coterie.compose.members import HasVocabulary
 from coterie.core.plugins.origin import raised_at
+from coterie.discovery.members import HasVocabulary
 from coterie.testing.support.arguments import wrong_arguments
 from coterie.testing.support.explaining import explained, unawaited
 from coterie.testing.support.promises import promise

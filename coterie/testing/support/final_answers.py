@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from coterie.compose.members import GivesFinalAnswers
 from coterie.core.types import Action, Task
+from coterie.discovery.members import GivesFinalAnswers
 from coterie.testing.support.failure import guarded, require
 from coterie.testing.support.promises import promise
 

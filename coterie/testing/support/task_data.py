@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from coterie.compose.members import DrawsTasks, FingerprintsTasks, RecordsTasks
 from coterie.core.errors import type_text
 from coterie.core.types import Task
 from coterie.data.leaks import leaks
+from coterie.discovery.members import DrawsTasks, FingerprintsTasks, RecordsTasks
 from coterie.testing.support.failure import ConformanceError, guarded, require
 from coterie.testing.support.promises import promise
 from coterie.testing.support.values import copied, fingerprint

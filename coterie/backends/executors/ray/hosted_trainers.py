@@ -41,7 +41,7 @@ OPTIONAL = (
 
 @runtime_checkable
 class TrainsApart(Protocol):
-    """A trainer whose state can be divided, as `compose.members.TrainsApart`."""
+    """A trainer whose state can be divided, as `discovery.members.TrainsApart`."""
 
     def same_start(self, policies: Mapping[str, PolicyConfig]) -> Mapping[str, Sequence[str]]:
         """The policies with the same initial weights."""

@@ -11,6 +11,7 @@ from coterie.core.protocols import ActionView, EpisodeView
 from coterie.core.protocols.reward import PlayedAction
 from coterie.core.protocols.work import Brief, ShowsWork, Work
 from coterie.core.types import Task, as_tuple
+from coterie.discovery.optional import EnvironmentDefaults, with_defaults
 from coterie.plugins.rewards.coach.from_environment import brief_from, work_from
 from coterie.plugins.rewards.coach.prompts import (
     ShownAction,
@@ -68,7 +69,7 @@ class Shown:
     @property
     def most_actions(self) -> int:
         """Of an episode."""
-        often: Mapping[str, int] = getattr(self.environment, "actions_per_turn", {})
+        often = with_defaults(self.environment, EnvironmentDefaults).actions_per_turn
         return self._turns * sum(often.get(role, 1) for stage in self.order for role in stage)
 
     def of_action(self, view: ActionView) -> tuple[ShownAction, ShownTask]:

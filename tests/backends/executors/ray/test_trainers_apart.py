@@ -26,10 +26,10 @@ from coterie.backends.models import device_memory
 from coterie.backends.models.compute_threads import compute
 from coterie.backends.models.policy import WarmStart
 from coterie.backends.trainers.torch_trainer import TorchTrainer
-from coterie.compose.members import CountsOptimizerSteps, TakesWeights, WarmStarts
 from coterie.core.errors import ConfigError, PluginError, UserError
 from coterie.core.protocols import TrainerContext
 from coterie.core.protocols.trainer import FollowsBudget, KeepsVersions
+from coterie.discovery.members import CountsOptimizerSteps, TakesWeights, WarmStarts
 from coterie.plugins.losses.ppo_clip import PPOClip
 from tests.backends.executors.ray.stand_in import StandIn
 from tests.backends.trainers.test_warm_start import demonstrations

@@ -1,6 +1,6 @@
-"""What composing asks of plugins: their constructor, and optional members that no step of training calls.
+"""Optional members of plugins that no step of training calls, and the second argument of their constructor.
 
-Those are for composing, plans, warm starts and data.
+Those are for composing, plans, warm starts and data. What no author reads of is in `optional.py`.
 """
 
 from __future__ import annotations

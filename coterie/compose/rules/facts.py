@@ -1,0 +1,46 @@
+"""What rules between components look at."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from coterie.core.config import Resolved, RunConfig
+from coterie.core.protocols import AdvantageEstimator, Engine, Executor, Loss, Trainer
+from coterie.core.rollout.side import LocalRolloutSide
+from coterie.core.training.curriculum import Curriculum
+from coterie.core.types.splits import Split
+
+
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """The components of a run but for its engine and its trainer."""
+
+    resolved: Resolved
+    side: LocalRolloutSide
+    curriculum: Curriculum | None
+    estimator: AdvantageEstimator
+    loss: Loss
+    executor: Executor
+    trainer_config: Any
+    """The trainer's settings; None: it has none."""
+    consumed: Collection[str]
+    """Shared tables, and entries of such tables, that a component reads."""
+    splits: Collection[Split]
+    """Those that will be played."""
+
+    @property
+    def config(self) -> RunConfig:
+        return self.resolved.config
+
+
+@dataclass(frozen=True, slots=True)
+class Weighted:
+    """What has the weights of a run."""
+
+    config: RunConfig
+    engine: Engine
+    trainer: Trainer
+    pinned: bool
+    """Whether one version of each policy plays all of a step."""
