@@ -47,10 +47,10 @@ class Timed(Actors):
         super().__init__(ClusterConfig(**{"replica_cpus": 0.5, **settings}))
         self.starts: list[float] = []
 
-    def start(self, cls: type, **named: Any) -> Any:
+    def actor(self, cls: type, **named: Any) -> Any:
         assert cls is ReplicaActor
         self.starts.append(time.monotonic())
-        return super().start(cls, **named)
+        return super().actor(cls, **named)
 
 
 def opened(runner: asyncio.Runner, playing: Playing, **settings: Any) -> Any:

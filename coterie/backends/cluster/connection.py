@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -18,14 +19,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from coterie.backends.cluster.actors import import_ray, start_actor
 from coterie.backends.cluster.placement import RUN, Node, Process
 from coterie.backends.cluster.processes import processes_of
 from coterie.backends.cluster.reservation import OwnGpus, Reservation, Room
 from coterie.backends.cluster.settings import ClusterConfig
 from coterie.backends.cluster.transfer import Transfer, transfer_of
-from coterie.backends.cluster.variables import secret_variables, without
 from coterie.core.config import RunConfig
-from coterie.core.errors import MissingExtra, UserError
+from coterie.core.errors import UserError
 
 log = logging.getLogger("coterie")
 PATH = "cluster.address"
@@ -45,23 +46,10 @@ QUIET = {
     "RAY_health_check_failure_threshold": "10",
 }
 """Of a cluster that the run starts itself."""
-KEPT = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TOKENIZERS_PARALLELISM", "HF_HUB_OFFLINE", "HF_HOME")
-"""Variables that processes of the run have from it: Ray sets the number of threads to that of CPUs."""
 
-
-def import_ray() -> Any:
-    """Ray's module.
-
-    Raises:
-        MissingExtra: it isn't installed.
-    """
-    try:
-        import ray
-    except ModuleNotFoundError as error:
-        raise MissingExtra(
-            "ray", "ray", needed_by="executor 'ray'", instead="executor=local cluster=null"
-        ) from error
-    return ray
+_SECRET = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL)S?(?![A-Za-z])", re.IGNORECASE)
+_PLAIN = ("HOME", "PATH", "USER", "LANG", "PWD", "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH")
+"""Variables that are no secrets although a setting names them: processes can't do without."""
 
 
 def _address(setting: str) -> str:
@@ -132,6 +120,30 @@ def _variables(values: Mapping[str, str]) -> Iterator[None]:
     finally:
         for name in new:
             os.environ.pop(name, None)
+
+
+def secret_variables(named: Collection[str]) -> dict[str, str]:
+    """The variables of this process with secrets, by their names or since a configuration names them.
+
+    Ray's processes are started without them: whoever is on a node can read the environment of a process, and
+    Ray shows that of an actor in its dashboard. A process that needs some gets them in a method call. Ray's
+    own are left out: its processes know each other by them.
+    """
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("RAY_") and (_SECRET.search(name) or (name in named and name not in _PLAIN))
+    }
+
+
+@contextmanager
+def without(names: Collection[str]) -> Iterator[None]:
+    """A context without some environment variables: processes that are started in it don't have them."""
+    taken = {name: os.environ.pop(name) for name in names if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(taken)
 
 
 class Connection:
@@ -261,25 +273,15 @@ class Connection:
             name: of a process of the plan, which says where it is and what it takes; for others `cpus` and
                 `gpus` do.
             here: whether one that isn't planned must be on the node of the run's process.
-            groups: names of further event loops, each with the calls that it takes at a time.
+            groups: as in `start_actor`.
         """
-        variables = {name: os.environ[name] for name in KEPT if name in os.environ}
-        planned = {} if self._reservation is None else self._reservation.options(name)
-        variables |= planned.pop("env_vars", {})
-        options: dict[str, Any] = {
-            "num_cpus": cpus,
-            "num_gpus": gpus,
-            "max_restarts": 0,
-            "runtime_env": {"env_vars": variables},
-            **planned,
-        }
-        if here and not planned:
+        place = {} if self._reservation is None else self._reservation.options(name)
+        if here and not place:
             from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
             node = self.ray.get_runtime_context().get_node_id()
-            options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=False)
-        kind = self.ray.remote(concurrency_groups=groups)(cls) if groups else self.ray.remote(cls)
-        handle = kind.options(max_concurrency=100_000, **options).remote()
+            place = {"scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False)}
+        handle = start_actor(self.ray, cls, cpus=cpus, gpus=gpus, place=place, groups=groups)
         self._actors.append(handle)
         return handle
 

@@ -8,8 +8,8 @@ import os
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from coterie.backends.cluster.connection import secret_variables, without
 from coterie.backends.cluster.slots import Slots
-from coterie.backends.cluster.variables import secret_variables, without
 from coterie.core.errors import SystemFault
 
 

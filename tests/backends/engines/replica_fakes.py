@@ -146,9 +146,9 @@ class FakeActors(Actors):
             self.counting = CountingPut(super().ray)
         return self.counting
 
-    def start(self, cls: type, *, name: str, cpus: float, gpus: float) -> Any:
+    def actor(self, cls: type, *, name: str, cpus: float, gpus: float) -> Any:
         assert cls is ReplicaActor
-        handle = super().start(self.replica, name=name, cpus=cpus, gpus=gpus)
+        handle = super().actor(self.replica, name=name, cpus=cpus, gpus=gpus)
         self.started.append((name, handle))
         return handle
 

@@ -157,7 +157,7 @@ class ActorServer:
         """
         settings, on_gpus = self.spec.settings, self._actors.on_gpus
         self.version, self._lost = -1, asyncio.get_running_loop().create_future()
-        self._handle = self._actors.start(
+        self._handle = self._actors.actor(
             ReplicaActor,
             name=self.name,
             cpus=self._actors.settings.replica_cpus,
@@ -288,7 +288,7 @@ class ActorServer:
         killed, self._handle, self._open = self._handle, None, False
         if self._lost is not None and not self._lost.done():
             self._lost.set_result(reason)
-        self._actors.kill(killed)
+        self._actors.remove(killed)
 
     def _loss(self, reason: BaseException) -> ServerLost:
         if isinstance(reason, ServerLost):

@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from coterie.backends.cluster.connection import import_ray
+from coterie.backends.cluster.actors import import_ray
 from coterie.backends.cluster.direct import Links, NoGroup
 from coterie.backends.cluster.transfer import IPC, PATH, WORDS
 from coterie.backends.engines.vllm.calls import WeightClient

@@ -1,68 +1,57 @@
-"""The actor that has what a run has once: its chat models, their keys, and bounds of calls.
+"""The account: what a run has once, its chat models, their keys, and bounds of calls.
 
-It is on the node of the run's process: answers that were paid, and what is spent, are in the run's folder.
+Its actor is on the node of the run's process: answers that were paid, and what is spent, are in the run's
+folder. `RunAccount` starts and ends it, `AccountClient` is what a rollout host asks.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import os
+import math
 import pickle
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Literal
 
-from coterie.backends.cluster.code import Code, use_code
-from coterie.backends.cluster.records import Record, Records
+from coterie.backends.cluster.code import Code, own_code
+from coterie.backends.cluster.connection import Connection
+from coterie.backends.cluster.hosts import HostGone, HostHandle, HostProgram
+from coterie.backends.cluster.processes import MODELS
 from coterie.backends.cluster.slots import Slots
 from coterie.backends.cluster.wire import answered
-from coterie.core.errors import SystemFault
+from coterie.core.errors import SystemFault, UserError
 from coterie.core.protocols import ChatAnswer, ChatRequest
 
-
-class Models(Protocol):
-    """The chat models of a run, by number."""
-
-    async def open(self, folder: Path | None) -> None:
-        """Open all; `folder` is the run's."""
-
-    async def answer(self, number: int, request: ChatRequest) -> ChatAnswer:
-        """The answer of a model."""
-
-    async def close(self) -> None:
-        """Close all."""
+CLOSE_SECONDS = 600.0
+"""Time for the calls that were sent: each has its own time-out, two minutes by default."""
 
 
-class AccountHost:
-    """The account of a run. A Ray actor; every method answers as `wire.answered` says."""
+class AccountHost(HostProgram):
+    """The account of a run. A Ray actor."""
 
     process = "the run's account"
 
     def __init__(self) -> None:
-        self._records = Records(logging.INFO)
+        super().__init__()
         self._slots = Slots()
         self._asking: dict[tuple[str, int], asyncio.Task[ChatAnswer]] = {}
         """By rollout host and its number: requests that wait for their answers."""
-        self._models: Models | None = None
+        self._models: Any = None
+        """The chat models, as `compose.account.SharedModels`."""
 
     @answered
-    async def open(self, code: Code, variables: Mapping[str, str], make: bytes, folder: Path | None) -> int:
-        """Make and open the chat models; returns the process id.
+    async def open(self, code: Code, variables: Mapping[str, str], make: bytes, folder: Path | None) -> None:
+        """Make and open the chat models.
 
         Args:
             variables: environment variables with secrets.
             make: the pickled function that makes the models.
             folder: the run's.
         """
-        os.environ.update(variables)
-        use_code(code)
-        self._records.keep()
-        made: Callable[[], Models] = pickle.loads(make)
-        models = made()
+        self._import(code, variables)
+        models = pickle.loads(make)()
         await models.open(folder)
         self._models = models
-        return os.getpid()
 
     @answered
     async def answer(self, host: str, number: int, model: int, request: ChatRequest) -> ChatAnswer:
@@ -76,7 +65,7 @@ class AccountHost:
             Exception: what the model raised.
         """
         assert self._models is not None, "`open` comes before any request"
-        task = asyncio.ensure_future(self._models.answer(model, request))
+        task: asyncio.Task[ChatAnswer] = asyncio.ensure_future(self._models.answer(model, request))
         self._asking[host, number] = task
         try:
             return await task
@@ -112,15 +101,180 @@ class AccountHost:
             if asking == host:
                 task.cancel()
 
-    @answered
-    async def records(self, patience: float) -> list[Record]:
-        """What was logged here, once there is something, or after `patience` seconds."""
-        return await self._records.next(patience)
-
-    @answered
-    async def close(self) -> list[Record]:
-        """Let the calls that were sent finish, and close the models; returns what was logged."""
-        self._records.end()
+    async def _close(self) -> None:
+        """Let the calls that were sent finish, and close the models."""
         if self._models is not None:
             await self._models.close()
-        return self._records.take()
+
+
+async def call_account(host: HostHandle, method: str, *arguments: Any) -> Any:
+    """What a method of the account returns.
+
+    Raises:
+        UserError: its process is gone.
+        Exception: what the method raised.
+    """
+    try:
+        return await host.call(method, *arguments)
+    except HostGone as gone:
+        raise _gone(str(gone)) from gone
+
+
+def _gone(why: str) -> UserError:
+    fix = "`coterie run --resume RUN` goes on from the last checkpoint"
+    return UserError("the process of the run's account is gone", path="cluster", why=why, fix=fix)
+
+
+class RunAccount:
+    """The account in the run's process, which starts and ends it.
+
+    Args:
+        shared: what the run has once, as `compose.account.Shared`.
+    """
+
+    def __init__(self, shared: Any, connection: Connection) -> None:
+        self.shared, self._connection = shared, connection
+        self.host: HostHandle | None = None
+        """None: the run shares nothing."""
+
+    @property
+    def actor(self) -> Any:
+        """Ray's handle of it, for rollout hosts; None: the run shares nothing."""
+        return None if self.host is None else self.host.actor
+
+    def start(self) -> None:
+        """Start its process, unless there is nothing to share; `actor` is known from then on."""
+        if self.shared.anything:
+            actor = self._connection.actor(AccountHost, here=True, name=MODELS)
+            self.host = HostHandle(self._connection.ray, actor, AccountHost.process)
+
+    async def open(self, folder: Path | None, lost: Callable[[BaseException], None]) -> None:
+        """Open the chat models there.
+
+        Args:
+            folder: the run's.
+            lost: called with the reason when its process is gone.
+
+        Raises:
+            UserError: a chat model can't be opened.
+        """
+        if self.host is None:
+            return
+        make = self._connection.ray.cloudpickle.dumps(self.shared.make_models)
+        variables = self._connection.secrets() if self.shared.models else {}
+        self.host.pid = await call_account(self.host, "begin")
+        await call_account(self.host, "open", own_code(), variables, make, folder)
+        self.host.watching = asyncio.ensure_future(self._watch(self.host, lost))
+
+    async def _watch(self, host: HostHandle, lost: Callable[[BaseException], None]) -> None:
+        try:  # a chat model may be busy for as long as it likes
+            raise _gone(await host.watch(self._connection.settings.timeout / 4, silence=math.inf))
+        except Exception as error:
+            lost(error)
+
+    async def drop(self, host: str) -> None:
+        """Free what a host that is gone had."""
+        if self.host is not None:
+            await call_account(self.host, "drop", host)
+
+    async def close(self) -> None:
+        """Close the chat models, whose calls that were sent finish first, and end the process."""
+        if self.host is None or self.host.watching is None:
+            return
+        self.host.watching.cancel()
+        await asyncio.gather(self.host.watching, return_exceptions=True)
+        await self.host.close(CLOSE_SECONDS)
+        self._connection.remove(self.host.actor)
+
+
+class AccountClient:
+    """What a rollout host asks the account for.
+
+    Args:
+        account: None: the run has none, and bounds are of this process.
+        host: this host's name there.
+    """
+
+    def __init__(self, account: HostHandle | None, host: str) -> None:
+        self._account, self._host = account, host
+        self._numbers = 0
+        self._sending: set[asyncio.Future[Any]] = set()
+
+    def number(self) -> int:
+        """A number that this host has not used."""
+        self._numbers += 1
+        return self._numbers
+
+    async def answer(self, model: int, request: ChatRequest) -> ChatAnswer:
+        """The answer of a shared chat model.
+
+        Raises:
+            SystemFault: no answer; what depends on it is missing.
+            UserError: no request can be answered, or the account's process is gone.
+        """
+        number = self.number()
+        try:
+            answer: ChatAnswer = await self._call("answer", self._host, number, model, request)
+        except asyncio.CancelledError:
+            self.tell("cancel", self._host, number)
+            raise
+        return answer
+
+    def slots(self, name: str, limit: int) -> asyncio.Semaphore:
+        """A semaphore that all hosts have in common."""
+        return asyncio.Semaphore(limit) if self._account is None else SharedSemaphore(name, limit, self)
+
+    async def acquire(self, name: str, limit: int) -> int:
+        """A slot of a common semaphore; returns its number."""
+        number = self.number()
+        try:
+            await self._call("acquire", name, limit, self._host, number)
+        except asyncio.CancelledError:
+            self.release(name, number)
+            raise
+        return number
+
+    def release(self, name: str, number: int) -> None:
+        """Give a slot back."""
+        self.tell("release", name, self._host, number)
+
+    def tell(self, method: str, *arguments: Any) -> None:
+        """Call a method whose answer nobody waits for."""
+        sending = asyncio.ensure_future(self._call(method, *arguments))
+        self._sending.add(sending)
+        sending.add_done_callback(self._end)
+
+    async def _call(self, method: str, *arguments: Any) -> Any:
+        assert self._account is not None, "a run that shares something has an account"
+        return await call_account(self._account, method, *arguments)
+
+    def _end(self, sending: asyncio.Future[Any]) -> None:
+        self._sending.discard(sending)
+        if not sending.cancelled():
+            sending.exception()  # where the account is gone, its next answer says so
+
+
+class SharedSemaphore(asyncio.Semaphore):
+    """A semaphore of the account. At most its number of requests of one host wait there."""
+
+    def __init__(self, name: str, limit: int, account: AccountClient) -> None:
+        super().__init__(limit)
+        self._name, self._limit, self._account = name, limit, account
+        self._own = asyncio.Semaphore(limit)
+        self._numbers: list[int] = []
+        """Slots that this host has; they are alike."""
+
+    async def acquire(self) -> Literal[True]:
+        """Wait for a slot of this host, then of the run."""
+        await self._own.acquire()
+        try:
+            self._numbers.append(await self._account.acquire(self._name, self._limit))
+        except BaseException:
+            self._own.release()
+            raise
+        return True
+
+    def release(self) -> None:
+        """Give a slot back."""
+        self._account.release(self._name, self._numbers.pop())
+        self._own.release()

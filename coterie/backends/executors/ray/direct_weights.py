@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
 
 from coterie.backends.cluster.connection import Connection
 from coterie.backends.cluster.direct import NotAtHand, Order
+from coterie.backends.cluster.hosts import HostGone, HostHandle
 from coterie.backends.cluster.transfer import PATH, WORDS, Transfer
+from coterie.backends.cluster.wire import sent_error
 from coterie.backends.executors.ray import holder
-from coterie.backends.executors.ray.holder import Holder, Service
+from coterie.backends.executors.ray.holder import Holder
 from coterie.backends.executors.ray.shipping import Elsewhere
 from coterie.core.errors import ConfigError
 from coterie.core.types import Weights
@@ -34,8 +35,8 @@ class DirectWeights:
         """By policy: what lets the process with its weights send them."""
         self._refused: dict[str, bool] = {}
         """By policy: whether its process can't send from a GPU."""
-        self._serving: dict[Any, asyncio.Task[None]] = {}
-        """By engine host."""
+        self._serving: set[asyncio.Task[None]] = set()
+        """One for each engine host."""
 
     async def ways(self, weights: Weights) -> Mapping[str, str] | None:
         """How replicas get a policy's weights; None: the engine's process gets them, with the tensors.
@@ -75,29 +76,55 @@ class DirectWeights:
             self._holder.keep(weights)
             self._fulfil[weights.policy] = self._holder.fulfil
 
-    def serve(self, actor: Any) -> None:
+    def serve(self, host: HostHandle) -> None:
         """Fulfil the orders of an engine host, until it is gone."""
         if not self._transfer.ways:
             return
-        patience = self._connection.settings.timeout / 4
-        service = Service(self._fulfilled, patience)
-        task = asyncio.ensure_future(service.run(actor, self._connection.ray.exceptions.RayError))
-        self._serving[actor] = task
-        task.add_done_callback(lambda _: self._serving.pop(actor, None))
+        task = asyncio.ensure_future(self._serve(host))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
         task.add_done_callback(_report)
 
     async def close(self) -> None:
         """Serve nobody any more, and disconnect from all replicas."""
-        serving = [*self._serving.values()]
+        serving = [*self._serving]
         for task in serving:
             task.cancel()
         await asyncio.gather(*serving, return_exceptions=True)
         await self._holder.close()
 
-    async def _fulfilled(self, order: Order) -> None:
-        if order.policy not in self._fulfil:
-            raise NotAtHand(f"no process has the weights of '{order.policy}'")
-        await self._fulfil[order.policy](order)
+    async def _serve(self, host: HostHandle) -> None:
+        patience = self._connection.settings.timeout / 4
+        """Seconds after which an engine host answers that there are no orders."""
+        sending: dict[int, asyncio.Task[None]] = {}
+        try:
+            while True:
+                orders, dropped = await host.call("orders", patience)
+                for order in orders:
+                    sending[order.number] = task = asyncio.ensure_future(self._fulfilled(host, order))
+                    task.add_done_callback(lambda _, number=order.number: sending.pop(number))
+                for number in dropped:
+                    if number in sending:
+                        sending[number].cancel()
+        except HostGone:
+            return  # its successor is asked, and orders anew
+        finally:
+            for task in [*sending.values()]:
+                task.cancel()
+
+    async def _fulfilled(self, host: HostHandle, order: Order) -> None:
+        """Send the weights of an order, and tell the engine host so, or what the sending raised."""
+        error = b""
+        try:
+            if order.policy not in self._fulfil:
+                raise NotAtHand(f"no process has the weights of '{order.policy}'")
+            await self._fulfil[order.policy](order)
+        except Exception as failed:
+            error = sent_error(failed, "in the process with the trainer's weights")
+        try:
+            await host.call("settle", order.number, error)
+        except HostGone:
+            log.debug("nobody waits for version %d of '%s' any more", order.version, order.policy)
 
 
 def _report(task: asyncio.Future[None]) -> None:

@@ -13,9 +13,6 @@ that takes the place of another one gets them from the rollout hosts (`restore`)
 from __future__ import annotations
 
 import asyncio
-import gc
-import logging
-import os
 import pickle
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -26,15 +23,15 @@ from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
 from coterie.backends.cluster.actors import UsesActors
-from coterie.backends.cluster.code import Code, use_code
+from coterie.backends.cluster.code import Code
 from coterie.backends.cluster.direct import Order, Orders, Send
-from coterie.backends.cluster.records import Record, Records
+from coterie.backends.cluster.hosts import HostProgram
 from coterie.backends.cluster.wire import answered, received_error, sent_error
 from coterie.backends.executors.ray.exchange import (
-    Answer,
-    Answers,
-    Host,
+    HostAnswer,
+    HostAnswers,
     HostRequest,
+    KnownHost,
     News,
     Place,
     Vocabularies,
@@ -47,7 +44,6 @@ from coterie.core.errors import SystemFault
 from coterie.core.plugins.origin import closed, plugin_call, plugin_open
 from coterie.core.protocols import Codec, Engine, EngineContext
 from coterie.core.rollout.engine_client import IdleTime, LocalEngineClient
-from coterie.core.training.lifetime import RARELY
 from coterie.core.types import Call, Key, Request
 
 
@@ -68,14 +64,15 @@ class CountedRollouts(ActiveRollouts):
         return bool(self._listeners)
 
 
-class EngineHost:
-    """An engine in a process of its own. A Ray actor; every method answers as `wire.answered` says."""
+class EngineHost(HostProgram):
+    """An engine in a process of its own. A Ray actor."""
 
     process = "the engine's process"
 
     def __init__(self) -> None:
+        super().__init__()
         self._active = CountedRollouts()
-        self._hosts: dict[str, Host] = {}
+        self._hosts: dict[str, KnownHost] = {}
         self._dropped: set[str] = set()
         """Hosts that counted as dead: one that was only slow tells nothing any more."""
         self._kept: dict[Place, dict[Key, tuple[Request, asyncio.Future[Call]]]] = {}
@@ -87,18 +84,11 @@ class EngineHost:
         again, asks for it: it is counted as waiting, and a batch could begin without the others."""
         self._news: dict[str, asyncio.Event] = {}
         self._receiver = Receiver()
-        self._records = Records(logging.INFO)
         self._codecs: dict[str, Codec] = {}
         """Those that hosts have."""
         self._orders = Orders()
         self._engine: Engine
         self._client: LocalEngineClient
-
-    @answered
-    async def begin(self) -> None:
-        """Keep what is logged here, for `records`, and collect garbage as rarely as the run does."""
-        self._records.keep()
-        gc.set_threshold(*RARELY)
 
     @answered
     async def open(
@@ -107,16 +97,15 @@ class EngineHost:
         payload: bytes,
         folder: Path | None = None,
         variables: Mapping[str, str] = MappingProxyType({}),
-    ) -> int:
-        """Make and open the engine; returns the process id.
+    ) -> None:
+        """Make and open the engine.
 
         Args:
             payload: the pickled function that makes it, its context, and what starts actors of its own.
             folder: the run's.
             variables: environment variables with secrets.
         """
-        os.environ.update(variables)
-        use_code(code)
+        self._import(code, variables)
         make: Callable[[], Engine]
         ctx: EngineContext
         make, ctx, actors = pickle.loads(payload)
@@ -129,7 +118,6 @@ class EngineHost:
                 engine.use_run_folder(folder)
         with plugin_open(engine):
             await engine.open(replace(ctx, active_rollouts=self._active))
-        return os.getpid()
 
     # ------------------------------------------------------------------------------------------ for the run
 
@@ -205,7 +193,7 @@ class EngineHost:
     async def drop(self, host: str) -> None:
         """Forget a host that is gone, with its counts and requests."""
         self._dropped.add(host)
-        known = self._hosts.pop(host, Host())
+        known = self._hosts.pop(host, KnownHost())
         for number in [number for name, number in self._waiting if name == host]:
             self._orphaned(self._waiting.pop((host, number)))
         self._count(Counter(known.sent) + Counter(known.live), Counter())
@@ -218,20 +206,11 @@ class EngineHost:
                 self._adopted(place, key)
                 task.cancel()
 
-    @answered
-    async def records(self, patience: float) -> list[Record]:
-        """What was logged here, once there is something, or after `patience` seconds."""
-        return await self._records.next(patience)
-
-    @answered
-    async def close(self) -> list[Record]:
-        """Close the engine; returns what was logged."""
-        self._records.end()
+    async def _close(self) -> None:
         for kept in self._kept.values():
             for _, task in kept.values():
                 task.cancel()
         await closed(self._engine)
-        return self._records.take()
 
     # ---------------------------------------------------------------------------------------- for the hosts
 
@@ -266,7 +245,7 @@ class EngineHost:
             self._kept.setdefault(asked.place, {})[asked.request.key] = asked.request, known
 
     @answered
-    async def answers(self, host: str) -> Answers:
+    async def answers(self, host: str) -> HostAnswers:
         """The answers for a host, once there are any."""
         event = self._news.setdefault(host, asyncio.Event())
         known = self._known(host)
@@ -274,13 +253,13 @@ class EngineHost:
             event.clear()
             await event.wait()
         answers, known.answers = known.answers, []
-        return Answers(answers, known.vocabularies.new())
+        return HostAnswers(answers, known.vocabularies.new())
 
     # ------------------------------------------------------------------------------------------------- inside
 
-    def _known(self, host: str) -> Host:
+    def _known(self, host: str) -> KnownHost:
         if host not in self._hosts:
-            self._hosts[host] = Host(vocabularies=Vocabularies(self._codecs))
+            self._hosts[host] = KnownHost(vocabularies=Vocabularies(self._codecs))
         return self._hosts[host]
 
     def _answer(self, host: str, asked: HostRequest, task: asyncio.Future[Call]) -> None:
@@ -290,9 +269,9 @@ class EngineHost:
         if waited is None or task.cancelled():
             return
         if error is None:
-            answer = Answer(asked.number, task.result())
+            answer = HostAnswer(asked.number, task.result())
         else:
-            answer = Answer(asked.number, error=sent_error(error, f"in {self.process}"))
+            answer = HostAnswer(asked.number, error=sent_error(error, f"in {self.process}"))
         self._known(host).answers.append(answer)
         self._news.setdefault(host, asyncio.Event()).set()
 

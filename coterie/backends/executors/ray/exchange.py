@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from coterie.backends.cluster.compact import compact
 from coterie.core.types import Call, Request
@@ -14,30 +14,16 @@ Place = tuple[str, str, int, int]
 """(cohort, task, epoch, chain): a job."""
 
 
-class EngineGone(Exception):
-    """The engine host can't be reached."""
-
-
-@runtime_checkable
-class LearnsWords(Protocol):
-    """A codec whose ids have a text where their words were seen alone, as that of engine `scripted`."""
-
-    def words(self, since: int) -> list[str]:
-        """The words seen, in their order, from the n-th on."""
-
-    def learn(self, words: Iterable[str]) -> None:
-        """See words."""
-
-
 class Vocabularies:
     """The words of several codecs, as far as another process knows them.
 
     Args:
-        codecs: by policy; only those that learn words count.
+        codecs: by policy; only those count whose ids have a text where their words were seen alone, such as
+            `WordCodec`, that of engine `scripted`.
     """
 
     def __init__(self, codecs: Mapping[str, Any]) -> None:
-        self._codecs = {policy: codec for policy, codec in codecs.items() if isinstance(codec, LearnsWords)}
+        self._codecs = {policy: codec for policy, codec in codecs.items() if hasattr(codec, "learn")}
         self._told = {policy: 0 for policy in self._codecs}
 
     def new(self) -> dict[str, list[str]]:
@@ -88,7 +74,7 @@ class News:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HostAnswer:
     """The call of a request, or the error that it raised."""
 
     number: int
@@ -97,15 +83,15 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
+class HostAnswers:
     """What a rollout host gets at once."""
 
-    answers: list[Answer]
+    answers: list[HostAnswer]
     words: Mapping[str, list[str]]
     """See `Vocabularies`."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickled, (compact((Answers, self.answers, self.words)),)
+        return _unpickled, (compact((HostAnswers, self.answers, self.words)),)
 
 
 def _unpickled(data: bytes) -> Any:
@@ -114,12 +100,12 @@ def _unpickled(data: bytes) -> Any:
 
 
 @dataclass(slots=True)
-class Host:
+class KnownHost:
     """What an engine host knows of a rollout host."""
 
     sent: dict[str, int] = field(default_factory=dict)
     """Jobs by cohort that were sent to it and that it has not begun; they count as active."""
     live: Mapping[str, int] = field(default_factory=dict)
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[HostAnswer] = field(default_factory=list)
     """Those that it has not collected."""
     vocabularies: Vocabularies = field(default_factory=lambda: Vocabularies({}))

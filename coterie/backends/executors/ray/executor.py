@@ -6,19 +6,29 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Coroutine, Iterable
+from collections.abc import Awaitable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from coterie.backends.cluster.code import own_code
 from coterie.backends.cluster.connection import Connection
+from coterie.backends.cluster.hosts import HostGone, Record, log_again
 from coterie.backends.cluster.settings import ClusterConfig
-from coterie.backends.cluster.wire import received_error, unwrapped
-from coterie.backends.executors.ray.hangs import HANGS, LEAST, WATCH, blocking, episodes_of, lose, reasons
+from coterie.backends.cluster.wire import received_error
 from coterie.backends.executors.ray.hosting import Hosting
-from coterie.backends.executors.ray.jobs import HostedJob, HostGone, HostHandle
-from coterie.backends.executors.ray.rollout_host import Report, RolloutHost, unpacked
+from coterie.backends.executors.ray.jobs import (
+    HANGS,
+    LEAST,
+    WATCH,
+    HostedJob,
+    RolloutHandle,
+    episodes_of,
+    lose,
+    reasons,
+)
+from coterie.backends.executors.ray.rollout_host import HostReport, RolloutHost, unpacked
 from coterie.core.config import validate
 from coterie.core.errors import ConfigError, UserError
 from coterie.core.plugins import Plugin, PluginConfig
@@ -53,15 +63,15 @@ class RayExecutor(Hosting, Plugin):
         self._silence = min(self.settings.timeout, max(self._patience or float("inf"), LEAST))
         """Seconds without a report after which a host counts as dead."""
         self._variables = set()
-        self._hosts: list[HostHandle] = []
-        self._leaving: list[HostHandle] = []
+        self._hosts: list[RolloutHandle] = []
+        self._leaving: list[RolloutHandle] = []
         """Those that are gone, until others have their jobs."""
         self._queue: list[HostedJob] = []
         self._jobs: dict[int, HostedJob] = {}
         """Those that are not done, by number."""
         self._numbers = self._made = 0
         self._drawn = Counter[int]()
-        self._warnings: set[tuple[str, int, str]] = set()
+        self._warnings: set[Record] = set()
         self._sending: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._lost: BaseException | None = None
@@ -98,7 +108,7 @@ class RayExecutor(Hosting, Plugin):
             raise UserError(what, path="cluster", why="\n".join(errors))
         if errors:
             raise next(iter(errors.values()))
-        self._hosts = [host for host in made if isinstance(host, HostHandle)]
+        self._hosts = [host for host in made if isinstance(host, RolloutHandle)]
 
     async def play(self, job: RolloutJob) -> Rollout:
         """Play a job on the host that has the fewest."""
@@ -132,18 +142,16 @@ class RayExecutor(Hosting, Plugin):
 
     async def close(self) -> None:
         """End the rollout hosts; the engine's close disconnects."""
-        tasks = [task for task in (self._sending, *self._tasks, *(host.loop for host in self._hosts)) if task]
+        tasks = [
+            task for task in (self._sending, *self._tasks, *(host.watching for host in self._hosts)) if task
+        ]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        closing = [asyncio.ensure_future(self._call(host, "close")) for host in self._hosts]
-        if closing:
-            await asyncio.wait(closing, timeout=min(10.0, self.settings.timeout))
-        for each in closing:
-            each.cancel()
+        closing = [host.close(min(10.0, self.settings.timeout), self._log) for host in self._hosts]
         await asyncio.gather(*closing, return_exceptions=True)
         for host in self._hosts:
-            self._connection.remove(host.handle)
+            self._connection.remove(host.actor)
         self._hosts.clear()
         await self._account.close()
 
@@ -163,10 +171,10 @@ class RayExecutor(Hosting, Plugin):
         new = [host for host in self._hosts if host.start < 0]
         await asyncio.gather(*(self._begin(host) for host in new))
         for host in new:
-            host.loop = asyncio.ensure_future(self._watch(host))
+            host.watching = asyncio.ensure_future(self._watch(host))
         await self._engine.before_jobs()  # all jobs of a step are asked for in one turn of the loop
         while self._queue and self._hosts:
-            shares: dict[HostHandle, list[HostedJob]] = {}
+            shares: dict[RolloutHandle, list[HostedJob]] = {}
             while self._queue:
                 host = min(self._hosts, key=lambda host: len(host.jobs))
                 if len(host.jobs) >= self.settings.max_live:
@@ -181,51 +189,53 @@ class RayExecutor(Hosting, Plugin):
             for host, jobs in shares.items():
                 await self._hand(host, jobs)
 
-    def _counted(self, host: HostHandle, jobs: Iterable[HostedJob]) -> Awaitable[None]:
+    def _counted(self, host: RolloutHandle, jobs: Iterable[HostedJob]) -> Awaitable[None]:
         """Let the engine host count jobs that are about to be sent to a host."""
         cohorts = Counter(job.job.cohort for job in jobs)
         return self._engine.notify("send", host.name, dict(cohorts))
 
-    async def _hand(self, host: HostHandle, jobs: list[HostedJob]) -> None:
+    async def _hand(self, host: RolloutHandle, jobs: list[HostedJob]) -> None:
         with suppress(HostGone):  # `_watch` notices too, and gives its jobs to another
-            await self._call(host, "play", host.start, [(job.number, job.job) for job in jobs])
+            await host.call("play", host.start, [(job.number, job.job) for job in jobs])
 
     async def _cancelled(self, job: HostedJob) -> None:
         if job in self._queue:
             self._queue.remove(job)
         elif job.host is not None and job.host.jobs.pop(job.number, None) is not None:
             try:
-                self._drawn[job.step] += await self._call(job.host, "cancel", job.number)
+                self._drawn[job.step] += await job.host.call("cancel", job.number)
                 await self._engine.notify("forget", [job.place])
             except (HostGone, UserError):
                 return
 
     # ------------------------------------------------------------------------------------------------ hosts
 
-    async def _new_host(self) -> HostHandle:
+    async def _new_host(self) -> RolloutHandle:
         name = f"rollout host {self._made}"
         self._made += 1
         cpus, groups = self.settings.worker_cpus, {WATCH: 1}
-        host = HostHandle(name, self._connection.actor(RolloutHost, cpus=cpus, name=name, groups=groups))
-        secrets, account = self._connection.secrets(self._variables), self._account.handle
+        actor = self._connection.actor(RolloutHost, cpus=cpus, name=name, groups=groups)
+        host = RolloutHandle(self._connection.ray, actor, name)
+        secrets, account = self._connection.secrets(self._variables), self._account.actor
         opening = name, own_code(), self._side, account, secrets, self._patience, self._silence
         try:
-            await self._connection.placed(host.handle, name)
-            host.pid = await self._opening(host, "open", *opening)
-        except (HostGone, self._connection.ray.exceptions.RayError) as error:
+            await host.placed(self._connection)
+            await host.begin()
+            await self._opening(host, "open", *opening)
+        except HostGone as error:
             fix = "see whether a plugin ends the process as it is imported, and start the run again"
             what = f"{name} has ended while it was opened"
             raise UserError(what, path="executor", why=str(error), fix=fix) from error
         return host
 
-    async def _begin(self, host: HostHandle) -> None:
+    async def _begin(self, host: RolloutHandle) -> None:
         """Give a host the codecs, known once the engine has weights."""
         batches = await self._engine.call("batches")
         codecs = {policy: self._engine.codec(policy) for policy in self._engine.policies}
         sent = self._connection.ray.cloudpickle.dumps(codecs)
         host.start, actor = self._engine.start, self._engine.actor
         with suppress(HostGone):  # `_watch` notices too
-            await self._opening(host, "begin", actor, sent, batches)
+            await self._opening(host, "connect", actor, sent, batches)
 
     def _reconnect(self, why: str, seconds: float) -> None:
         """Let another engine host count the jobs of all hosts, and the hosts ask it."""
@@ -239,11 +249,11 @@ class RayExecutor(Hosting, Plugin):
                 self._beside(self._told(host, counted, [*host.jobs]))
                 host.start = self._engine.start
 
-    async def _told(self, host: HostHandle, counted: Awaitable[None], numbers: list[int]) -> None:
+    async def _told(self, host: RolloutHandle, counted: Awaitable[None], numbers: list[int]) -> None:
         actor, start = self._engine.actor, self._engine.start
         await counted
         with suppress(HostGone):  # `_watch` notices too
-            await self._call(host, "reconnect", actor, start, numbers)
+            await host.call("reconnect", actor, start, numbers)
 
     def _beside(self, work: Coroutine[Any, Any, None] | Awaitable[None]) -> None:
         """Do something beside the play; its error ends all that is played."""
@@ -252,18 +262,7 @@ class RayExecutor(Hosting, Plugin):
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(self._sent)
 
-    async def _call(self, host: HostHandle, method: str, *arguments: Any) -> Any:
-        """Call a method of a host.
-
-        Raises:
-            HostGone: its process is gone.
-        """
-        try:
-            return unwrapped(await getattr(host.handle, method).remote(*arguments))
-        except self._connection.ray.exceptions.RayError as error:
-            raise HostGone(str(error).strip().partition("\n")[0]) from error
-
-    async def _opening(self, host: HostHandle, method: str, *arguments: Any) -> Any:
+    async def _opening(self, host: RolloutHandle, method: str, *arguments: Any) -> Any:
         """Call a method that imports and opens plugins, in which a host may be busy for long.
 
         Raises:
@@ -271,28 +270,28 @@ class RayExecutor(Hosting, Plugin):
         """
         try:
             async with asyncio.timeout(max(OPENED, self.settings.timeout)):
-                return await self._call(host, method, *arguments)
+                return await host.call(method, *arguments)
         except TimeoutError as error:
             what = f"its plugins were not opened within {OPENED:g} s"
-            raise HostGone(reasons(await blocking(host, self._silence / 4), what)) from error
+            raise HostGone(reasons(await host.blocking(self._silence / 4), what)) from error
 
-    async def _watch(self, host: HostHandle) -> None:
+    async def _watch(self, host: RolloutHandle) -> None:
         """Take the reports of a host until it is gone."""
         try:
-            while True:
-                async with asyncio.timeout(self._silence):
-                    report = await self._call(host, "report", self._silence / 4)
-                self._take(host, report)
-        except (HostGone, TimeoutError) as error:
-            self._beside(self._replace(host, str(error) or f"no answer for {self._silence:g} s"))
+            take = partial(self._take, host)
+            why = await host.watch(self._silence / 4, self._silence, "report", take)
+            self._beside(self._replace(host, why))
         except Exception as error:
             self._fail(error)
 
-    def _take(self, host: HostHandle, report: Report) -> None:
-        for record in report.records:
-            if record not in self._warnings:
-                self._warnings.add(record)
-                logging.getLogger(record[0]).log(record[1], "%s", record[2])
+    def _log(self, records: Sequence[Record]) -> None:
+        """Log what hosts have warned of, once each."""
+        new = dict.fromkeys(record for record in records if record not in self._warnings)
+        self._warnings.update(new)
+        log_again([*new])
+
+    def _take(self, host: RolloutHandle, report: HostReport) -> None:
+        self._log(report.records)
         done = []
         for played in report.played:
             job = host.jobs.pop(played.number, None)
@@ -330,12 +329,12 @@ class RayExecutor(Hosting, Plugin):
         self._metrics["cluster/jobs_again"] += 1
         return True
 
-    async def _replace(self, host: HostHandle, why: str) -> None:
+    async def _replace(self, host: RolloutHandle, why: str) -> None:
         """Start another host in place of one that is gone, and play its jobs there."""
         began = time.perf_counter()
         self._hosts.remove(host)
         self._leaving.append(host)
-        calls = await blocking(host, self._silence / 4)
+        calls = await host.blocking(self._silence / 4)
         why = reasons(calls, why)
         new = await self._another_host(host, why)
         await self._begin(new)
@@ -365,7 +364,7 @@ class RayExecutor(Hosting, Plugin):
             await counted
         await dropped
         await self._account.drop(host.name)
-        new.loop = asyncio.ensure_future(self._watch(new))  # not before: it may be gone already, too
+        new.watching = asyncio.ensure_future(self._watch(new))  # not before: it may be gone already, too
         await self._hand(new, jobs)
         seconds = time.perf_counter() - began
         self._metrics.update({"cluster/hosts_lost": 1, "cluster/jobs_again": len(jobs)})
@@ -376,17 +375,17 @@ class RayExecutor(Hosting, Plugin):
         )
         self._send_soon()
 
-    async def _another_host(self, gone: HostHandle, why: str) -> HostHandle:
+    async def _another_host(self, gone: RolloutHandle, why: str) -> RolloutHandle:
         """A host in place of one that is gone.
 
         Ray may place it on a node that has died, as long as it doesn't know that; then it is lost, too.
         """
-        self._connection.lose(gone.handle, gone.name, why)
+        self._connection.lose(gone.actor, gone.name, why)
         while True:
             try:
                 return await self._new_host()
             except UserError as error:
-                if not isinstance(error.__cause__, HostGone | self._connection.ray.exceptions.RayError):
+                if not isinstance(error.__cause__, HostGone):
                     raise
                 self._connection.lose(None, "a rollout host", str(error.__cause__))
 

@@ -1,21 +1,16 @@
-"""Weights that a process with a trainer sends to replicas itself, and the orders for them.
+"""Weights that a process with a trainer sends to replicas itself.
 
-Neither passes Ray's object store or another process: `backends.cluster.direct`.
+They pass neither Ray's object store nor another process: `backends.cluster.direct`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from coterie.backends.cluster.direct import Links, NotAtHand, Order
-from coterie.backends.cluster.wire import sent_error, unwrapped
 from coterie.backends.models.compute_threads import compute
 from coterie.core.types import Weights
-
-log = logging.getLogger("coterie")
 
 
 def has_gpu() -> bool:
@@ -91,52 +86,3 @@ class Holder:
             f"version {order.version} of the weights of '{order.policy}' is no longer at hand: the trainer "
             "has changed them since"
         )
-
-
-Fulfil = Callable[[Order], Awaitable[None]]
-
-
-class Service:
-    """Fulfils the orders of an engine host, from the run's process.
-
-    Args:
-        fulfil: sends the weights of an order. It is cancelled where the order is dropped.
-        patience: seconds after which an engine host answers that there are none.
-    """
-
-    def __init__(self, fulfil: Fulfil, patience: float) -> None:
-        self._fulfil, self._patience = fulfil, patience
-        self._open: dict[int, asyncio.Task[None]] = {}
-
-    async def run(self, actor: Any, gone: type[Exception]) -> None:
-        """Fulfil the orders of an engine host until it is gone.
-
-        Args:
-            gone: the exception of a process that is gone.
-        """
-        try:
-            while True:
-                orders, dropped = unwrapped(await actor.orders.remote(self._patience))
-                for order in orders:
-                    self._open[order.number] = asyncio.ensure_future(self._one(actor, order, gone))
-                for number in dropped:
-                    if number in self._open:
-                        self._open[number].cancel()
-        except gone:
-            return  # its successor is asked, and orders anew
-        finally:
-            for task in [*self._open.values()]:
-                task.cancel()
-
-    async def _one(self, actor: Any, order: Order, gone: type[Exception]) -> None:
-        error = b""
-        try:
-            await self._fulfil(order)
-        except Exception as failed:
-            error = sent_error(failed, "in the process with the trainer's weights")
-        try:
-            await actor.settle.remote(order.number, error)
-        except gone:
-            log.debug("nobody waits for version %d of '%s' any more", order.version, order.policy)
-        finally:
-            del self._open[order.number]

@@ -9,11 +9,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from coterie.backends.cluster.wire import Answered, received_error, unwrapped
+from coterie.backends.cluster.hosts import HostGone, HostHandle
+from coterie.backends.cluster.wire import received_error
 from coterie.backends.executors.ray.exchange import (
-    Answer,
-    Answers,
-    EngineGone,
+    HostAnswer,
+    HostAnswers,
     HostRequest,
     News,
     Place,
@@ -28,9 +28,6 @@ from coterie.core.types import Call, Request
 T = TypeVar("T")
 STALL_SECONDS = 60.0
 """Time after which requests are sent although other rollouts of the host don't wait yet."""
-
-Method = Callable[..., Awaitable[Answered]]
-"""Calls a method of the engine host: its name, then its arguments. Raises EngineGone."""
 
 
 class HostCount(ActiveRollouts):
@@ -62,14 +59,14 @@ class HostEngineClient:
     another one, which is asked for what the first one owed.
 
     Args:
-        method: calls a method of the engine host.
+        engine: the engine host.
         host: this host's name there.
         batches: whether the engine begins its batches by the count of active rollouts.
         codecs: by policy.
     """
 
-    def __init__(self, method: Method, host: str, *, batches: bool, codecs: dict[str, Codec]) -> None:
-        self._method, self._host, self._batches, self._codecs = method, host, batches, codecs
+    def __init__(self, engine: HostHandle, host: str, *, batches: bool, codecs: dict[str, Codec]) -> None:
+        self._engine, self._host, self._batches, self._codecs = engine, host, batches, codecs
         self._vocabularies = Vocabularies(codecs)
         self._count = HostCount(self._due)
         self._count.listen(self._due)
@@ -94,7 +91,7 @@ class HostEngineClient:
     def start(self) -> None:
         self._loops = [asyncio.ensure_future(self._tell()), asyncio.ensure_future(self._collect())]
 
-    async def reconnect(self, method: Method, began: Mapping[str, int]) -> None:
+    async def reconnect(self, engine: HostHandle, began: Mapping[str, int]) -> None:
         """Tell an engine host that took the place of another all that the other one knew of this host.
 
         Args:
@@ -102,7 +99,7 @@ class HostEngineClient:
         """
         ending = self._silence()
         # All of this before the first await: a job that begins meanwhile is counted by the new one.
-        self._method, self._told, self._began = method, {}, Counter(began)
+        self._engine, self._told, self._began = engine, {}, Counter(began)
         self._cancelled.clear()
         self._asked = {}
         for asked, _ in self._open.values():
@@ -111,10 +108,10 @@ class HostEngineClient:
         calls = [call for calls in self._calls.values() for call in calls]
         await ending
         try:
-            unwrapped(await method("restore", calls))
-        except EngineGone:
+            await engine.call("restore", calls)
+        except HostGone:
             return
-        if self._method is method:  # else yet another one came meanwhile
+        if self._engine is engine:  # else yet another one came meanwhile
             self._due()
             self.start()
 
@@ -188,8 +185,8 @@ class HostEngineClient:
                 self._wake.clear()
                 await asyncio.sleep(0)  # what began in the same turn of the loop may still ask
                 if (news := self._news()) is not None:
-                    unwrapped(await self._method("tell", self._host, news))
-        except EngineGone:  # another one comes, or the run ends
+                    await self._engine.call("tell", self._host, news)
+        except HostGone:  # another one comes, or the run ends
             return
         except Exception as error:
             self._fail(error)
@@ -221,16 +218,16 @@ class HostEngineClient:
     async def _collect(self) -> None:
         try:
             while True:
-                answers: Answers = unwrapped(await self._method("answers", self._host))
+                answers: HostAnswers = await self._engine.call("answers", self._host)
                 self._vocabularies.learn(answers.words)
                 for answer in answers.answers:
                     self._take(answer)
-        except EngineGone:
+        except HostGone:
             return
         except Exception as error:
             self._fail(error)
 
-    def _take(self, answer: Answer) -> None:
+    def _take(self, answer: HostAnswer) -> None:
         asked, future = self._open.pop(answer.number, (None, None))
         if asked is None or future is None:  # it was cancelled
             return

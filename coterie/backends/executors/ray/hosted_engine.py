@@ -14,9 +14,8 @@ from coterie.backends.cluster.actors import Actors
 from coterie.backends.cluster.code import own_code
 from coterie.backends.cluster.connection import Connection
 from coterie.backends.cluster.direct import NotAtHand
-from coterie.backends.cluster.records import log_again
-from coterie.backends.cluster.wire import unwrapped
-from coterie.backends.executors.ray.account_client import CLOSE_SECONDS
+from coterie.backends.cluster.hosts import HostGone, HostHandle
+from coterie.backends.executors.ray.account import CLOSE_SECONDS
 from coterie.backends.executors.ray.direct_weights import DirectWeights
 from coterie.backends.executors.ray.engine_host import EngineHost
 from coterie.backends.executors.ray.shipping import Elsewhere, KeptWeights, Sender, SentWeights
@@ -66,8 +65,7 @@ class HostedEngine:
         self._watching: asyncio.Task[None] | None = None
         self._replacing: asyncio.Task[None] | None = None
         self.policies: tuple[str, ...] = ()
-        self.actor: Any = None
-        self.pid = 0
+        self._host: HostHandle
         self.start = 0
         """How many engine hosts there were before this one."""
         self.replaced: Callable[[str, float], None] = lambda why, seconds: None
@@ -75,6 +73,16 @@ class HostedEngine:
         function tells the engine host comes before all other calls."""
         self.failed: Callable[[BaseException], None] = lambda error: None
         """Called with the error that ends the run, since there can't be another engine host."""
+
+    @property
+    def actor(self) -> Any:
+        """Ray's handle of the engine host, for rollout hosts."""
+        return self._host.actor
+
+    @property
+    def pid(self) -> int:
+        """Of the engine host."""
+        return self._host.pid
 
     def use_run_folder(self, folder: Path) -> None:
         """Take the run's folder, for the engine and the account; called before `open`."""
@@ -97,13 +105,13 @@ class HostedEngine:
         bare = replace(ctx, active_rollouts=ActiveRollouts())
         actors = Actors(self._connection.settings, self._connection.rooms())
         self._payload = ray.cloudpickle.dumps((self._make, bare, actors))
-        self.actor = self._new()
+        self._host = self._new()
         try:
-            self.pid = await self._opened(self.actor)
-        except ray.exceptions.RayError as error:
+            await self._open(self._host)
+        except HostGone as gone:
             fix = "see what ends it (memory?), and start the run again"
             what = "the engine's process has ended while the engine was opened"
-            raise UserError(what, path="engine", why=_reason(error), fix=fix) from error
+            raise UserError(what, path="engine", why=str(gone), fix=fix) from gone
         self._watching = asyncio.ensure_future(self._watch())
         if any(room.shared for room in self._connection.rooms().values()):
             device_memory.lend(self)  # while the trainer computes
@@ -161,12 +169,13 @@ class HostedEngine:
 
     def codec(self, policy: str) -> Codec:
         if policy not in self._codecs:
-            ray, seconds = self._connection.ray, self._connection.settings.timeout
+            asked, seconds = self._host.sent("codec", policy), self._connection.settings.timeout
             try:
-                answer = ray.get(self.actor.codec.remote(policy), timeout=seconds)
-                self._codecs[policy] = unwrapped(answer)
-            except ray.exceptions.RayError as error:
-                raise _gone(_reason(error)) from error
+                self._codecs[policy] = self._host.answer_now(asked, seconds)
+            except HostGone as gone:
+                fix = "`coterie run --resume RUN` goes on from the last checkpoint"
+                what = "the engine's process is gone"
+                raise UserError(what, path="engine", why=str(gone), fix=fix) from gone
         return self._codecs[policy]
 
     async def close(self) -> None:
@@ -177,12 +186,8 @@ class HostedEngine:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         try:
-            seconds = CLOSE_SECONDS if self._here else self._connection.settings.timeout
-            if self.pid:
-                async with asyncio.timeout(seconds):
-                    log_again(unwrapped(await self.actor.close.remote()))
-        except (TimeoutError, self._connection.ray.exceptions.RayError):
-            pass  # its process is gone or hangs, and is killed
+            if self._watching is not None:  # it was opened
+                await self._host.close(CLOSE_SECONDS if self._here else self._connection.settings.timeout)
         finally:
             if self._direct is not None:
                 await self._direct.close()
@@ -200,11 +205,11 @@ class HostedEngine:
             Exception: what the method raised.
         """
         while True:
-            actor, start = self.actor, self.start
+            start = self.start
             try:
-                return unwrapped(await getattr(actor, method).remote())
-            except self._connection.ray.exceptions.RayError as error:
-                await self._another(start, _reason(error))
+                return await self._host.call(method)
+            except HostGone as gone:
+                await self._another(start, str(gone))
 
     def notify(self, method: str, *arguments: Any) -> Awaitable[None]:
         """Call a method of the engine host before this function returns.
@@ -212,22 +217,20 @@ class HostedEngine:
         The result waits until the method has returned, or until another engine host is there, which knows as
         much by what `_fill` and `replaced` tell it.
         """
-        return asyncio.ensure_future(
-            self._notified(getattr(self.actor, method).remote(*arguments), self.start)
-        )
+        reference = self._host.sent(method, *arguments)
+        return asyncio.ensure_future(self._notified(self._host, reference, self.start))
 
-    async def _notified(self, reference: Any, start: int) -> None:
+    async def _notified(self, host: HostHandle, reference: Any, start: int) -> None:
         try:
-            unwrapped(await reference)
-        except self._connection.ray.exceptions.RayError as error:
-            await self._another(start, _reason(error))
+            await host.answer(reference)
+        except HostGone as gone:
+            await self._another(start, str(gone))
 
     def idle_seconds(self) -> float:
         """Seconds without a request since the last call of this method; 0 where nobody knows."""
-        ray = self._connection.ray
         try:
-            return float(unwrapped(ray.get(self.actor.idle_seconds.remote(), timeout=IDLE_SECONDS)))
-        except ray.exceptions.RayError:
+            return float(self._host.answer_now(self._host.sent("idle_seconds"), IDLE_SECONDS))
+        except HostGone:
             return 0.0
 
     def _stored(self, sent: SentWeights | OnDisk) -> Any:
@@ -236,38 +239,33 @@ class HostedEngine:
 
     # ----------------------------------------------------------------------------------------- replacement
 
-    def _new(self) -> Any:
+    def _new(self) -> HostHandle:
         cpus, gpus = self._connection.settings.engine_cpus, self._connection.settings.engine_gpus
-        return self._connection.actor(EngineHost, cpus=cpus, gpus=gpus, name="engine", here=self._here)
+        actor = self._connection.actor(EngineHost, cpus=cpus, gpus=gpus, name="engine", here=self._here)
+        return HostHandle(self._connection.ray, actor, EngineHost.process)
 
-    async def _opened(self, actor: Any) -> int:
-        """Open the engine in a process; returns its id."""
-        await self._connection.placed(actor, "the engine's process")
-        unwrapped(await actor.begin.remote())
+    async def _open(self, host: HostHandle) -> None:
+        """Open the engine in a process.
+
+        Raises:
+            HostGone: the process has ended.
+        """
+        await host.placed(self._connection)
+        await host.begin()
         secrets = self._connection.secrets(self._variables)
-        pid = int(unwrapped(await actor.open.remote(own_code(), self._payload, self.folder, secrets)))
+        await host.call("open", own_code(), self._payload, self.folder, secrets)
         if self._direct is not None:
-            self._direct.serve(actor)
-        return pid
+            self._direct.serve(host)
 
     async def _watch(self) -> None:
         """Log what is logged there, and replace an engine host as soon as it is gone."""
         timeout = self._connection.settings.timeout
-        while True:
-            start = self.start
-            try:
-                async with asyncio.timeout(timeout):
-                    log_again(unwrapped(await self.actor.records.remote(timeout / 4)))
-                continue
-            except TimeoutError:
-                why = f"no answer for {timeout:g} s"
-            except self._connection.ray.exceptions.RayError as error:
-                why = _reason(error)
-            try:
-                await self._another(start, why)
-            except Exception as error:
-                self.failed(error)
-                return
+        try:
+            while True:
+                start = self.start
+                await self._another(start, await self._host.watch(timeout / 4, timeout))
+        except Exception as error:
+            self.failed(error)
 
     async def _up(self) -> None:
         """Wait while the engine host is replaced: what is noted meanwhile would not reach the other one."""
@@ -288,45 +286,35 @@ class HostedEngine:
 
     async def _replace(self, why: str) -> None:
         began = time.perf_counter()
-        gone = self.actor
+        host = self._host
         while True:
-            self._connection.lose(gone, "the engine's process", why)
-            gone = self._new()
+            self._connection.lose(host.actor, "the engine's process", why)
+            host = self._new()
             try:
-                pid = await self._fill(gone)
+                await self._fill(host)
                 break
-            except self._connection.ray.exceptions.RayError as error:
-                why = _reason(error)
+            except HostGone as gone:
+                why = str(gone)
         seconds = time.perf_counter() - began
-        self.actor, self.pid, self.start = gone, pid, self.start + 1
+        self._host, self.start = host, self.start + 1
         log.warning(
             "the engine's process is gone (%s); another one has its weights after %.1f s", why, seconds
         )
         self.replaced(why, seconds)
 
-    async def _fill(self, actor: Any) -> int:
-        """Open the engine in a new process, with all weights that it had; returns the process id."""
-        pid = await self._opened(actor)
+    async def _fill(self, host: HostHandle) -> None:
+        """Open the engine in a new process, with all weights that it had."""
+        await self._open(host)
         for stored in self._kept.introductions:
-            unwrapped(await actor.introduce.remote(stored))
+            await host.call("introduce", stored)
         for policy, version, stored, leases in [*self._kept.versions()]:
             try:
-                unwrapped(await actor.load_weights.remote(stored))
+                await host.call("load_weights", stored)
             except NotAtHand as fault:  # the next version is about to come
                 log.warning("the new process of the engine has no weights of '%s' yet: %s", policy, fault)
                 continue
             for _ in range(leases):
-                unwrapped(await actor.call.remote("lease", policy, version))
-        return pid
-
-
-def _reason(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
-
-
-def _gone(why: str) -> UserError:
-    fix = "`coterie run --resume RUN` goes on from the last checkpoint"
-    return UserError("the engine's process is gone", path="engine", why=why, fix=fix)
+                await host.call("call", "lease", policy, version)
 
 
 class HostedIdleTime(IdleTime):

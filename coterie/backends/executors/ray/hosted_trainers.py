@@ -12,16 +12,16 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from coterie.backends.cluster.actors import OwnActors
+from coterie.backends.cluster.actors import Actors
 from coterie.backends.cluster.code import own_code
 from coterie.backends.cluster.compact import compact
 from coterie.backends.cluster.connection import Connection
 from coterie.backends.cluster.direct import Order
 from coterie.backends.cluster.processes import sets_of, trainer_name
-from coterie.backends.executors.ray.shipping import Elsewhere, SentSources, sent_sources
+from coterie.backends.executors.ray.shipping import Elsewhere, sent_sources
 from coterie.backends.executors.ray.trainer_files import bring, fetch, marked, parts, remove_parts
 from coterie.backends.executors.ray.trainer_host import Opening
-from coterie.backends.executors.ray.trainer_hosts import Host, TrainerHosts
+from coterie.backends.executors.ray.trainer_hosts import TrainerHandle, TrainerHosts
 from coterie.backends.models import device_memory
 from coterie.core.config import PolicyConfig
 from coterie.core.errors import ConfigError, UserError
@@ -37,6 +37,11 @@ OPTIONAL = (
     *("begin_with", "optimizer_steps", "bases", "warm_start"),
 )
 """Members that a trainer may lack."""
+WORK = (
+    *("update", "annotate", "weights", "digest", "save", "export", "load", "close", "set_progress"),
+    *("keep", "drop", "weights_at", "bases", "warm_start", "offload"),
+)
+"""Methods of an open trainer."""
 
 
 @runtime_checkable
@@ -72,7 +77,7 @@ class HostedTrainers:
     """A `Trainer` whose work is done by trainer hosts, one for each set of weights.
 
     `hosted_trainers` makes one. Where it is opened without a cluster, as by `coterie export`, the trainer of
-    this process does the work.
+    this process does the work: its methods hide those of this object.
 
     Args:
         plain: the trainer of this process.
@@ -83,12 +88,11 @@ class HostedTrainers:
         self._plain, self._make, self._connection = plain, make, connection
         self.failed: Callable[[BaseException], None] = lambda error: None
         """Called with the error that ends the run, since a trainer host is lost."""
-        self._hosts: TrainerHosts | None = None
-        """None: the trainer of this process is open, or none."""
+        self._hosts = TrainerHosts(connection, self.failed)
         self._policies: tuple[str, ...] = ()
         self._starts: dict[str, tuple[str, ...]] = {}
         """The policies with the same initial weights, by the first; they may be in several sets."""
-        self._sources: SentSources | None = None
+        self._sources: dict[tuple[str, ...], bytes] = {}
         settings = getattr(plain, "config", None)
         self.config = SettingsApart(settings) if hasattr(settings, "check_size") else settings
         record_origin(self, origin_of(plain))
@@ -107,16 +111,20 @@ class HostedTrainers:
             Exception: what the first trainer that can't be opened has raised.
         """
         self._policies = tuple(ctx.policies)
+        for name in WORK:
+            vars(self).pop(name, None)
         if not self._connection.connected:
             await self._plain.open(ctx)
+            plain = {name: getattr(self._plain, name) for name in WORK if hasattr(self._plain, name)}
+            vars(self).update(plain)
             return
         gpus = bool(self._connection.ray.cluster_resources().get("GPU", 0.0))
         self._hosts = hosts = TrainerHosts(self._connection, self.failed)
         await hosts.start(sets_of(ctx.policies, gpus=gpus))
-        sources, self._sources = self._sources, None
         secrets = self._connection.secrets(self._connection.settings.variables)
         code = own_code()
-        openings = {host: self._opening(host, ctx, sources) for host in hosts.hosts}
+        openings = {host: self._opening(host, ctx) for host in hosts.hosts}
+        self._sources = {}
         opened = await hosts.all(
             [hosts.raw(host, "open", code, opening, secrets) for host, opening in openings.items()]
         )
@@ -129,19 +137,19 @@ class HostedTrainers:
         self._starts = {name: tuple(policies) for name, policies in starts[0].items()}
         device_memory.occupy(self, ())  # so that an engine asks them to leave the GPUs that both have
 
-    def _opening(self, host: Host, ctx: TrainerContext, sources: SentSources | None) -> bytes:
+    def _opening(self, host: TrainerHandle, ctx: TrainerContext) -> bytes:
         planned, number, rooms = self._connection.rooms(), 1, {}
-        while (name := trainer_name(host.name, number)) in planned:
+        while (name := trainer_name(host.weights, number)) in planned:
             rooms[f"rank {number}"] = planned[name]
             number += 1
         nothing: Any = None
         policies = {name: ctx.policies[name] for name in host.policies}
         opening = Opening(
-            name=host.name,
+            name=host.weights,
             make=self._make,
             ctx=replace(ctx, policies=policies, loss=nothing, chat=nothing),
-            actors=OwnActors(self._connection.settings, rooms),
-            sources=None if sources is None else sources.of(host.policies),
+            actors=Actors(self._connection.settings, rooms),
+            sources=[data for names, data in self._sources.items() if {*names} & {*host.policies}],
         )
         try:
             return bytes(self._connection.ray.cloudpickle.dumps(opening))
@@ -155,17 +163,13 @@ class HostedTrainers:
 
     async def close(self) -> None:
         """Close all trainers, and end their processes."""
-        if self._hosts is None:
-            await self._plain.close()
-            return
         device_memory.vacate(self)
-        hosts, self._hosts = self._hosts, None
-        await hosts.close()
+        await self._hosts.close()
 
     async def offload(self) -> None:
         """Free the memory of all trainers' GPUs until they compute again, if their settings say so."""
         hosts = self._hosts
-        if hosts is not None and isinstance(self._plain, device_memory.Offloads):
+        if isinstance(self._plain, device_memory.Offloads):
             await hosts.all([hosts.trainer(host, "offload") for host in hosts.hosts])
 
     # ------------------------------------------------------------------------------------------------ updates
@@ -173,9 +177,6 @@ class HostedTrainers:
     async def update(self, samples: Mapping[str, Sequence[Sample]], step: int) -> dict[str, Metrics]:
         """Update all sets of weights at once, each on the samples of its policies."""
         hosts = self._hosts
-        if hosts is None:
-            updated: dict[str, Metrics] = await self._plain.update(samples, step)
-            return updated
         await device_memory.reclaim()  # replicas with the GPUs of trainers sleep
         calls = [
             hosts.trainer(
@@ -189,11 +190,8 @@ class HostedTrainers:
     async def annotate(self, samples: Sequence[Sample], name: str) -> dict[Key, np.ndarray]:
         """The annotations of samples, each by the trainer of its policy, at once."""
         hosts = self._hosts
-        if hosts is None:
-            annotated: dict[Key, np.ndarray] = await self._plain.annotate(samples, name)
-            return annotated
         await device_memory.reclaim()
-        by_host: dict[Host, list[Sample]] = {}
+        by_host: dict[TrainerHandle, list[Sample]] = {}
         for sample in samples:
             by_host.setdefault(hosts.of(sample.policy), []).append(sample)
         calls = [hosts.trainer(host, "annotate", rows, name) for host, rows in by_host.items()]
@@ -201,17 +199,13 @@ class HostedTrainers:
 
     def set_progress(self, share: float) -> None:
         """Tell all trainers the share of the token budget that is spent."""
-        if self._hosts is None:
-            self._plain.set_progress(share)
-        else:
-            self._all_now("set_progress", share)
+        self._all_now("set_progress", share)
 
     def optimizer_steps(self, samples: int, siblings: int) -> int:
         """Optimiser steps of one update, for `coterie plan`."""
         return int(self._plain.optimizer_steps(samples, siblings))
 
     def _all_now(self, method: str, *arguments: Any) -> list[Any]:
-        assert self._hosts is not None
         hosts = self._hosts
         answers = hosts.now({host: ("call", method, compact(arguments)) for host in hosts.hosts})
         return [hosts.taken(host, answer) for host, answer in answers.items()]
@@ -220,9 +214,6 @@ class HostedTrainers:
 
     def weights(self, policy: str) -> Weights:
         """The version of a policy's weights, and what lets its trainer send them to the engine."""
-        if self._hosts is None:
-            weights: Weights = self._plain.weights(policy)
-            return weights
         return self._elsewhere(policy, self._hosts.of(policy).versions[policy])
 
     def _elsewhere(self, policy: str, version: int, kept: int | None = None) -> Weights:
@@ -232,25 +223,19 @@ class HostedTrainers:
 
     async def _can_send(self, policy: str) -> bool:
         """Whether a policy's trainer can send weights from a GPU."""
-        hosts, host = self._host_of(policy)
-        return bool(await hosts.raw(host, "can_send"))
-
-    def _host_of(self, policy: str) -> tuple[TrainerHosts, Host]:
-        assert self._hosts is not None, "weights are sent while the trainers are open"
-        return self._hosts, self._hosts.of(policy)
+        return bool(await self._hosts.raw(self._hosts.of(policy), "can_send"))
 
     async def _fulfil(self, policy: str, order: Order) -> None:
         """Let a policy's trainer send weights to a replica."""
-        hosts, host = self._host_of(policy)
-        await hosts.fulfil(host, order)
+        await self._hosts.fulfil(self._hosts.of(policy), order)
 
     async def _send(
         self, policy: str, version: int | None, ways: Mapping[str, str] | None
     ) -> tuple[Any, bool]:
         """A reference to weights in Ray's object store, and whether they introduce something."""
-        hosts, host = self._host_of(policy)
-        answer, stored = host.handle.send.options(num_returns=2).remote(policy, version, ways)
-        introduces = (await hosts.all([hosts.awaited(host, answer)]))[0]
+        hosts, host = self._hosts, self._hosts.of(policy)
+        answer, stored = host.actor.send.options(num_returns=2).remote(policy, version, ways)
+        introduces = (await hosts.all([hosts.answer(host, answer)]))[0]
         return stored, bool(introduces)
 
     def keep(self, policy: str) -> None:
@@ -262,25 +247,15 @@ class HostedTrainers:
         self._of_policy("drop", policy, version)
 
     def _of_policy(self, method: str, policy: str, *arguments: Any) -> None:
-        if self._hosts is None:
-            getattr(self._plain, method)(policy, *arguments)
-        else:
-            self._hosts.trainer_now(self._hosts.of(policy), method, policy, *arguments)
+        self._hosts.trainer_now(self._hosts.of(policy), method, policy, *arguments)
 
     @contextmanager
     def weights_at(self, policy: str, version: int) -> Iterator[Weights]:
         """The weights of a kept version."""
-        if self._hosts is None:
-            with self._plain.weights_at(policy, version) as weights:
-                yield weights
-        else:
-            yield self._elsewhere(policy, version, version)
+        yield self._elsewhere(policy, version, version)
 
     def digest(self) -> dict[str, str]:
         """sha256 of each policy's weights."""
-        if self._hosts is None:
-            digests: dict[str, str] = self._plain.digest()
-            return digests
         merged = {name: digest for part in self._all_now("digest") for name, digest in part.items()}
         return {name: merged[name] for name in self._policies if name in merged}
 
@@ -289,12 +264,9 @@ class HostedTrainers:
     def save(self, folder: Path) -> None:
         """Write the state that one trainer of all policies would write."""
         hosts = self._hosts
-        if hosts is None:
-            self._plain.save(folder)
-            return
-        folders = parts(folder, [host.name for host in hosts.hosts])
+        folders = parts(folder, [host.weights for host in hosts.hosts])
         for host in hosts.hosts:
-            self._written(host, "save", (), {}, folders[host.name])
+            self._written(host, "save", (), {}, folders[host.weights])
         with plugin_call(self._plain, "join_states"):
             self._plain.join_states([*folders.values()], folder, self._starts)
         remove_parts(folder)
@@ -302,7 +274,7 @@ class HostedTrainers:
 
     def _check_joined(self, folder: Path) -> None:
         """Raise PluginError for a state that couldn't be loaded: all work would be lost with it."""
-        for host in self._hosts.hosts if self._hosts is not None else ():
+        for host in self._hosts.hosts:
             try:
                 files = self._plain.part_of_state(folder, host.policies)
             except UserError as error:
@@ -313,27 +285,19 @@ class HostedTrainers:
 
     def export(self, policy: str, folder: Path, *, merge: bool = False) -> None:
         """Write a Hugging Face folder or a PEFT adapter."""
-        if self._hosts is None:
-            self._plain.export(policy, folder, merge=merge)
-        else:
-            self._written(self._hosts.of(policy), "export", (policy,), {"merge": merge}, Path(folder))
+        self._written(self._hosts.of(policy), "export", (policy,), {"merge": merge}, Path(folder))
 
-    def _written(self, host: Host, method: str, before: Any, named: Any, folder: Path) -> None:
+    def _written(self, host: TrainerHandle, method: str, before: Any, named: Any, folder: Path) -> None:
         with marked(folder) as mark:
             arguments = method, compact((before, named)), folder.resolve(), mark
             fetch(self._caller(host), self._caller(host)("write", *arguments), folder)
 
-    def _caller(self, host: Host) -> Callable[..., Any]:
-        hosts = self._hosts
-        assert hosts is not None
-        return lambda method, *arguments: hosts.now({host: (method, *arguments)})[host]
+    def _caller(self, host: TrainerHandle) -> Callable[..., Any]:
+        return lambda method, *arguments: self._hosts.now({host: (method, *arguments)})[host]
 
     def load(self, folder: Path) -> None:
         """Restore a state, whether one trainer wrote it or several."""
         hosts = self._hosts
-        if hosts is None:
-            self._plain.load(folder)
-            return
         for host in hosts.hosts:
             bring(self._caller(host), self._plain.part_of_state(folder, host.policies))
         for host, versions in hosts.now({host: ("load",) for host in hosts.hosts}).items():
@@ -343,9 +307,6 @@ class HostedTrainers:
 
     def bases(self) -> Mapping[str, Sequence[str]]:
         """The policies with the same initial weights, which may be in several sets."""
-        if self._hosts is None:
-            bases: Mapping[str, Sequence[str]] = self._plain.bases()
-            return bases
         return self._starts
 
     async def warm_start(
@@ -356,9 +317,6 @@ class HostedTrainers:
         The demonstrations of a step are made once all trainers ask for them.
         """
         hosts = self._hosts
-        if hosts is None:
-            alone: Metrics = await self._plain.warm_start(policy, demonstrations, config)
-            return alone
         alike = next((group for group in self._starts.values() if policy in group), (policy,))
         firsts = [(host, [name for name in host.policies if name in alike]) for host in hosts.hosts]
         training = {host: names[0] for host, names in firsts if names}
@@ -368,11 +326,11 @@ class HostedTrainers:
         return metrics  # type: ignore[no-any-return]
 
     async def _demonstrated(
-        self, training: Sequence[Host], demonstrations: Callable[[int], Sequence[Demonstration]]
+        self, training: Sequence[TrainerHandle], demonstrations: Callable[[int], Sequence[Demonstration]]
     ) -> None:
         """Answer what trainers ask for, until all have ended."""
         hosts, asking = self._hosts, [*training]
-        while asking and hosts is not None:
+        while asking:
             steps = await asyncio.gather(*(hosts.raw(host, "wanted") for host in asking))
             wanted = {host: step for host, step in zip(asking, steps, strict=True) if step is not None}
             try:

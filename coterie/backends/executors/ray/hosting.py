@@ -9,7 +9,7 @@ from typing import Any
 
 from coterie.backends.cluster.connection import Connection
 from coterie.backends.cluster.settings import ClusterConfig
-from coterie.backends.executors.ray.account_client import RunAccount
+from coterie.backends.executors.ray.account import RunAccount
 from coterie.backends.executors.ray.hosted_engine import HostedEngine, HostedIdleTime
 from coterie.backends.executors.ray.hosted_trainers import TrainerParts, TrainsApart, hosted_trainers
 from coterie.core.errors import ConfigError

@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
-import os
 import pickle
 import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from coterie.backends.cluster.code import Code, use_code
+from coterie.backends.cluster.actors import import_ray
+from coterie.backends.cluster.code import Code
 from coterie.backends.cluster.compact import compact
-from coterie.backends.cluster.wire import Answered, answered, sent_error
-from coterie.backends.executors.ray.account_client import AccountClient, call_account
-from coterie.backends.executors.ray.exchange import EngineGone, Place
-from coterie.backends.executors.ray.hangs import episodes_of
-from coterie.backends.executors.ray.host_client import HostEngineClient, Method
+from coterie.backends.cluster.hosts import HostHandle, HostProgram, Record
+from coterie.backends.cluster.wire import answered, sent_error
+from coterie.backends.executors.ray.account import AccountClient, AccountHost
+from coterie.backends.executors.ray.engine_host import EngineHost
+from coterie.backends.executors.ray.host_client import HostEngineClient
+from coterie.backends.executors.ray.jobs import episodes_of, place_of
 from coterie.core.protocols import RolloutJob, RolloutSide, ScoredRollout
-from coterie.core.training.lifetime import RARELY
 from coterie.core.types import Tree
 from coterie.watchdog import StuckCall, watch_loop
-
-Record = tuple[str, int, str]
-"""(logger, level, text) of a warning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +41,11 @@ class JobResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class HostReport:
     """What a host has to tell the run."""
 
     played: list[JobResult]
     records: list[Record]
-    active: int
-    """Jobs that are played or scored now."""
 
 
 def packed(result: tuple[Tree, ScoredRollout]) -> bytes:
@@ -66,24 +59,14 @@ def unpacked(data: bytes) -> tuple[Tree, ScoredRollout]:
     return result
 
 
-class _Records(logging.Handler):
-    """Keeps warnings, which the run logs."""
-
-    def __init__(self, records: list[Record], logged: Callable[[], None]) -> None:
-        super().__init__(logging.WARNING)
-        self._records, self._logged = records, logged
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._records.append((record.name, record.levelno, record.getMessage()))
-        self._logged()
-
-
-class RolloutHost:
-    """A rollout side in a process of its own. A Ray actor; every method answers as `wire.answered` says."""
+class RolloutHost(HostProgram):
+    """A rollout side in a process of its own. A Ray actor."""
 
     process = "a rollout host"
+    level = logging.WARNING
 
     def __init__(self) -> None:
+        super().__init__()
         self._jobs: dict[int, asyncio.Task[None]] = {}
         self._begun: dict[int, tuple[int, RolloutJob]] = {}
         """Jobs that the run may still count, by number, each with the number of engine hosts that there were
@@ -91,8 +74,6 @@ class RolloutHost:
         self._reported: list[JobResult] = []
         """Those of the last report."""
         self._played: list[JobResult] = []
-        self._records: list[Record] = []
-        self._news = asyncio.Event()
         self._side: RolloutSide
         self._name = ""
         self._client: HostEngineClient | None = None
@@ -109,41 +90,35 @@ class RolloutHost:
         variables: Mapping[str, str],
         patience: float,
         silence: float,
-    ) -> int:
-        """Make the rollout side; returns the process id.
+    ) -> None:
+        """Make the rollout side.
 
         Args:
             make: the pickled function that makes it.
-            account: handle of the account; None: the run has none.
+            account: Ray's handle of the account; None: the run has none.
             variables: environment variables with secrets.
             patience: seconds after which a job is given up, if a plugin's method hasn't returned; 0: never.
             silence: seconds without a report after which the run counts this host as dead.
         """
-        os.environ.update(variables)
-        use_code(code)
-        gc.set_threshold(*RARELY)  # as in the run's process
-        log = logging.getLogger("coterie")
-        log.addHandler(_Records(self._records, self._news.set))
-        log.propagate = False
+        self._import(code, variables)
         in_loop: Callable[..., Any] = asyncio.get_running_loop().call_soon_threadsafe
         named, seen = partial(self._named, in_loop), partial(in_loop, self._overdue)
         watch_loop(patience or None, tell=named, seen=seen, blocking=silence / 2)
-        call = None if account is None else partial(call_account, account)
-        self._side = pickle.loads(make)(AccountClient(call, name))
+        asked = None if account is None else HostHandle(import_ray(), account, AccountHost.process)
+        self._side = pickle.loads(make)(AccountClient(asked, name))
         self._name = name
-        return os.getpid()
 
     @answered
-    async def begin(self, engine: Any, codecs: bytes, batches: bool) -> None:
+    async def connect(self, engine: Any, codecs: bytes, batches: bool) -> None:
         """Open the rollout side.
 
         Args:
-            engine: handle of the engine host.
+            engine: Ray's handle of the engine host.
             codecs: the pickled codecs, by policy.
             batches: whether the engine begins its batches by the count of active rollouts.
         """
         codecs_ = pickle.loads(codecs)
-        self._client = HostEngineClient(_method(engine), self._name, batches=batches, codecs=codecs_)
+        self._client = HostEngineClient(_engine(engine), self._name, batches=batches, codecs=codecs_)
         self._client.start()
         await self._side.open(self._client)
 
@@ -160,8 +135,8 @@ class RolloutHost:
         began = Counter(
             job.cohort for number, (when, job) in self._begun.items() if number in counts or when == start
         )
-        assert self._client is not None, "`begin` comes first"
-        await self._client.reconnect(_method(engine), began)
+        assert self._client is not None, "`connect` comes first"
+        await self._client.reconnect(_engine(engine), began)
 
     @answered
     async def play(self, start: int, jobs: list[tuple[int, RolloutJob]]) -> None:
@@ -180,24 +155,18 @@ class RolloutHost:
         _, job = self._begun.pop(number, (0, None))
         task, drawn = self._jobs.get(number), 0
         if task is not None and job is not None and self._client is not None:
-            drawn = self._client.drawn(_place(job))
+            drawn = self._client.drawn(place_of(job))
             task.cancel()
         return drawn
 
     @answered
-    async def report(self, patience: float) -> Report:
+    async def report(self, patience: float) -> HostReport:
         """What there is to tell, once there is something, or after `patience` seconds."""
         for known in self._reported:  # the run has taken it, or would not ask again
             self._begun.pop(known.number, None)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(patience):
-                await self._news.wait()
-        self._news.clear()
-        played, self._played = self._played, []
-        self._reported = played
-        records = self._records[:]
-        del self._records[: len(records)]
-        return Report(played, records, len(self._jobs))
+        records = await self._records.next(patience)
+        self._reported, self._played = self._played, []
+        return HostReport(self._reported, records)
 
     def _named(self, in_loop: Callable[..., Any], call: StuckCall) -> None:
         """Warn of a call that doesn't return; the run warns of one for which it ends this process."""
@@ -214,17 +183,16 @@ class RolloutHost:
             for number in episodes_of(call, begun) if not call.blocks else ():
                 task, client = self._jobs.pop(number, None), self._client
                 if task is not None and client is not None:
-                    drawn = client.drawn(_place(begun[number]))
+                    drawn = client.drawn(place_of(begun[number]))
                     self._played.append(JobResult(number, drawn=drawn, stuck=str(call)))
                     task.cancel()
-        self._news.set()
+        self._records.wake()
 
     async def blocking(self) -> list[StuckCall]:
         """The calls for which this host doesn't answer. Asked for in an event loop of its own."""
         return self._blocking
 
-    @answered
-    async def close(self) -> None:
+    async def _close(self) -> None:
         for task in [*self._jobs.values()]:
             task.cancel()
         await asyncio.gather(*self._jobs.values(), return_exceptions=True)
@@ -234,9 +202,9 @@ class RolloutHost:
 
     async def _play(self, number: int, job: RolloutJob) -> None:
         client = self._client
-        assert client is not None, "`begin` comes before any job"
+        assert client is not None, "`connect` comes before any job"
         client.began(job.cohort)
-        place = _place(job)
+        place = place_of(job)
         try:
             rollout = await self._side.play(job)
             result: tuple[Tree, ScoredRollout] = rollout.tree, await rollout.scored
@@ -248,22 +216,8 @@ class RolloutHost:
         finally:
             self._jobs.pop(number, None)
             client.ended(place)
-            self._news.set()
+            self._records.wake()
 
 
-def _place(job: RolloutJob) -> Place:
-    return job.cohort, job.task.id, job.epoch, job.chain
-
-
-def _method(engine: Any) -> Method:
-    """Calls a method of an engine host."""
-    from ray.exceptions import RayError
-
-    async def call(name: str, *arguments: Any) -> Answered:
-        try:
-            answer: Answered = await getattr(engine, name).remote(*arguments)
-        except RayError as error:
-            raise EngineGone(str(error)) from error
-        return answer
-
-    return call
+def _engine(actor: Any) -> HostHandle:
+    return HostHandle(import_ray(), actor, EngineHost.process)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,8 +26,8 @@ class SentWeights:
     module: str = ""
     """Name of the module, which no other sender gives; empty: none, or an object of another kind, which
     always travels whole."""
-    pickled: bytes = b""
-    """The module, the first time that it is sent."""
+    pickled: Any = b""
+    """The pickled module, the first time that it is sent; of a file, the module."""
     state: Mapping[str, Any] | None = None
     """Afterwards: the tensors of the module that the policy trains, by name."""
     tokenizer: bytes = b""
@@ -209,18 +209,14 @@ class Receiver:
         self._modules: dict[str, Any] = {}
         self._tokenizers: dict[str, Any] = {}
 
-    def receive(self, sent: SentWeights, load: Callable[[bytes], Any] = pickle.loads) -> Weights:
-        """The weights; their module is this object's, and changes with the next of its policies.
-
-        Args:
-            load: makes a module of its bytes.
-        """
+    def receive(self, sent: SentWeights) -> Weights:
+        """The weights; their module is this object's, and changes with the next of its policies."""
         weights, policy = sent.weights, sent.weights.policy
         if sent.tokenizer:
             self._tokenizers[policy] = pickle.loads(sent.tokenizer)
         module = self._modules.get(sent.module)
         if sent.pickled and module is None:
-            module = load(sent.pickled)
+            module = pickle.loads(sent.pickled) if isinstance(sent.pickled, bytes) else sent.pickled
             if sent.module:
                 self._modules[sent.module] = module = _on_gpu(module) if sent.ways is None else module
         if sent.state is not None:
@@ -246,41 +242,19 @@ def _write(module: Any, state: Mapping[str, Any]) -> None:
             parameters[name].copy_(tensor)
 
 
-# ------------------------------------------------------------------------------------- weights to begin with
+def sent_sources(weights: Mapping[str, Weights]) -> dict[tuple[str, ...], bytes]:
+    """The weights that policies begin with (`from`), which may change as soon as this function returns.
 
-
-@dataclass(frozen=True, slots=True)
-class SentSources:
-    """The weights that policies begin with (`from`), each module once. Picklable."""
-
-    weights: Mapping[str, tuple[Weights, int, bytes]]
-    """By policy: the weights without module and tokenizer; the module's number; the pickled tokenizer."""
-    modules: Mapping[int, bytes]
-    """The pickled modules; a folder has none."""
-
-    def of(self, policies: Collection[str]) -> SentSources:
-        """Those of some policies."""
-        kept = {name: source for name, source in self.weights.items() if name in policies}
-        numbers = {number for _, number, _ in kept.values()}
-        return SentSources(kept, {n: data for n, data in self.modules.items() if n in numbers})
-
-    def received(self) -> dict[str, Weights]:
-        """The weights; policies that shared a module share it here."""
-        modules = {number: pickle.loads(data) for number, data in self.modules.items()}
-        return {
-            policy: replace(bare, module=modules.get(number), tokenizer=pickle.loads(tokenizer))
-            for policy, (bare, number, tokenizer) in self.weights.items()
-        }
-
-
-def sent_sources(weights: Mapping[str, Weights]) -> SentSources:
-    """The weights that policies begin with, which may change as soon as this function returns."""
-    modules: list[Any] = []
+    Returns:
+        by policies that share a module, or by one alone: a pickle of the weights by policy.
+    """
+    groups: dict[int, dict[str, Weights]] = {}
+    for number, (policy, source) in enumerate(weights.items()):
+        shared = number if source.module is None else id(source.module)  # a folder has no module
+        groups.setdefault(shared, {})[policy] = source
     sent = {}
-    for policy, source in weights.items():
-        number = next((n for n, known in enumerate(modules) if known is source.module), len(modules))
-        if number == len(modules) and source.module is not None:
-            modules.append(source.module)
-        bare = replace(source, module=None, tokenizer=None, tensors=None)
-        sent[policy] = bare, number if source.module is not None else -1, pickle.dumps(source.tokenizer)
-    return SentSources(sent, {number: _whole(module) for number, module in enumerate(modules)})
+    for group in groups.values():
+        module = _on_cpu(next(iter(group.values())).module)
+        bare = {policy: replace(source, module=module, tensors=None) for policy, source in group.items()}
+        sent[tuple(group)] = pickle.dumps(bare, pickle.HIGHEST_PROTOCOL)
+    return sent

@@ -7,32 +7,29 @@ and a process that gives no answer hangs.
 from __future__ import annotations
 
 import asyncio
-import gc
-import logging
-import os
 import pickle
+import queue
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from inspect import isawaitable
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from coterie.backends.cluster.actors import OwnActors
-from coterie.backends.cluster.code import Code, use_code
+from coterie.backends.cluster.actors import Actors
+from coterie.backends.cluster.code import Code
 from coterie.backends.cluster.compact import compact
 from coterie.backends.cluster.direct import Order
-from coterie.backends.cluster.records import Record, Records
+from coterie.backends.cluster.hosts import HostProgram
 from coterie.backends.cluster.wire import Answered, answered, sent_error
 from coterie.backends.executors.ray import holder
-from coterie.backends.executors.ray.demonstrations import Wanted
 from coterie.backends.executors.ray.holder import Holder
-from coterie.backends.executors.ray.shipping import Sender, SentSources, SentWeights
+from coterie.backends.executors.ray.shipping import Sender, SentWeights
 from coterie.backends.executors.ray.trainer_files import HostFiles, Listed, Stated
+from coterie.core.errors import SystemFault
 from coterie.core.plugins.origin import closed, plugin_call, plugin_open
-from coterie.core.protocols import TrainerContext
-from coterie.core.training.lifetime import RARELY
+from coterie.core.protocols import Demonstration, TrainerContext
 from coterie.core.types import Metrics
 
 T = TypeVar("T")
@@ -56,21 +53,55 @@ class Opening:
     """Makes the trainer, its loss and its chat format."""
     ctx: TrainerContext
     """With the policies of the set alone; without loss and chat format."""
-    actors: OwnActors
+    actors: Actors
     """Starts the other ranks."""
-    sources: SentSources | None
-    """The weights of a `from`."""
+    sources: Sequence[bytes]
+    """The weights of a `from`, as `sent_sources` gives them; others may be among them."""
 
 
-class TrainerHost:
-    """A trainer in a process of its own, a Ray actor. All but `send` answers as `wire.answered` says."""
+class WantedDemonstrations:
+    """The demonstrations of a warm start, those of one step at a time.
+
+    They are made in the run's process, which has the environment, while the trainer waits for them in its
+    thread. Made in the thread of the event loop that answers.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._steps: asyncio.Queue[int | None] = asyncio.Queue()
+        self._given: queue.SimpleQueue[Sequence[Demonstration] | BaseException] = queue.SimpleQueue()
+
+    def demonstrations(self, step: int) -> Sequence[Demonstration]:
+        """Those of a step, in the trainer's thread, which waits for them."""
+        self._loop.call_soon_threadsafe(self._steps.put_nowait, step)
+        given = self._given.get()
+        if isinstance(given, BaseException):
+            raise given
+        return given
+
+    async def next(self) -> int | None:
+        """The next step whose demonstrations are wanted; None: no other one will be."""
+        return await self._steps.get()
+
+    def give(self, demonstrations: Sequence[Demonstration]) -> None:
+        """The demonstrations of the last step."""
+        self._given.put(demonstrations)
+
+    def end(self) -> None:
+        """Want nothing any more; whoever waits for demonstrations gets an error."""
+        self._steps.put_nowait(None)
+        self._given.put(SystemFault("the warm start has ended"))
+
+
+class TrainerHost(HostProgram):
+    """A trainer in a process of its own. A Ray actor."""
 
     process = "a trainer's process"
 
     def __init__(self) -> None:
-        self._records = Records(logging.INFO)
+        super().__init__()
         self._files = HostFiles()
-        self._wanted: Wanted | None = None
+        self._wanted: WantedDemonstrations | None = None
         self._trainer: Any = None
         self._policies: tuple[str, ...] = ()
         self._sender: Sender
@@ -91,18 +122,6 @@ class TrainerHost:
     # -------------------------------------------------------------------------------------------- the trainer
 
     @answered
-    async def begin(self, process: str) -> int:
-        """Keep what is logged here; returns the process id.
-
-        Args:
-            process: this one, in words.
-        """
-        self.process = process
-        self._records.keep()
-        gc.set_threshold(*RARELY)  # as in the run's process
-        return os.getpid()
-
-    @answered
     async def open(self, code: Code, opening: bytes, variables: Mapping[str, str]) -> dict[str, int]:
         """Make and open the trainer; returns the versions of its policies.
 
@@ -113,15 +132,16 @@ class TrainerHost:
         return await self._inside(self._open(code, opening, variables))
 
     async def _open(self, code: Code, data: bytes, variables: Mapping[str, str]) -> dict[str, int]:
-        os.environ.update(variables)
-        use_code(code)
+        self._import(code, variables)
         opening: Opening = pickle.loads(data)
         self._trainer, loss, chat = opening.make()
         self._policies, self._sender = tuple(opening.ctx.policies), Sender(opening.name)
         if isinstance(self._trainer, UsesCluster):
             self._trainer.use_cluster(opening.actors)
-        if opening.sources is not None and opening.sources.weights:
-            await self._called("begin_with", opening.sources.received())
+        sources = {name: source for data in opening.sources for name, source in pickle.loads(data).items()}
+        if sources:
+            own = {name: source for name, source in sources.items() if name in self._policies}
+            await self._called("begin_with", own)
         with plugin_open(self._trainer):
             await self._trainer.open(replace(opening.ctx, loss=loss, chat=chat))
         return self._versions()
@@ -150,7 +170,7 @@ class TrainerHost:
     async def send(
         self, policy: str, version: int | None, ways: Mapping[str, str] | None = None
     ) -> tuple[Answered, SentWeights | None]:
-        """Weights for the engine: whether they introduce something, as `answered`; and the weights.
+        """Weights for the engine: whether they introduce something, as `wire.answered` says; and the weights.
 
         Args:
             version: a kept one; None: the present one.
@@ -192,33 +212,20 @@ class TrainerHost:
 
         await self._inside(dropped())
 
-    @answered
-    async def records(self, patience: float) -> list[Record]:
-        """What was logged here, once there is something, or after `patience` seconds."""
-        return await self._records.next(patience)
-
-    @answered
-    async def alive(self) -> None:
-        """Answer."""
-
-    @answered
-    async def close(self) -> list[Record]:
-        """Close the trainer; returns what was logged."""
-        self._records.end()
+    async def _close(self) -> None:
         await self._inside(self._holder.close())
         if self._wanted is not None:
             self._wanted.end()
         if self._trainer is not None:
             await self._inside(closed(self._trainer))
         self._files.clear()
-        return self._records.take()
 
     # ----------------------------------------------------------------------------------------- the warm start
 
     @answered
     async def warm_start(self, policy: str, config: Any) -> Metrics:
         """`warm_start` of the trainer, whose demonstrations `wanted` asks for."""
-        self._wanted = wanted = Wanted()
+        self._wanted = wanted = WantedDemonstrations()
         try:
             warmed: Metrics = await self._inside(
                 self._called("warm_start", policy, wanted.demonstrations, config)

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from coterie.backends.cluster.compact import compact
 from coterie.backends.cluster.connection import Connection
 from coterie.backends.cluster.direct import Order
+from coterie.backends.cluster.hosts import HostGone, HostHandle
 from coterie.backends.cluster.processes import trainer_name
-from coterie.backends.cluster.records import log_again
-from coterie.backends.cluster.wire import unwrapped
 from coterie.backends.executors.ray.trainer_host import TrainerHost
+from coterie.backends.models.patience import Patience
 from coterie.core.errors import UserError
 
 T = TypeVar("T")
@@ -26,23 +23,18 @@ LOOK = 0.5
 """Most seconds between two looks at what a call waits for."""
 
 
-@dataclass(eq=False)
-class Host:
-    """A trainer host."""
+class TrainerHandle(HostHandle):
+    """A trainer host.
 
-    name: str
-    """Of its set of weights."""
-    policies: tuple[str, ...]
-    handle: Any
-    versions: dict[str, int] = field(default_factory=dict)
-    """Of its policies' weights."""
-    pid: int = 0
-    watching: asyncio.Task[None] | None = None
+    Args:
+        weights: the name of its set of weights.
+    """
 
-    @property
-    def process(self) -> str:
-        """This process, in words."""
-        return f"the trainer of {', '.join(self.policies)}"
+    def __init__(self, ray: Any, actor: Any, weights: str, policies: Sequence[str]) -> None:
+        super().__init__(ray, actor, f"the trainer of {', '.join(policies)}")
+        self.weights, self.policies = weights, tuple(policies)
+        self.versions: dict[str, int] = {}
+        """Of its policies' weights."""
 
 
 class TrainerHosts:
@@ -57,7 +49,7 @@ class TrainerHosts:
 
     def __init__(self, connection: Connection, failed: Callable[[BaseException], None]) -> None:
         self._connection, self._failed = connection, failed
-        self.hosts: list[Host] = []
+        self.hosts: list[TrainerHandle] = []
         self._loss: BaseException | None = None
         self._lost = asyncio.Event()
 
@@ -69,19 +61,19 @@ class TrainerHosts:
         """
         settings = self._connection.settings
         for name, policies in sets.items():
-            handle = self._connection.actor(TrainerHost, cpus=settings.rank_cpus, name=trainer_name(name))
-            self.hosts.append(Host(name, tuple(policies), handle))
+            actor = self._connection.actor(TrainerHost, cpus=settings.rank_cpus, name=trainer_name(name))
+            self.hosts.append(TrainerHandle(self._connection.ray, actor, name, policies))
         await asyncio.gather(*map(self._begin, self.hosts))
 
-    async def _begin(self, host: Host) -> None:
+    async def _begin(self, host: TrainerHandle) -> None:
         try:
-            await self._connection.placed(host.handle, trainer_name(host.name))
-            host.pid = unwrapped(await host.handle.begin.remote(host.process))
-        except self._connection.ray.exceptions.RayError as error:
-            raise _gone(host, _reason(error)) from error
+            await host.placed(self._connection, trainer_name(host.weights))
+            await host.begin(host.name)
+        except HostGone as gone:
+            raise _gone(host, str(gone)) from gone
         host.watching = asyncio.ensure_future(self._watch(host))
 
-    def of(self, policy: str) -> Host:
+    def of(self, policy: str) -> TrainerHandle:
         """The host of a policy."""
         return next(host for host in self.hosts if policy in host.policies)
 
@@ -91,19 +83,12 @@ class TrainerHosts:
         for task in watching:
             task.cancel()
         await asyncio.gather(*watching, return_exceptions=True)
-        closing = [asyncio.ensure_future(self._closed(host)) for host in self.hosts if host.watching]
-        if closing:
-            await asyncio.wait(closing, timeout=min(CLOSE_SECONDS, self._connection.settings.timeout))
-        for task in closing:
-            task.cancel()
+        seconds = min(CLOSE_SECONDS, self._connection.settings.timeout)
+        closing = [host.close(seconds) for host in self.hosts if host.watching]
         await asyncio.gather(*closing, return_exceptions=True)
         for host in self.hosts:
-            self._connection.remove(host.handle)
+            self._connection.remove(host.actor)
         self.hosts.clear()
-
-    async def _closed(self, host: Host) -> None:
-        with suppress(self._connection.ray.exceptions.RayError):
-            log_again(unwrapped(await host.handle.close.remote()))
 
     # -------------------------------------------------------------------------------------------------- calls
 
@@ -130,11 +115,11 @@ class TrainerHosts:
             self.check()
         return [task.result() for task in tasks]
 
-    async def raw(self, host: Host, method: str, *arguments: Any) -> Any:
+    async def raw(self, host: TrainerHandle, method: str, *arguments: Any) -> Any:
         """What a method of a host returns."""
-        return await self.awaited(host, getattr(host.handle, method).remote(*arguments))
+        return await self.answer(host, host.sent(method, *arguments))
 
-    async def awaited(self, host: Host, reference: Any) -> Any:
+    async def answer(self, host: TrainerHandle, reference: Any) -> Any:
         """The answer of a host to a call.
 
         Raises:
@@ -142,33 +127,33 @@ class TrainerHosts:
             Exception: what the method raised.
         """
         try:
-            return unwrapped(await reference)
-        except self._connection.ray.exceptions.RayError as error:
-            raise self._lose(host, _reason(error)) from error
+            return await host.answer(reference)
+        except HostGone as gone:
+            raise self._lose(host, str(gone)) from gone
 
-    async def trainer(self, host: Host, method: str, *arguments: Any) -> Any:
+    async def trainer(self, host: TrainerHandle, method: str, *arguments: Any) -> Any:
         """What a method of a host's trainer returns."""
         return self.taken(host, await self.raw(host, "call", method, compact(arguments)))
 
-    async def fulfil(self, host: Host, order: Order) -> None:
+    async def fulfil(self, host: TrainerHandle, order: Order) -> None:
         """Let a host send weights to a replica; a caller that is cancelled drops the order there."""
         try:
             await self.all([self.raw(host, "fulfil", order)])
         except asyncio.CancelledError:
-            host.handle.drop.remote(order.number)
+            host.sent("drop", order.number)
             raise
 
-    def trainer_now(self, host: Host, method: str, *arguments: Any) -> Any:
+    def trainer_now(self, host: TrainerHandle, method: str, *arguments: Any) -> Any:
         """`trainer`, for a caller that can't await; the event loop stands still meanwhile."""
         return self.taken(host, self.now({host: ("call", method, compact(arguments))})[host])
 
     @staticmethod
-    def taken(host: Host, answer: tuple[bytes, dict[str, int]]) -> Any:
+    def taken(host: TrainerHandle, answer: tuple[bytes, dict[str, int]]) -> Any:
         """What a method of a trainer returned, of the answer of `TrainerHost.call`."""
         data, host.versions = answer
         return pickle.loads(data)
 
-    def now(self, calls: Mapping[Host, tuple[Any, ...]]) -> dict[Host, Any]:
+    def now(self, calls: Mapping[TrainerHandle, tuple[Any, ...]]) -> dict[TrainerHandle, Any]:
         """What methods of hosts return, which run at once; the event loop stands still meanwhile.
 
         Args:
@@ -180,23 +165,20 @@ class TrainerHosts:
         """
         self.check()
         ray, timeout = self._connection.ray, self._connection.settings.timeout
-        answers = {
-            host: getattr(host.handle, method).remote(*arguments)
-            for host, (method, *arguments) in calls.items()
-        }
-        alive = {host: (host.handle.alive.remote(), time.monotonic()) for host in calls}
+        answers = {host: host.sent(method, *arguments) for host, (method, *arguments) in calls.items()}
+        alive = {host: (host.sent("alive"), Patience(host.name, timeout)) for host in calls}
         while ray.wait([*answers.values()], num_returns=len(answers), timeout=min(LOOK, timeout / 4))[1]:
-            for host, (asked, since) in alive.items():
+            for host, (asked, patience) in alive.items():
                 if ray.wait([asked], timeout=0)[0]:
-                    alive[host] = host.handle.alive.remote(), time.monotonic()
-                elif time.monotonic() - since > timeout:
+                    alive[host] = host.sent("alive"), Patience(host.name, timeout)
+                elif not patience.left:
                     raise self._lose(host, f"no answer for {timeout:g} s")
         results = {}
         for host, answer in answers.items():
             try:
-                results[host] = unwrapped(ray.get(answer))
-            except ray.exceptions.RayError as error:
-                raise self._lose(host, _reason(error)) from error
+                results[host] = host.answer_now(answer)
+            except HostGone as gone:
+                raise self._lose(host, str(gone)) from gone
         return results
 
     # -------------------------------------------------------------------------------------------- lost hosts
@@ -206,30 +188,17 @@ class TrainerHosts:
         if self._loss is not None:
             raise self._loss
 
-    async def _watch(self, host: Host) -> None:
+    async def _watch(self, host: TrainerHandle) -> None:
         """Log what is logged there, until the host is lost."""
-        ray, timeout = self._connection.ray, self._connection.settings.timeout
+        timeout = self._connection.settings.timeout
         try:
-            while True:
-                reference = host.handle.records.remote(timeout / 4)
-                try:
-                    async with asyncio.timeout(timeout):
-                        records = await reference
-                except TimeoutError:
-                    # This process may have stood still itself, for instance to write a checkpoint.
-                    if not ray.wait([reference], timeout=0)[0]:
-                        self._failed(self._lose(host, f"no answer for {timeout:g} s"))
-                        return
-                    records = await reference
-                log_again(unwrapped(records))
-        except ray.exceptions.RayError as error:
-            self._failed(self._lose(host, _reason(error)))
-        except Exception as error:
-            self._loss = self._loss or error
+            error = self._lose(host, await host.watch(timeout / 4, timeout))
+        except Exception as raised:
+            error = self._loss = self._loss or raised
             self._lost.set()
-            self._failed(error)
+        self._failed(error)
 
-    def _lose(self, host: Host, why: str) -> BaseException:
+    def _lose(self, host: TrainerHandle, why: str) -> BaseException:
         """The error of the first host that is lost."""
         if self._loss is None:
             self._loss = _gone(host, why)
@@ -243,14 +212,10 @@ def _retrieved(task: asyncio.Future[Any]) -> None:
         task.exception()
 
 
-def _gone(host: Host, why: str) -> UserError:
+def _gone(host: TrainerHandle, why: str) -> UserError:
     return UserError(
-        f"{host.process} is gone",
+        f"{host.name} is gone",
         path="cluster.updates",
         why=f"process {host.pid}: {why}",
         fix="see what ends it (memory?); `coterie run --resume RUN` goes on from the last checkpoint",
     )
-
-
-def _reason(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]

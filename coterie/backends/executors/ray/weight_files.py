@@ -10,7 +10,6 @@ import asyncio
 import hashlib
 import io
 import itertools
-import logging
 import pickle
 import shutil
 import socket
@@ -29,45 +28,28 @@ from coterie.core.errors import ConfigError, UserError
 from coterie.core.storage.atomic import TEMPORARY, sync_file, sync_folder, written
 from coterie.core.types import Weights
 
-log = logging.getLogger("coterie")
-_STATE, _TENSORS, _MODULE = "state/", "tensors/", "module/"
-"""Prefixes of names in a file, by the field of `SentWeights` that they belong to."""
-
 
 @dataclass(frozen=True, slots=True)
 class OnDisk:
     """A `SentWeights` whose tensors are in a file. Picklable."""
 
-    sent: SentWeights
-    """Without its tensors."""
+    weights: Weights
+    """Without module, tokenizer and tensors."""
+    introduces: bool
+    """As `SentWeights.introduces`."""
+    pickled: bytes
+    """The `SentWeights` without its tensors, and with its module in place of the pickled one."""
     file: str
-    order: tuple[str, ...]
-    """The names in the file, in their order."""
 
-    @property
-    def weights(self) -> Weights:
-        return self.sent.weights
-
-    @property
-    def introduces(self) -> bool:
-        return self.sent.introduces
-
-    def read(self) -> tuple[SentWeights, dict[str, Any]]:
-        """The weights with their tensors, in this process's memory, and the tensors of their module.
+    def read(self) -> SentWeights:
+        """The weights with their tensors, in this process's memory.
 
         Raises:
             UserError: the file can't be read here.
         """
         tensors = _read(Path(self.file), self.weights)
-        state = {n.removeprefix(_STATE): tensors[n] for n in self.order if n.startswith(_STATE)}
-        listed = [(n.removeprefix(_TENSORS), tensors[n]) for n in self.order if n.startswith(_TENSORS)]
-        known = self.sent
-        whole = replace(
-            known,
-            state=None if known.state is None else state,
-            tensors=None if known.tensors is None else listed,
-        )
-        return whole, {name: tensors[name] for name in self.order if name.startswith(_MODULE)}
+        sent: SentWeights = _TensorUnpickler(io.BytesIO(self.pickled), tensors).load()
+        return sent
 
 
 async def received(receiver: Receiver, sent: SentWeights | OnDisk) -> Weights:
@@ -76,10 +58,9 @@ async def received(receiver: Receiver, sent: SentWeights | OnDisk) -> Weights:
     Raises:
         UserError: it can't be read here.
     """
-    if not isinstance(sent, OnDisk):
-        return receiver.receive(sent)
-    whole, tensors = await asyncio.to_thread(sent.read)
-    return receiver.receive(whole, lambda data: _Unpickler(io.BytesIO(data), tensors).load())
+    if isinstance(sent, OnDisk):
+        sent = await asyncio.to_thread(sent.read)
+    return receiver.receive(sent)
 
 
 def opened(connection: Connection, folder: Path | None) -> WeightFiles | None:
@@ -144,28 +125,18 @@ class WeightFiles:
         """
         from safetensors.torch import save_file
 
-        tensors: dict[str, Any] = {_STATE + name: tensor for name, tensor in (sent.state or {}).items()}
-        tensors |= {_TENSORS + name: tensor for name, tensor in sent.tensors or ()}
-        pickled = sent.pickled
-        if pickled and sent.module:  # a module of torch's
-            skeleton = io.BytesIO()
-            pickler = _Pickler(skeleton)
-            pickler.dump(pickle.loads(pickled))
-            pickled, tensors = skeleton.getvalue(), tensors | pickler.tensors
-        if not tensors:
+        module = pickle.loads(sent.pickled) if sent.pickled and sent.module else sent.pickled
+        skeleton = io.BytesIO()
+        pickler = _TensorPickler(skeleton)
+        pickler.dump(replace(sent, pickled=module))
+        if not pickler.tensors:
             return sent
-        bare = replace(
-            sent,
-            pickled=pickled,
-            state=None if sent.state is None else {},
-            tensors=None if sent.tensors is None else [],
-        )
         weights = sent.weights
         file = self.folder / f"{next(self._numbers)}-version-{weights.version}.safetensors"
         temporary = file.with_name(f"{TEMPORARY}{file.name}")
         with written(f"version {weights.version} of the weights of '{weights.policy}' to {self.folder}"):
             try:
-                save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, temporary)
+                save_file(pickler.tensors, temporary)
                 sync_file(temporary)
                 temporary.replace(file)
             except BaseException:
@@ -175,7 +146,7 @@ class WeightFiles:
             sync_folder(self.folder)
         if sent.introduces:
             self._introductions.add(str(file))
-        return OnDisk(bare, str(file), tuple(tensors))
+        return OnDisk(weights, sent.introduces, skeleton.getvalue(), str(file))
 
     def drop(self, stored: Any) -> None:
         """Remove the file of a version that nobody needs any more."""
@@ -208,13 +179,14 @@ def _read(file: Path, weights: Weights) -> Mapping[str, Any]:
             ) from error
 
 
-class _Pickler(pickle.Pickler):
+class _TensorPickler(pickle.Pickler):
     """Pickles an object without its tensors, which it keeps."""
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
         self.tensors: dict[str, Any] = {}
         self._names: dict[int, str] = {}
+        self._storages: set[int] = set()
 
     def persistent_id(self, thing: Any) -> tuple[str, bool | None] | None:
         """(its name, whether a parameter requires gradients; None: it is no parameter), of a tensor."""
@@ -222,14 +194,18 @@ class _Pickler(pickle.Pickler):
 
         if not isinstance(thing, torch.Tensor):
             return None
-        name = self._names.setdefault(id(thing), f"{_MODULE}{len(self._names)}")
-        # A copy: safetensors takes no two tensors in one storage.
-        self.tensors.setdefault(name, thing.detach().clone(memory_format=torch.contiguous_format))
+        name = self._names.setdefault(id(thing), str(len(self._names)))
+        if name not in self.tensors:
+            kept = thing.detach().contiguous()
+            storage = kept.untyped_storage().data_ptr()
+            # safetensors takes no two tensors in one storage.
+            self.tensors[name] = kept.clone() if storage in self._storages else kept
+            self._storages.add(storage)
         return name, thing.requires_grad if isinstance(thing, torch.nn.Parameter) else None
 
 
-class _Unpickler(pickle.Unpickler):
-    """The object that `_Pickler` has pickled, with its tensors."""
+class _TensorUnpickler(pickle.Unpickler):
+    """The object that `_TensorPickler` has pickled, with its tensors."""
 
     def __init__(self, file: io.BytesIO, tensors: Mapping[str, Any]) -> None:
         super().__init__(file)

@@ -127,7 +127,7 @@ class StandIn:
             cloudpickle=pickle,
             cluster_resources=dict,
             exceptions=SimpleNamespace(RayError=RayError),
-            get=lambda reference: reference.future.result(),
+            get=lambda reference, timeout: reference.future.result(timeout),
             wait=_wait,
         )
 

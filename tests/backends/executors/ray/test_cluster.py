@@ -21,7 +21,7 @@ import pytest
 import coterie
 from coterie.backends.cluster import connection
 from coterie.backends.executors.ray import executor as module
-from coterie.backends.executors.ray.account_client import RunAccount
+from coterie.backends.executors.ray.account import RunAccount
 from coterie.backends.executors.ray.executor import RayExecutor
 from coterie.backends.executors.ray.hosted_engine import HostedEngine
 from coterie.backends.executors.ray.weight_files import WeightFiles

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from coterie.backends.cluster.compact import compact
-from coterie.backends.executors.ray.exchange import Answer, Answers, HostRequest, News
+from coterie.backends.executors.ray.exchange import HostAnswer, HostAnswers, HostRequest, News
 from coterie.core.types import Call, Key, Request, Sampling
 
 ids = st.lists(st.integers(0, 2**40), max_size=4).map(tuple)
@@ -53,7 +53,9 @@ def test_a_value_comes_back(calls, requests):
 def test_messages_come_back_however_they_are_pickled(calls, requests):
     asked = tuple(HostRequest(n, "train", request) for n, request in enumerate(requests))
     news = News({"train": 3}, {"train": 1}, asked, (4, 5), {"p": ["a"]})
-    answers = Answers([Answer(n, call) for n, call in enumerate(calls)] + [Answer(9, error=b"x")], {})
+    answers = HostAnswers(
+        [HostAnswer(n, call) for n, call in enumerate(calls)] + [HostAnswer(9, error=b"x")], {}
+    )
     assert pickle.loads(pickle.dumps((news, answers))) == (news, answers)
 
 

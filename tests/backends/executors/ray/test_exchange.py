@@ -9,17 +9,19 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
 from coterie.backends.cluster.code import own_code
+from coterie.backends.cluster.hosts import HostGone
 from coterie.backends.cluster.wire import unwrapped
 from coterie.backends.engines.request_batching import RequestBatcher
 from coterie.backends.executors.ray.engine_host import EngineHost
-from coterie.backends.executors.ray.exchange import EngineGone, Vocabularies
-from coterie.backends.executors.ray.host_client import HostEngineClient, Method
+from coterie.backends.executors.ray.exchange import Vocabularies
+from coterie.backends.executors.ray.host_client import HostEngineClient
 from coterie.backends.models.wordcodec import WordCodec
 from coterie.core.concurrency.active_rollouts import ActiveRollouts, in_cohort
 from coterie.core.concurrency.together import together
@@ -136,18 +138,18 @@ class Hosts:
 
     async def new(self, name: str) -> HostEngineClient:
         batches = unwrapped(await self.engine.batches())
-        client = HostEngineClient(self.method(self.engine), name, batches=batches, codecs={})
+        client = HostEngineClient(self.handle(self.engine), name, batches=batches, codecs={})
         client.start()
         return client
 
-    def method(self, engine: EngineHost) -> Method:
-        """Calls a method of an engine host, as long as it is the present one."""
+    def handle(self, engine: EngineHost) -> Any:
+        """The handle of an engine host, as long as it is the present one."""
 
         async def call(name: str, *arguments: Any) -> Any:
             await slowly(self.rng)
             sent = pickle.loads(pickle.dumps(arguments))
             if engine is not self.engine:
-                raise EngineGone
+                raise HostGone
             answer = await getattr(engine, name)(*sent)
             self.travelling += name == "answers"
             try:
@@ -155,10 +157,10 @@ class Hosts:
             finally:
                 self.travelling -= name == "answers"
             if engine is not self.engine:
-                raise EngineGone
-            return pickle.loads(pickle.dumps(answer))
+                raise HostGone
+            return unwrapped(pickle.loads(pickle.dumps(answer)))
 
-        return call
+        return SimpleNamespace(call=call)
 
     @property
     def quiet(self) -> bool:
@@ -176,7 +178,7 @@ class Hosts:
 
     async def send(self, job: Job, number: int) -> None:
         self.sent[number].append(job)
-        unwrapped(await self.method(self.engine)("send", f"host {number}", {job.cohort: 1}))
+        await self.handle(self.engine).call("send", f"host {number}", {job.cohort: 1})
 
     async def replace_engine(self) -> None:
         """Start another engine host in place of the present one, which dies now."""
@@ -188,7 +190,7 @@ class Hosts:
         for number, client in enumerate(self.clients):
             await slowly(self.rng)
             here = [job for job in counted.get(number, ()) if job in self.begun[number]]
-            await client.reconnect(self.method(self.engine), Counter(job.cohort for job in here))
+            await client.reconnect(self.handle(self.engine), Counter(job.cohort for job in here))
 
     async def play(self, job: Job, number: int) -> dict[Key, int]:
         client = self.clients[number]
@@ -279,7 +281,7 @@ def test_the_jobs_of_a_lost_host_are_played_again_in_the_same_batches(
         several.clients.append(await several.new(f"host {hosts}"))
         for n in lost:
             await several.send(jobs[n], hosts)
-        unwrapped(await several.method(several.engine)("drop", "host 0"))
+        await several.handle(several.engine).call("drop", "host 0")
         for n in lost:
             playing[n] = asyncio.ensure_future(several.play(jobs[n], hosts))
         result = list(await asyncio.gather(*playing))
@@ -407,7 +409,7 @@ def test_a_host_that_counted_as_dead_says_nothing_any_more() -> None:
     async def remote() -> Any:
         several = Hosts(2, 1)
         await several.open()
-        unwrapped(await several.method(several.engine)("drop", "host 0"))
+        await several.handle(several.engine).call("drop", "host 0")
         await several.send(Job("late", ((1, 1),)), 0)
         try:
             await several.play(Job("late", ((1, 1),)), 0)
@@ -426,7 +428,7 @@ def test_calls_are_kept_no_longer_than_their_jobs() -> None:
         await several.send(job, 0)
         await several.play(job, 0)
         kept = sum(map(len, several.engine._kept.values()))
-        unwrapped(await several.method(several.engine)("forget", [("", "task", 0, 0)]))
+        await several.handle(several.engine).call("forget", [("", "task", 0, 0)])
         await several.close()
         return kept, len(several.engine._kept)
 

@@ -44,7 +44,7 @@ class Actor:
     def __init__(self, host: EngineHost) -> None:
         self._host = host
 
-    begin = SimpleNamespace(remote=lambda: asyncio.sleep(0, (True, None)))
+    begin = SimpleNamespace(remote=lambda process: asyncio.sleep(0, (True, 4711)))
     """Its log and its garbage are those of the test's process."""
 
     def __getattr__(self, name: str) -> Any:

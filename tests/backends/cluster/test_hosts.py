@@ -7,14 +7,14 @@ import logging
 
 import pytest
 
-from coterie.backends.cluster.records import Records, log_again
+from coterie.backends.cluster.hosts import KeptRecords, log_again
 
 
 @pytest.fixture
 def records():
     log = logging.getLogger("coterie")
     before = log.level, log.propagate
-    made = Records(logging.INFO)
+    made = KeptRecords(logging.INFO)
     yield made
     log.removeHandler(made)
     log.setLevel(before[0])
