@@ -22,7 +22,7 @@ import pytest
 from ruamel.yaml import YAML
 
 import coterie
-from coterie.backends.cluster.placement import Node, place
+from coterie.backends.cluster.placement import ClusterNode, place
 from coterie.backends.cluster.processes import processes_of
 from coterie.backends.cluster.settings import ClusterConfig
 from coterie.cli.commands.run import command as run_command
@@ -134,7 +134,7 @@ def test_every_version_of_ray_is_the_pinned_one(file):
 def check_room(start: Command, head: dict[str, float], workers: list[dict[str, float]]) -> None:
     """Check that every process of the run finds a place."""
     nodes = [
-        Node(f"node {number}", node["CPU"], int(node.get("GPU", 0)))
+        ClusterNode(f"node {number}", node["CPU"], int(node.get("GPU", 0)))
         for number, node in enumerate((head, *workers))
     ]
     resolved = coterie.load(start.source, overrides=start.overrides, overlays=start.overlays)

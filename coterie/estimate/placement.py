@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from coterie.core.errors import UserError
 
 if TYPE_CHECKING:
-    from coterie.backends.cluster.placement import Node, Placed
+    from coterie.backends.cluster.placement import ClusterNode, Placed
     from coterie.backends.cluster.settings import ClusterConfig
     from coterie.backends.cluster.transfer import Transfer
     from coterie.core.config import Resolved, RunConfig
@@ -21,7 +21,7 @@ class ClusterPlacement(NamedTuple):
     """The nodes that a run is planned for, and the processes on each."""
 
     settings: ClusterConfig
-    nodes: tuple[Node, ...]
+    nodes: tuple[ClusterNode, ...]
     placed: tuple[Placed, ...]
     run: RunConfig
 
@@ -42,11 +42,11 @@ class ClusterPlacement(NamedTuple):
 
         return transfer_of(self.settings, [each.process for each in self.placed], self.run)
 
-    def on(self, node: Node) -> list[Placed]:
+    def on(self, node: ClusterNode) -> list[Placed]:
         """What is on a node."""
         return [each for each in self.placed if each.node == node.name]
 
-    def left(self, node: Node) -> tuple[float, int]:
+    def left(self, node: ClusterNode) -> tuple[float, int]:
         """CPUs and GPUs of a node that nothing takes."""
         here = [each.process for each in self.on(node)]
         cpus = node.cpus - sum(process.cpus for process in here)
@@ -113,7 +113,7 @@ def placement_of(config: RunConfig, count: int, cpus: float | None, gpus: int | 
         UserError: the run's executor uses one machine.
         ConfigError: there is none, with the numbers and the setting at fault.
     """
-    from coterie.backends.cluster.placement import Node, place
+    from coterie.backends.cluster.placement import ClusterNode, place
     from coterie.backends.cluster.processes import processes_of
     from coterie.core.config import validate
 
@@ -128,9 +128,9 @@ def placement_of(config: RunConfig, count: int, cpus: float | None, gpus: int | 
     if cpus is None:
         cpus = float(os.cpu_count() or 1)
         if count == 1:  # a cluster that the run starts for itself has as many as it takes
-            taken = processes_of(config, settings, (Node("node 1", cpus, gpus),))
+            taken = processes_of(config, settings, (ClusterNode("node 1", cpus, gpus),))
             cpus = max(cpus, float(math.ceil(sum(process.cpus for process in taken))))
-    nodes = tuple(Node(f"node {number}", cpus, gpus) for number in range(1, count + 1))
+    nodes = tuple(ClusterNode(f"node {number}", cpus, gpus) for number in range(1, count + 1))
     placement = ClusterPlacement(settings, nodes, place(nodes, processes_of(config, settings, nodes)), config)
     _ = placement.transfer  # a way that these processes don't have is refused
     return placement

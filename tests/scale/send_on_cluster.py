@@ -11,7 +11,7 @@ import fake_transfer
 from coterie.backends.cluster.actors import Actors
 from coterie.backends.cluster.direct import Order
 from coterie.backends.cluster.settings import ClusterConfig
-from coterie.backends.executors.ray.holder import Holder
+from coterie.backends.executors.ray.direct_weights import Holder
 from coterie.backends.executors.ray.shipping import Receiver, Sender
 from coterie.backends.models.distant import Distant
 from coterie.core.types import Weights

@@ -27,9 +27,9 @@ from pathlib import Path
 
 import coterie
 from coterie.backends.engines.vllm import direct
-from coterie.backends.executors.ray import holder
+from coterie.backends.executors.ray import direct_weights
 
-make_sender, fulfil = direct.make_sender, holder.Holder.fulfil
+make_sender, fulfil = direct.make_sender, direct_weights.Holder.fulfil
 
 
 def make(*arguments):
@@ -45,7 +45,7 @@ async def noted(self, order):
         file.write(f"{os.getpid()} {order.policy} {order.version}\\n")
 
 
-direct.make_sender, holder.Holder.fulfil, holder.has_gpu = make, noted, lambda: True
+direct.make_sender, direct_weights.Holder.fulfil, direct_weights.has_gpu = make, noted, lambda: True
 
 
 @coterie.hookimpl

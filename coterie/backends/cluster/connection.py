@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.backends.cluster.actors import import_ray, start_actor
-from coterie.backends.cluster.placement import RUN, Node, Process
+from coterie.backends.cluster.placement import RUN, ClusterNode, Process
 from coterie.backends.cluster.processes import processes_of
 from coterie.backends.cluster.reservation import OwnGpus, Reservation, Room
 from coterie.backends.cluster.settings import ClusterConfig
@@ -188,7 +188,7 @@ class Connection:
         self._reservation = reservation
         self._own_gpus.keep_to(self.gpus_of(RUN))
 
-    def _processes(self, nodes: Sequence[Node]) -> tuple[Process, ...]:
+    def _processes(self, nodes: Sequence[ClusterNode]) -> tuple[Process, ...]:
         return () if self._run is None else processes_of(self._run, self.settings, nodes)
 
     @property

@@ -18,7 +18,7 @@ MOST_TRIES = 50_000
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class ClusterNode:
     """A machine of the cluster, and what of it is free."""
 
     name: str
@@ -56,7 +56,7 @@ class Placed:
     gpus: tuple[int, ...] = ()
 
 
-def place(nodes: Sequence[Node], processes: Sequence[Process]) -> tuple[Placed, ...]:
+def place(nodes: Sequence[ClusterNode], processes: Sequence[Process]) -> tuple[Placed, ...]:
     """The placement of all processes, in their order. The same arguments have the same one.
 
     The run's process is on the first node. Processes with GPUs fill the nodes in order, each whole on one;
@@ -206,7 +206,7 @@ def _state(free: Sequence[_Free], chosen: Sequence[int]) -> tuple[object, ...]:
 
 
 def _numbered(
-    nodes: Sequence[Node], processes: Sequence[Process], node_of: Mapping[str, int]
+    nodes: Sequence[ClusterNode], processes: Sequence[Process], node_of: Mapping[str, int]
 ) -> tuple[Placed, ...]:
     """The processes with their GPUs: the lowest ones that are left on their node, in order."""
     used = [0] * len(nodes)
@@ -221,10 +221,12 @@ def _numbered(
     return tuple(Placed(each, nodes[node_of[each.name]].name, gpus[each.name]) for each in processes)
 
 
-def _refusal(nodes: Sequence[Node], processes: Sequence[Process], units: Sequence[_Unit]) -> ConfigError:
+def _refusal(
+    nodes: Sequence[ClusterNode], processes: Sequence[Process], units: Sequence[_Unit]
+) -> ConfigError:
     """The error that says what is missing."""
     there, needed, too_large = _sum(nodes), _sum(units), False
-    largest = max(nodes, key=lambda node: (node.gpus, node.cpus), default=Node("none", 0))
+    largest = max(nodes, key=lambda node: (node.gpus, node.cpus), default=ClusterNode("none", 0))
     first = [unit for unit in units if unit.first_node]
     on_first, head = _sum(first), nodes[0] if nodes else largest
     if needed.gpus > there.gpus or needed.cpus > there.cpus + CLOSE:
@@ -254,11 +256,11 @@ def _refusal(nodes: Sequence[Node], processes: Sequence[Process], units: Sequenc
     return ConfigError(what, path=path, why=why, fix=fix)
 
 
-def _sum(parts: Sequence[Node] | Sequence[_Unit]) -> _Free:
+def _sum(parts: Sequence[ClusterNode] | Sequence[_Unit]) -> _Free:
     return _Free(sum(part.cpus for part in parts), sum(part.gpus for part in parts))
 
 
-def _gpus_suffice(nodes: Sequence[Node], units: Sequence[_Unit]) -> bool:
+def _gpus_suffice(nodes: Sequence[ClusterNode], units: Sequence[_Unit]) -> bool:
     """Whether there would be a placement if no process took a CPU."""
     free = [_Free(0, node.gpus) for node in nodes]
     gpus = [_Unit(unit.names, 0, unit.gpus, unit.first_node) for unit in units if unit.gpus]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from coterie.backends.cluster.placement import RUN, TRAINER, Node, Process
+from coterie.backends.cluster.placement import RUN, TRAINER, ClusterNode, Process
 from coterie.backends.cluster.settings import ClusterConfig
 from coterie.backends.cluster.shared_folder import check_weights
 from coterie.backends.cluster.transfer import check_engine
@@ -23,7 +23,9 @@ from coterie.discovery import plugins
 ENGINE, MODELS, HOST = "engine", "models", "rollout host"
 
 
-def processes_of(run: RunConfig, settings: ClusterConfig, nodes: Sequence[Node]) -> tuple[Process, ...]:
+def processes_of(
+    run: RunConfig, settings: ClusterConfig, nodes: Sequence[ClusterNode]
+) -> tuple[Process, ...]:
     """The processes of a run: the run itself and the trainers' ranks, the engine, its replicas, the rest.
 
     Args:
@@ -39,10 +41,7 @@ def processes_of(run: RunConfig, settings: ClusterConfig, nodes: Sequence[Node])
     gpus = any(node.gpus for node in nodes)
     policies = _with_dtype(run.policies, gpus)
     if settings.updates == "at_once":
-        holds = "the run's loop"
-        first = [
-            Process(RUN, settings.rank_cpus, with_run=True, cpu_setting="cluster.rank_cpus", holds=holds)
-        ]
+        first = [_rank(RUN, settings, holds="the run's loop")]
         owners = _trainers(settings, trainer, trainer_sets(policies), gpus=settings.rank_gpus if gpus else 0)
     else:
         first = _ranks(settings, trainer, gpus=settings.rank_gpus if nodes and nodes[0].gpus else 0)
@@ -77,22 +76,28 @@ def _ranks(settings: ClusterConfig, trainer: Any, gpus: int) -> list[Process]:
     """The run's process, which is rank 0, and the other ranks."""
     device = getattr(trainer, "device", None)
     if device is None:  # a trainer without weights, or of tables
-        holds = "the run's loop and its trainer"
-        return [Process(RUN, settings.rank_cpus, with_run=True, cpu_setting="cluster.rank_cpus", holds=holds)]
+        return [_rank(RUN, settings, holds="the run's loop and its trainer")]
     gpus = 0 if str(device).startswith("cpu") else gpus
     ranks = getattr(trainer, "ranks", 1)
-    return [
-        Process(
-            f"rank {number}" if number else RUN,
-            settings.rank_cpus,
-            gpus,
-            with_run=number == 0,
-            setting="trainer.ranks" if ranks > 1 else "",
-            cpu_setting="cluster.rank_cpus",
-            holds="rank 0 of the trainer, and the run's loop" if number == 0 else "trainer",
-        )
-        for number in range(ranks)
-    ]
+    setting = "trainer.ranks" if ranks > 1 else ""
+    rank_0 = _rank(RUN, settings, gpus, setting, holds="rank 0 of the trainer, and the run's loop")
+    others = [_rank(f"rank {n}", settings, gpus, setting, holds="trainer") for n in range(1, ranks)]
+    return [rank_0, *others]
+
+
+def _rank(
+    name: str, settings: ClusterConfig, gpus: int = 0, setting: str = "", fix: str = "", holds: str = ""
+) -> Process:
+    return Process(
+        name,
+        settings.rank_cpus,
+        gpus,
+        with_run=name == RUN,
+        setting=setting,
+        fix=fix,
+        cpu_setting="cluster.rank_cpus",
+        holds=holds,
+    )
 
 
 def trainer_sets(policies: Mapping[str, PolicyConfig]) -> dict[str, tuple[str, ...]]:
@@ -136,17 +141,9 @@ def _trainers(
         setting, fix = "trainer.ranks", f"lower trainer.ranks, {fix}"
     owners: dict[str, list[Process]] = {}
     for name, policies in sets.items():
+        holds = f"trainer: {', '.join(policies)}"
         ranks_of_set = [
-            Process(
-                trainer_name(name, number),
-                settings.rank_cpus,
-                gpus,
-                setting=setting,
-                fix=fix,
-                cpu_setting="cluster.rank_cpus",
-                holds=f"trainer: {', '.join(policies)}",
-            )
-            for number in range(ranks)
+            _rank(trainer_name(name, number), settings, gpus, setting, fix, holds) for number in range(ranks)
         ]
         owners |= dict.fromkeys(policies, ranks_of_set)
     return owners

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from coterie.backends.cluster.placement import Node, Placed, Process, amount, place
+from coterie.backends.cluster.placement import ClusterNode, Placed, Process, amount, place
 from coterie.backends.cluster.processes import HOST
 from coterie.core.errors import ConfigError, UserError
 
@@ -49,7 +49,7 @@ class Reservation:
     """
 
     def __init__(
-        self, ray: Any, processes_of: Callable[[Sequence[Node]], Sequence[Process]], timeout: float
+        self, ray: Any, processes_of: Callable[[Sequence[ClusterNode]], Sequence[Process]], timeout: float
     ) -> None:
         self._ray, self._processes_of, self._timeout = ray, processes_of, timeout
         self._group: Any = None
@@ -127,7 +127,7 @@ class Reservation:
 
     # -------------------------------------------------------------------------------------------- the cluster
 
-    def _nodes(self, *, free: bool = False) -> list[Node]:
+    def _nodes(self, *, free: bool = False) -> list[ClusterNode]:
         """The nodes that are alive, by Ray's ids, the run's own first; `free`: what no process has."""
         free = free and not self._ray.util.client.ray.is_connected()  # a client isn't told
         here = self._ray.get_runtime_context().get_node_id()
@@ -137,10 +137,10 @@ class Reservation:
         nodes = []
         for node in alive:
             has = left.get(node["NodeID"], {}) if free else node["Resources"]
-            nodes.append(Node(node["NodeID"], has.get("CPU", 0.0), int(has.get("GPU", 0))))
+            nodes.append(ClusterNode(node["NodeID"], has.get("CPU", 0.0), int(has.get("GPU", 0))))
         return nodes
 
-    def _named(self, nodes: Sequence[Node]) -> list[Node]:
+    def _named(self, nodes: Sequence[ClusterNode]) -> list[ClusterNode]:
         """The nodes by their addresses, for people; the part of an id tells those of one address apart."""
         address = {node["NodeID"]: node["NodeManagerAddress"] for node in self._ray.nodes()}
         given = [address[node.name] for node in nodes]

@@ -9,16 +9,16 @@ from itertools import product
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from coterie.backends.cluster.placement import Node, Placed, Process, place
+from coterie.backends.cluster.placement import ClusterNode, Placed, Process, place
 from coterie.core.errors import ConfigError
 
 QUARTERS = st.integers(0, 12).map(lambda quarters: quarters / 4)
 
 
 @st.composite
-def clusters(draw: st.DrawFn, most_nodes: int = 4) -> list[Node]:
+def clusters(draw: st.DrawFn, most_nodes: int = 4) -> list[ClusterNode]:
     sizes = draw(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), min_size=1, max_size=most_nodes))
-    return [Node(f"node{number}", cpus, gpus) for number, (cpus, gpus) in enumerate(sizes)]
+    return [ClusterNode(f"node{number}", cpus, gpus) for number, (cpus, gpus) in enumerate(sizes)]
 
 
 @st.composite
@@ -42,7 +42,7 @@ def runs(draw: st.DrawFn, most: int = 5, most_hosts: int = 6) -> list[Process]:
     return result + [Process(f"rollout host {number}", cpus) for number in range(hosts)]
 
 
-def placed(nodes: Sequence[Node], processes: Sequence[Process]) -> tuple[Placed, ...] | None:
+def placed(nodes: Sequence[ClusterNode], processes: Sequence[Process]) -> tuple[Placed, ...] | None:
     try:
         return place(nodes, processes)
     except ConfigError:
@@ -52,7 +52,7 @@ def placed(nodes: Sequence[Node], processes: Sequence[Process]) -> tuple[Placed,
 @given(clusters(), runs())
 @settings(max_examples=40, deadline=None)
 def test_no_node_is_over_its_capacity_and_no_gpu_has_two_owners(
-    nodes: list[Node], processes: list[Process]
+    nodes: list[ClusterNode], processes: list[Process]
 ) -> None:
     result = placed(nodes, processes)
     if result is None:
@@ -80,23 +80,26 @@ def test_no_node_is_over_its_capacity_and_no_gpu_has_two_owners(
 @given(clusters(), runs())
 @settings(max_examples=40, deadline=None)
 def test_the_same_run_on_the_same_cluster_has_the_same_placement(
-    nodes: list[Node], processes: list[Process]
+    nodes: list[ClusterNode], processes: list[Process]
 ) -> None:
     assert placed(nodes, processes) == placed(list(nodes), list(processes))
 
 
 @given(clusters(most_nodes=3), runs(most=4, most_hosts=2))
 @example(  # the first choice for rank 1 leaves no two GPUs together
-    [Node("a", 8, 3), Node("b", 8, 3)],
+    [ClusterNode("a", 8, 3), ClusterNode("b", 8, 3)],
     [Process("run", 1, 1), Process("rank 1", 1, 1), Process("vllm x/0", 1, 2), Process("vllm x/1", 1, 2)],
 )
-@example([Node("a", 2), Node("b", 2)], [Process("run", 1.5), Process("engine", 0.5), Process("models", 2)])
+@example(
+    [ClusterNode("a", 2), ClusterNode("b", 2)],
+    [Process("run", 1.5), Process("engine", 0.5), Process("models", 2)],
+)
 @settings(max_examples=40, deadline=None)
-def test_what_is_refused_has_no_placement(nodes: list[Node], processes: list[Process]) -> None:
+def test_what_is_refused_has_no_placement(nodes: list[ClusterNode], processes: list[Process]) -> None:
     assert (placed(nodes, processes) is not None) == exists(nodes, processes)
 
 
-def exists(nodes: Sequence[Node], processes: Sequence[Process]) -> bool:
+def exists(nodes: Sequence[ClusterNode], processes: Sequence[Process]) -> bool:
     """Whether any choice of nodes, tried one by one, keeps all rules."""
     for choice in product(range(len(nodes)), repeat=len(processes)):
         at = {process.name: node for process, node in zip(processes, choice, strict=True)}
@@ -123,14 +126,14 @@ def on_nodes(result: Sequence[Placed]) -> dict[str, list[str]]:
 
 def test_hosts_are_spread_by_free_cpus() -> None:
     """The run leaves 2 of the first node's 4 CPUs: the others take hosts until they have 2 left, too."""
-    nodes = [Node("a", 4), Node("b", 8), Node("c", 4)]
+    nodes = [ClusterNode("a", 4), ClusterNode("b", 8), ClusterNode("c", 4)]
     hosts = [Process(f"rollout host {number}", 1) for number in range(8)]
     result = on_nodes(place(nodes, [Process("run", 2), *hosts]))
     assert {name: len(here) for name, here in result.items()} == {"a": 1, "b": 6, "c": 2}
 
 
 def test_ten_thousand_hosts_on_64_nodes() -> None:
-    nodes = [Node(f"node{number}", 64, 8) for number in range(64)]
+    nodes = [ClusterNode(f"node{number}", 64, 8) for number in range(64)]
     ranks = [Process("run", 1, 1), *(Process(f"rank {number}", 1, 1) for number in range(1, 256))]
     replicas = [Process(f"vllm base/{number}", 1, 4) for number in range(64)]
     hosts = [Process(f"rollout host {number}", 0.25) for number in range(10_000)]
@@ -146,7 +149,7 @@ def test_ten_thousand_hosts_on_64_nodes() -> None:
 
 def test_room_for_hosts_decides_where_others_go() -> None:
     """A host of 3 CPUs fits twice beside one replica, and once beside run and two: 66 fit, and 67 don't."""
-    nodes = [Node(f"node{number}", 8, 8) for number in range(33)]
+    nodes = [ClusterNode(f"node{number}", 8, 8) for number in range(33)]
     replicas = [Process(f"vllm base/{number}", 1, 4) for number in range(32)]
     hosts = [Process(f"rollout host {number}", 3, cpu_setting="cluster.workers") for number in range(67)]
     result = on_nodes(place(nodes, [Process("run", 1), *replicas, *hosts[:66]]))
@@ -164,7 +167,7 @@ def test_a_refusal_says_what_is_needed_and_what_there_is() -> None:
         Process("rollout host 0", 1, cpu_setting="cluster.workers"),
     ]
     with pytest.raises(ConfigError) as refused:
-        place([Node("a", 16, 4), Node("b", 16, 4)], processes)
+        place([ClusterNode("a", 16, 4), ClusterNode("b", 16, 4)], processes)
     assert refused.value.path == "engine.tensor_parallel"
     assert (
         refused.value.what
@@ -176,7 +179,7 @@ def test_a_refusal_says_what_is_needed_and_what_there_is() -> None:
 def test_a_replica_that_no_node_holds_is_refused_by_the_largest_node() -> None:
     processes = [Process("run", 1), Process("vllm base/0", 1, 4, setting="engine.tensor_parallel")]
     with pytest.raises(ConfigError) as refused:
-        place([Node("a", 16, 2), Node("b", 16, 3)], processes)
+        place([ClusterNode("a", 16, 2), ClusterNode("b", 16, 3)], processes)
     assert refused.value.path == "engine.tensor_parallel"
     assert refused.value.why is not None
     assert "1 CPU and 4 GPUs (vllm base/0)" in refused.value.why
@@ -186,7 +189,7 @@ def test_a_replica_that_no_node_holds_is_refused_by_the_largest_node() -> None:
 def test_what_must_be_with_the_run_is_refused_by_the_first_node() -> None:
     processes = [Process("run", 1), Process("models", 2, with_run=True)]
     with pytest.raises(ConfigError) as refused:
-        place([Node("a", 2), Node("b", 16)], processes)
+        place([ClusterNode("a", 2), ClusterNode("b", 16)], processes)
     assert refused.value.why is not None
     assert refused.value.why.startswith(
         "the node of the run's process (a) has 2 CPUs, and 3 CPUs must be there"
@@ -195,6 +198,6 @@ def test_what_must_be_with_the_run_is_refused_by_the_first_node() -> None:
 
 def test_two_of_a_name_and_shares_of_nothing_are_bugs() -> None:
     with pytest.raises(ValueError, match="one name"):
-        place([Node("a", 2)], [Process("run", 1), Process("run", 1)])
+        place([ClusterNode("a", 2)], [Process("run", 1), Process("run", 1)])
     with pytest.raises(ValueError, match="which has none"):
-        place([Node("a", 2)], [Process("run", 1), Process("vllm x/0", 1, shares=("run",))])
+        place([ClusterNode("a", 2)], [Process("run", 1), Process("vllm x/0", 1, shares=("run",))])

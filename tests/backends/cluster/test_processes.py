@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.backends.cluster.placement import Node, Process, place
+from coterie.backends.cluster.placement import ClusterNode, Process, place
 from coterie.backends.cluster.processes import processes_of
 from coterie.backends.cluster.settings import ClusterConfig
 from coterie.core.config import validate
@@ -15,15 +15,15 @@ from coterie.core.errors import ConfigError
 from coterie.recipes import load
 
 DSBENCH = str(Path(__file__).with_name("three_sets.yaml"))
-GPUS, NO_GPUS = [Node("a", 16, 8)], [Node("a", 16)]
+GPUS, NO_GPUS = [ClusterNode("a", 16, 8)], [ClusterNode("a", 16)]
 
 
-def processes(*overrides: str, recipe: str = DSBENCH, nodes: Sequence[Node] = GPUS) -> list[Process]:
+def processes(*overrides: str, recipe: str = DSBENCH, nodes: Sequence[ClusterNode] = GPUS) -> list[Process]:
     config = load(recipe, scale="gpu", overlays=["ray"], overrides=overrides).config
     return list(processes_of(config, validate(ClusterConfig, config.cluster, "cluster"), nodes))
 
 
-def names(*overrides: str, recipe: str = DSBENCH, nodes: Sequence[Node] = GPUS) -> list[str]:
+def names(*overrides: str, recipe: str = DSBENCH, nodes: Sequence[ClusterNode] = GPUS) -> list[str]:
     return [process.name for process in processes(*overrides, recipe=recipe, nodes=nodes)]
 
 
@@ -165,7 +165,7 @@ def test_each_trainer_has_its_ranks_and_its_replicas_share_their_gpus() -> None:
 
 def test_trainers_take_gpus_of_any_node_and_none_on_a_cpu() -> None:
     """In turn rank 0 is on the first node, with the run; at once no trainer has to be."""
-    nodes = [Node("a", 16), Node("b", 16, 8)]
+    nodes = [ClusterNode("a", 16), ClusterNode("b", 16, 8)]
     assert not any(each.gpus for each in processes(nodes=nodes) if each.name == "run")
     assert {each.gpus for each in processes(AT_ONCE, nodes=nodes) if "trainer" in each.name} == {1}
     for setting in ("trainer.device=cpu", "cluster.rank_gpus=0"):
@@ -173,7 +173,7 @@ def test_trainers_take_gpus_of_any_node_and_none_on_a_cpu() -> None:
 
 
 def test_too_few_gpus_for_trainers_name_the_setting() -> None:
-    nodes = [Node("a", 16, 2)]
+    nodes = [ClusterNode("a", 16, 2)]
     for more, path in ((), "cluster.updates"), (("trainer.ranks=2",), "trainer.ranks"):
         with pytest.raises(ConfigError) as refused:
             place(nodes, processes(AT_ONCE, "engine=hf", *more, nodes=nodes))
@@ -185,7 +185,7 @@ def test_too_few_gpus_for_trainers_name_the_setting() -> None:
 def test_too_few_cpus_for_what_must_be_together_name_the_cpus() -> None:
     """Run, rank 1 and three replicas that share their GPUs: 5 CPUs on one node, which has 4."""
     settings = ["cluster.layout=colocate", "trainer.ranks=2", "engine.tensor_parallel=2"]
-    nodes = [Node("a", 4, 4), Node("b", 16, 4)]
+    nodes = [ClusterNode("a", 4, 4), ClusterNode("b", 16, 4)]
     with pytest.raises(ConfigError) as refused:
         place(nodes, processes(*settings, nodes=nodes))
     assert refused.value.path == "cluster.replica_cpus"

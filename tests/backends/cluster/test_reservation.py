@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from coterie.backends.cluster.connection import QUIET, Connection
-from coterie.backends.cluster.placement import Node, place
+from coterie.backends.cluster.placement import ClusterNode, place
 from coterie.backends.cluster.processes import processes_of
 from coterie.backends.cluster.settings import ClusterConfig
 from coterie.core.config import RunConfig, validate
@@ -117,7 +117,7 @@ def test_each_process_is_where_the_plan_says_and_nothing_stays(cluster: Any) -> 
 
     here = ray.get_runtime_context().get_node_id()
     ids = sorted((node["NodeID"] for node in ray.nodes()), key=lambda node: (node != here, node))
-    nodes = [Node(name, cpus, gpus) for name, (cpus, gpus) in zip(ids, SIZES, strict=True)]
+    nodes = [ClusterNode(name, cpus, gpus) for name, (cpus, gpus) in zip(ids, SIZES, strict=True)]
     run = config(*WIDE)
     settings: ClusterConfig = validate(ClusterConfig, run.cluster, "cluster")
     plan = place(nodes, processes_of(run, settings, nodes))

@@ -7,6 +7,7 @@ folder. `RunAccount` starts and ends it, `AccountClient` is what a rollout host 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import pickle
 from collections.abc import Callable, Mapping
@@ -197,13 +198,9 @@ class AccountClient:
 
     def __init__(self, account: HostHandle | None, host: str) -> None:
         self._account, self._host = account, host
-        self._numbers = 0
+        self._numbers = itertools.count(1)
+        """Those that this host has not used."""
         self._sending: set[asyncio.Future[Any]] = set()
-
-    def number(self) -> int:
-        """A number that this host has not used."""
-        self._numbers += 1
-        return self._numbers
 
     async def answer(self, model: int, request: ChatRequest) -> ChatAnswer:
         """The answer of a shared chat model.
@@ -212,7 +209,7 @@ class AccountClient:
             SystemFault: no answer; what depends on it is missing.
             UserError: no request can be answered, or the account's process is gone.
         """
-        number = self.number()
+        number = next(self._numbers)
         try:
             answer: ChatAnswer = await self._call("answer", self._host, number, model, request)
         except asyncio.CancelledError:
@@ -226,7 +223,7 @@ class AccountClient:
 
     async def acquire(self, name: str, limit: int) -> int:
         """A slot of a common semaphore; returns its number."""
-        number = self.number()
+        number = next(self._numbers)
         try:
             await self._call("acquire", name, limit, self._host, number)
         except asyncio.CancelledError:

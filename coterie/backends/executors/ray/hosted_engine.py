@@ -18,8 +18,8 @@ from coterie.backends.cluster.hosts import HostGone, HostHandle
 from coterie.backends.executors.ray.account import CLOSE_SECONDS
 from coterie.backends.executors.ray.direct_weights import DirectWeights
 from coterie.backends.executors.ray.engine_host import EngineHost
-from coterie.backends.executors.ray.shipping import Elsewhere, KeptWeights, Sender, SentWeights
-from coterie.backends.executors.ray.weight_files import OnDisk, WeightFiles, opened
+from coterie.backends.executors.ray.shipping import Elsewhere, KeptWeights, Sender
+from coterie.backends.executors.ray.weight_files import WeightFiles, opened
 from coterie.backends.models import device_memory
 from coterie.core.concurrency.active_rollouts import ActiveRollouts
 from coterie.core.errors import UserError
@@ -100,7 +100,7 @@ class HostedEngine:
         log.info("%s", transfer.sentence)
         self._direct = DirectWeights(transfer, self._connection)
         self._files = files = await asyncio.to_thread(opened, self._connection, self.folder)
-        self._kept = KeptWeights(self._stored, files.drop if files is not None else lambda stored: None)
+        self._kept = KeptWeights(files.drop if files is not None else lambda stored: None)
         self.policies = tuple(ctx.policies)
         bare = replace(ctx, active_rollouts=ActiveRollouts())
         actors = Actors(self._connection.settings, self._connection.rooms())
@@ -133,22 +133,22 @@ class HostedEngine:
         ways = await self._direct.ways(weights)
         if isinstance(weights.module, Elsewhere):  # they don't pass through this process
             stored, introduces = await weights.module.send(ways)
-            self._direct.keep(weights, ways)
             await device_memory.make_room()
-            await self._up()
-            self._kept.keep(weights.policy, weights.version, stored, introduces=introduces)
         else:
-            sent: SentWeights | OnDisk
             if ways is None:
                 sent = await asyncio.to_thread(self._sender.send, weights)
             else:
                 sent = self._sender.outline(weights, ways)
+            introduces = sent.introduces
             await device_memory.make_room()  # it is sent: replicas may start or wake on the trainer's GPUs
-            if self._files is not None and isinstance(sent, SentWeights):
-                sent = await asyncio.to_thread(self._files.store, sent)
-            self._direct.keep(weights, ways)
-            await self._up()
-            stored = self._kept.load(sent)
+            stored: Any = sent
+            if self._files is not None:
+                stored = await asyncio.to_thread(self._files.store, sent)
+            if stored is sent:  # in no file
+                stored = self._connection.ray.put(sent)
+        self._direct.keep(weights, ways)
+        await self._up()
+        self._kept.keep(weights.policy, weights.version, stored, introduces=introduces)
         await self.notify("load_weights", stored)
         self._codecs.pop(weights.policy, None)  # its context may be known only now
 
@@ -232,10 +232,6 @@ class HostedEngine:
             return float(self._host.answer_now(self._host.sent("idle_seconds"), IDLE_SECONDS))
         except HostGone:
             return 0.0
-
-    def _stored(self, sent: SentWeights | OnDisk) -> Any:
-        """What is kept of weights: a file, or a reference to the object store."""
-        return sent if isinstance(sent, OnDisk) else self._connection.ray.put(sent)
 
     # ----------------------------------------------------------------------------------------- replacement
 

@@ -19,7 +19,7 @@ from coterie.backends.cluster.connection import Connection
 from coterie.backends.cluster.direct import Order
 from coterie.backends.cluster.processes import sets_of, trainer_name
 from coterie.backends.executors.ray.shipping import Elsewhere, sent_sources
-from coterie.backends.executors.ray.trainer_files import bring, fetch, marked, parts, remove_parts
+from coterie.backends.executors.ray.trainer_files import FileCall, bring, fetch, marked, parts, remove_parts
 from coterie.backends.executors.ray.trainer_host import Opening
 from coterie.backends.executors.ray.trainer_hosts import TrainerHandle, TrainerHosts
 from coterie.backends.models import device_memory
@@ -199,16 +199,11 @@ class HostedTrainers:
 
     def set_progress(self, share: float) -> None:
         """Tell all trainers the share of the token budget that is spent."""
-        self._all_now("set_progress", share)
+        self._hosts.trainers_now(self._hosts.hosts, "set_progress", share)
 
     def optimizer_steps(self, samples: int, siblings: int) -> int:
         """Optimiser steps of one update, for `coterie plan`."""
         return int(self._plain.optimizer_steps(samples, siblings))
-
-    def _all_now(self, method: str, *arguments: Any) -> list[Any]:
-        hosts = self._hosts
-        answers = hosts.now({host: ("call", method, compact(arguments)) for host in hosts.hosts})
-        return [hosts.taken(host, answer) for host, answer in answers.items()]
 
     # ------------------------------------------------------------------------------------------------ weights
 
@@ -240,14 +235,11 @@ class HostedTrainers:
 
     def keep(self, policy: str) -> None:
         """Keep a policy's present weights, in its trainer."""
-        self._of_policy("keep", policy)
+        self._hosts.trainers_now([self._hosts.of(policy)], "keep", policy)
 
     def drop(self, policy: str, version: int) -> None:
         """Forget a kept version."""
-        self._of_policy("drop", policy, version)
-
-    def _of_policy(self, method: str, policy: str, *arguments: Any) -> None:
-        self._hosts.trainer_now(self._hosts.of(policy), method, policy, *arguments)
+        self._hosts.trainers_now([self._hosts.of(policy)], "drop", policy, version)
 
     @contextmanager
     def weights_at(self, policy: str, version: int) -> Iterator[Weights]:
@@ -256,7 +248,8 @@ class HostedTrainers:
 
     def digest(self) -> dict[str, str]:
         """sha256 of each policy's weights."""
-        merged = {name: digest for part in self._all_now("digest") for name, digest in part.items()}
+        digests = self._hosts.trainers_now(self._hosts.hosts, "digest")
+        merged = {name: digest for part in digests for name, digest in part.items()}
         return {name: merged[name] for name in self._policies if name in merged}
 
     # -------------------------------------------------------------------------------------------------- files
@@ -290,16 +283,17 @@ class HostedTrainers:
     def _written(self, host: TrainerHandle, method: str, before: Any, named: Any, folder: Path) -> None:
         with marked(folder) as mark:
             arguments = method, compact((before, named)), folder.resolve(), mark
-            fetch(self._caller(host), self._caller(host)("write", *arguments), folder)
+            listed = self._hosts.now({host: ("write", *arguments)})[host]
+            fetch(self._files_of(host), listed, folder)
 
-    def _caller(self, host: TrainerHandle) -> Callable[..., Any]:
-        return lambda method, *arguments: self._hosts.now({host: (method, *arguments)})[host]
+    def _files_of(self, host: TrainerHandle) -> FileCall:
+        return lambda method, *arguments: self._hosts.now({host: ("files", method, *arguments)})[host]
 
     def load(self, folder: Path) -> None:
         """Restore a state, whether one trainer wrote it or several."""
         hosts = self._hosts
         for host in hosts.hosts:
-            bring(self._caller(host), self._plain.part_of_state(folder, host.policies))
+            bring(self._files_of(host), self._plain.part_of_state(folder, host.policies))
         for host, versions in hosts.now({host: ("load",) for host in hosts.hosts}).items():
             host.versions = versions
 

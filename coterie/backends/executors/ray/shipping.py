@@ -150,27 +150,23 @@ class KeptWeights:
     policy, older ones that are leased, and what introduced their modules.
 
     Args:
-        stored: what is kept in place of a `SentWeights`, such as a reference to Ray's object store.
-        dropped: called with it once no version needs it.
+        dropped: called with what is kept of a version, once none needs it.
     """
 
-    def __init__(
-        self, stored: Callable[[Any], Any], dropped: Callable[[Any], object] = lambda stored: None
-    ) -> None:
-        self._stored, self._dropped = stored, dropped
+    def __init__(self, dropped: Callable[[Any], object] = lambda stored: None) -> None:
+        self._dropped = dropped
         self.introductions: list[Any] = []
         self._versions: dict[str, dict[int, Any]] = {}
         """By policy and version, in the order in which they were loaded."""
         self._leases: Counter[tuple[str, int]] = Counter()
 
-    def load(self, sent: Any) -> Any:
-        """Keep a new version, a `SentWeights` or what stands for one; returns what is stored of it."""
-        stored = self._stored(sent)
-        self.keep(sent.weights.policy, sent.weights.version, stored, introduces=sent.introduces)
-        return stored
-
     def keep(self, policy: str, version: int, stored: Any, *, introduces: bool) -> None:
-        """Keep a new version that is stored already."""
+        """Keep a new version.
+
+        Args:
+            stored: what is kept of it, such as a reference to Ray's object store.
+            introduces: as `SentWeights.introduces`.
+        """
         if introduces:
             self.introductions.append(stored)
         versions = self._versions.setdefault(policy, {})

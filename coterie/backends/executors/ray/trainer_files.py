@@ -106,8 +106,8 @@ def _sees(file: Stated) -> bool:
 
 # ------------------------------------------------------------------------------------------ the run's process
 
-Answer = Callable[..., Any]
-"""Calls a method of a trainer host and waits for what it returns."""
+FileCall = Callable[..., Any]
+"""Calls a method of the `HostFiles` of a trainer host, and waits for what it returns."""
 
 
 @contextmanager
@@ -122,7 +122,7 @@ def marked(folder: Path) -> Iterator[bytes]:
         (folder / MARK).unlink(missing_ok=True)
 
 
-def fetch(call: Answer, listed: Listed | None, folder: Path) -> None:
+def fetch(call: FileCall, listed: Listed | None, folder: Path) -> None:
     """Write the files that a host has listed; None: it has written them itself."""
     if listed is None:
         return
@@ -135,7 +135,7 @@ def fetch(call: Answer, listed: Listed | None, folder: Path) -> None:
     call("clear")
 
 
-def bring(call: Answer, files: Mapping[str, Path | bytes]) -> None:
+def bring(call: FileCall, files: Mapping[str, Path | bytes]) -> None:
     """Let a host have the files of a state, by their names there: contents, or paths here."""
     known = {name: file if isinstance(file, bytes) else stated(file) for name, file in files.items()}
     for name in call("take", known):

@@ -23,10 +23,10 @@ from coterie.backends.cluster.compact import compact
 from coterie.backends.cluster.direct import Order
 from coterie.backends.cluster.hosts import HostProgram
 from coterie.backends.cluster.wire import Answered, answered, sent_error
-from coterie.backends.executors.ray import holder
-from coterie.backends.executors.ray.holder import Holder
+from coterie.backends.executors.ray import direct_weights
+from coterie.backends.executors.ray.direct_weights import Holder
 from coterie.backends.executors.ray.shipping import Sender, SentWeights
-from coterie.backends.executors.ray.trainer_files import HostFiles, Listed, Stated
+from coterie.backends.executors.ray.trainer_files import HostFiles, Listed
 from coterie.core.errors import SystemFault
 from coterie.core.plugins.origin import closed, plugin_call, plugin_open
 from coterie.core.protocols import Demonstration, TrainerContext
@@ -140,8 +140,8 @@ class TrainerHost(HostProgram):
             self._trainer.use_cluster(opening.actors)
         sources = {name: source for data in opening.sources for name, source in pickle.loads(data).items()}
         if sources:
-            own = {name: source for name, source in sources.items() if name in self._policies}
-            await self._called("begin_with", own)
+            sources = {name: source for name, source in sources.items() if name in self._policies}
+            await self._called("begin_with", sources)
         with plugin_open(self._trainer):
             await self._trainer.open(replace(opening.ctx, loss=loss, chat=chat))
         return self._versions()
@@ -196,7 +196,7 @@ class TrainerHost(HostProgram):
     @answered
     async def can_send(self) -> bool:
         """Whether this process can send weights from a GPU."""
-        return await asyncio.to_thread(holder.has_gpu)
+        return await asyncio.to_thread(direct_weights.has_gpu)
 
     @answered
     async def fulfil(self, order: Order) -> None:
@@ -264,7 +264,7 @@ class TrainerHost(HostProgram):
             arguments: pickled: those before the folder, and those by keyword.
 
         Returns:
-            the sizes of the files, by name, which `read` gives; None: they are in `folder`.
+            the sizes of the files, by name; None: they are in `folder`.
         """
 
         async def work() -> Listed | None:
@@ -277,19 +277,9 @@ class TrainerHost(HostProgram):
         return await self._inside(work())
 
     @answered
-    async def read(self, name: str, start: int, size: int) -> bytes:
-        """A piece of a file that `write` has listed."""
-        return await asyncio.to_thread(self._files.read, name, start, size)
-
-    @answered
-    async def take(self, files: Mapping[str, Stated | bytes]) -> list[str]:
-        """Take the files of a state; returns those that this process doesn't see, which `append` brings."""
-        return self._files.take(files)
-
-    @answered
-    async def append(self, name: str, piece: bytes) -> None:
-        """The next piece of a file."""
-        await asyncio.to_thread(self._files.append, name, piece)
+    async def files(self, method: str, *arguments: Any) -> Any:
+        """Call a method of the files that `write` has listed, or that `load` reads."""
+        return await asyncio.to_thread(getattr(self._files, method), *arguments)
 
     @answered
     async def load(self) -> dict[str, int]:
@@ -303,8 +293,3 @@ class TrainerHost(HostProgram):
             return await self._inside(work())
         finally:
             self._files.clear()
-
-    @answered
-    async def clear(self) -> None:
-        """Remove the files of `write`, which were read."""
-        self._files.clear()

@@ -133,7 +133,7 @@ class TrainerHosts:
 
     async def trainer(self, host: TrainerHandle, method: str, *arguments: Any) -> Any:
         """What a method of a host's trainer returns."""
-        return self.taken(host, await self.raw(host, "call", method, compact(arguments)))
+        return self._taken(host, await self.raw(host, "call", method, compact(arguments)))
 
     async def fulfil(self, host: TrainerHandle, order: Order) -> None:
         """Let a host send weights to a replica; a caller that is cancelled drops the order there."""
@@ -143,12 +143,13 @@ class TrainerHosts:
             host.sent("drop", order.number)
             raise
 
-    def trainer_now(self, host: TrainerHandle, method: str, *arguments: Any) -> Any:
-        """`trainer`, for a caller that can't await; the event loop stands still meanwhile."""
-        return self.taken(host, self.now({host: ("call", method, compact(arguments))})[host])
+    def trainers_now(self, hosts: Sequence[TrainerHandle], method: str, *arguments: Any) -> list[Any]:
+        """`trainer` of hosts, for a caller that can't await; the event loop stands still meanwhile."""
+        answers = self.now({host: ("call", method, compact(arguments)) for host in hosts})
+        return [self._taken(host, answer) for host, answer in answers.items()]
 
     @staticmethod
-    def taken(host: TrainerHandle, answer: tuple[bytes, dict[str, int]]) -> Any:
+    def _taken(host: TrainerHandle, answer: tuple[bytes, dict[str, int]]) -> Any:
         """What a method of a trainer returned, of the answer of `TrainerHost.call`."""
         data, host.versions = answer
         return pickle.loads(data)

@@ -12,8 +12,8 @@ import pytest
 
 from coterie.backends.cluster.direct import NotAtHand, Order, Orders
 from coterie.backends.cluster.transfer import Transfer
-from coterie.backends.executors.ray import holder
-from coterie.backends.executors.ray.holder import Holder
+from coterie.backends.executors.ray import direct_weights
+from coterie.backends.executors.ray.direct_weights import Holder
 from coterie.backends.executors.ray.hosted_engine import HostedEngine
 from coterie.backends.executors.ray.shipping import Elsewhere, Receiver, Sender
 from coterie.backends.executors.ray.trainer_host import TrainerHost
@@ -75,7 +75,7 @@ class Direct(Cluster):
 def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
     for noted in (LOADED, SENT, FAULTS):
         noted.clear()
-    monkeypatch.setattr(holder, "has_gpu", lambda: True)
+    monkeypatch.setattr(direct_weights, "has_gpu", lambda: True)
 
 
 def in_engine(test: Any, **settings: Any) -> Any:
@@ -174,7 +174,7 @@ def test_another_engine_host_orders_the_version_again_while_it_is_at_hand(
 def test_a_trainer_without_cuda_falls_back_or_is_refused(
     stated: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(holder, "has_gpu", lambda: False)
+    monkeypatch.setattr(direct_weights, "has_gpu", lambda: False)
 
     async def load(hosted: HostedEngine) -> None:
         if stated == "auto":

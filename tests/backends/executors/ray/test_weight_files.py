@@ -123,9 +123,14 @@ def names(files: WeightFiles) -> list[str]:
 def test_a_file_goes_with_the_last_lease_of_its_version_and_the_first_one_stays(tmp_path: Path) -> None:
     """A receiver that takes the place of another one needs the module, whose values it then replaces."""
     files, sender, module = WeightFiles(tmp_path / "files"), Sender(), Two()
-    kept = KeptWeights(lambda stored: stored, files.drop)
+    kept = KeptWeights(files.drop)
+
+    def load(sent: Any) -> None:
+        stored = files.store(sent)
+        kept.keep("a", sent.weights.version, stored, introduces=sent.introduces)
+
     for version in range(3):
-        kept.load(files.store(sender.send(weights("a", version, module, "a"))))
+        load(sender.send(weights("a", version, module, "a")))
         change(module)
         if version == 1:
             kept.lease("a", 1)
@@ -133,7 +138,7 @@ def test_a_file_goes_with_the_last_lease_of_its_version_and_the_first_one_stays(
     assert names(files) == [first, leased, newest]
     kept.release("a", 1)
     assert names(files) == [first, newest]
-    kept.load(files.store(sender.send(weights("a", 2, module, "a"))))
+    load(sender.send(weights("a", 2, module, "a")))
     assert names(files) == [first, "3-version-2.safetensors"], "the same version again, after a warm start"
     other = Receiver()
     for stored in kept.introductions:
