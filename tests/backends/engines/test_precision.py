@@ -13,13 +13,12 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 peft = pytest.importorskip("peft")
 
-from coterie.backends.engines import device_sampling  # noqa: E402
 from coterie.backends.engines.decoders import decoder_factory  # noqa: E402
-from coterie.backends.engines.device_sampling import RowSettings  # noqa: E402
 from coterie.backends.engines.hf import HFEngine  # noqa: E402
 from coterie.backends.engines.lean.cache import Bucket, CacheShape  # noqa: E402
 from coterie.backends.engines.lean.decode import LeanDecoder  # noqa: E402
 from coterie.backends.engines.lean.precision import attend, cache_dtype, product  # noqa: E402
+from coterie.backends.engines.sampling import RowSettings, draw_by_blocks  # noqa: E402
 from coterie.backends.engines.shared_base import SharedBase  # noqa: E402
 from coterie.backends.models.merged_weights import MergedWeights  # noqa: E402
 from coterie.backends.models.policy import TorchPolicy  # noqa: E402
@@ -235,7 +234,7 @@ def test_a_step_and_a_draw_read_no_value(dtype):
             np.arange(8, dtype=np.uint64), np.linspace(0, 1, 8, dtype=np.float32),
             np.array([0, 5] * 4), np.array([1.0, 0.9] * 4), device,
         )  # fmt: skip
-        tokens, logprobs = device_sampling.draw(logits, settings, 0)
+        tokens, logprobs = draw_by_blocks(logits, settings, 0)
         assert tokens.is_meta and logprobs.is_meta and logprobs.dtype == torch.float32
         decoder._prompt_lengths = torch.zeros(8, dtype=torch.int64, device=device)
         decoder._slot_routing = decoder._routing_of(np.arange(8))

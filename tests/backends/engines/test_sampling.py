@@ -15,9 +15,10 @@ from hypothesis import (  # noqa: E402
     strategies as st,
 )
 
-from coterie.backends.engines import device_sampling, filters, sampling  # noqa: E402
+from coterie.backends.engines import filters, sampling  # noqa: E402
+from coterie.backends.engines.filters import filtered_mass  # noqa: E402
 from coterie.backends.engines.rows import BatchRow  # noqa: E402
-from coterie.backends.engines.sampling import SamplingState, filtered_mass  # noqa: E402
+from coterie.backends.engines.sampling import SamplingState  # noqa: E402
 from coterie.backends.models.uniforms import uniforms  # noqa: E402
 from coterie.core.errors import SystemFault  # noqa: E402
 
@@ -82,7 +83,9 @@ def test_a_token_is_where_the_distribution_function_passes_the_uniform():
 
 def test_the_largest_uniform_draws_a_possible_token(monkeypatch):
     largest = np.nextafter(1.0, 0.0)
-    monkeypatch.setattr(sampling, "uniforms", lambda seeds, position: np.full(len(seeds), largest))
+    monkeypatch.setattr(
+        sampling, "uniforms_on", lambda seeds, _: torch.full((len(seeds),), largest, dtype=torch.float64)
+    )
     logits = torch.randn(200, 64, generator=torch.Generator().manual_seed(0)).sub_(3.0)
     logits[:, -3:] = -torch.inf
     assert max(result.token_ids[0] for result in drawn([row()] * 200, logits)) == 60
@@ -188,7 +191,7 @@ def varied(count):
 def test_uniforms_on_the_device_are_bit_equal():
     seeds = np.array([0, 1, 2**63, 2**64 - 1, 0x9E3779B97F4A7C15, *range(5, 500)], dtype=np.uint64)
     for position in (0, 1, 77, 2**40):
-        on_device = device_sampling.uniforms_on(torch.from_numpy(seeds.view(np.int64)), position)
+        on_device = sampling.uniforms_on(torch.from_numpy(seeds.view(np.int64)), position)
         assert np.array_equal(on_device.numpy(), uniforms(seeds, position))
 
 
@@ -212,7 +215,7 @@ def test_the_path_of_gpus_never_draws_what_has_no_probability(monkeypatch):
     logits[0, [3, 700, 1999]] = torch.tensor([0.0, -30.0, 1.0])
     for uniform in (0.0, 2.0**-53, 0.2689, 0.269, 0.5, 1 - 2.0**-53):
         monkeypatch.setattr(
-            device_sampling,
+            sampling,
             "uniforms_on",
             lambda seeds, position, value=uniform: torch.full((1,), value).double(),
         )
@@ -281,7 +284,7 @@ def test_draws_of_a_large_vocabulary_are_where_the_distribution_function_passes_
 
 @pytest.mark.parametrize(("width", "exact"), [(sampling.MOST_EXACT, True), (WIDE, False)])
 def test_small_vocabularies_are_summed_as_integers(monkeypatch, width, exact):
-    monkeypatch.setattr(device_sampling, "draw", lambda *_: pytest.fail("sums over blocks"))
+    monkeypatch.setattr(sampling, "draw_by_blocks", lambda *_: pytest.fail("sums over blocks"))
     draw = lambda: drawn([row()], torch.zeros(width), by_blocks=None)  # noqa: E731
     if exact:
         draw()
@@ -295,7 +298,7 @@ def test_parts_of_rows_bound_the_temporaries_and_change_nothing(monkeypatch):
     logits = torch.randn(50, width, generator=torch.Generator().manual_seed(1))
     state = SamplingState(rows, torch.device("cpu"), 1000, by_blocks=True)
     state.assign_slots(np.arange(50))
-    whole = device_sampling.draw(logits, state._settings, 0)
+    whole = sampling.draw_by_blocks(logits, state._settings, 0)
     largest = 0
     original = torch.exp
 
@@ -305,7 +308,7 @@ def test_parts_of_rows_bound_the_temporaries_and_change_nothing(monkeypatch):
         return original(part, out=out)
 
     monkeypatch.setattr(torch, "exp", watched)
-    parts = device_sampling.draw(logits, state._settings, 0, chunk=7 * width)
+    parts = sampling.draw_by_blocks(logits, state._settings, 0, chunk=7 * width)
     assert largest == 7 * width
     assert all(torch.equal(first, second) for first, second in zip(whole, parts, strict=True))
 
@@ -321,7 +324,7 @@ def test_one_wait_a_token(monkeypatch):
             return original(self, *args, **more)
 
         monkeypatch.setattr(torch.Tensor, name, counted)
-    monkeypatch.setattr(device_sampling, "likeliest_mass", filtered_mass)  # the former: on CPUs alone
+    monkeypatch.setattr(sampling, "likeliest_mass", filtered_mass)  # the former: on CPUs alone
     state = SamplingState(varied(30), torch.device("cpu"), 1000, by_blocks=True)
     state.assign_slots(np.arange(30))
     state.draw(torch.zeros(30, 700))
