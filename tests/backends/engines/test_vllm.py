@@ -28,14 +28,13 @@ from coterie.backends.engines.vllm.adapters import (  # noqa: E402
     largest_rank,
 )
 from coterie.backends.engines.vllm.arguments import check_options, engine_arguments  # noqa: E402
-from coterie.backends.engines.vllm.base import BaseServers  # noqa: E402
+from coterie.backends.engines.vllm.base import BaseServers, runs_inside  # noqa: E402
 from coterie.backends.engines.vllm.engine import VLLMEngine  # noqa: E402
 from coterie.backends.engines.vllm.server import (  # noqa: E402
     Output,
     ServerLost,
     ServerSpec,
     VersionSpan,
-    runs_inside,
 )
 from coterie.backends.engines.vllm.settings import RANKS, VLLMConfig, adapter_rank  # noqa: E402
 from coterie.backends.engines.vllm.sync import BaseWeights, CheckpointLayout  # noqa: E402

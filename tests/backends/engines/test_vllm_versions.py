@@ -349,25 +349,25 @@ def test_a_version_that_is_released_during_a_restart_is_no_fault(tmp_path, when)
 
     async def add(adapter):
         if adapter == old and when == "before":
-            base.adapters.release("a", 1)
+            base.adapters.versions.release("a", 1)
         try:
             if not (tmp_path / str(adapter.id)).is_dir():
                 raise SystemFault("vLLM refused the adapter")
             await plain(adapter)
         finally:
             if adapter == old and when == "between":
-                base.adapters.release("a", 1)
+                base.adapters.versions.release("a", 1)
 
     async def go():
         await base.sync(weights, 0)
         await base.add("a", old, 1)
-        base.adapters.lease("a", 1)
+        base.adapters.versions.lease("a", 1)
         await base.add("a", new, 2)
         server.add_adapter = add
         server.failing.append("generate")
         assert (await base.generate((1,), PARAMS, "a"))[1] == 2
         if when == "after":
-            base.adapters.release("a", 1)
+            base.adapters.versions.release("a", 1)
         await asyncio.sleep(0.01)
         assert [*server.adapters] == [2] and server.asked["restart"] == 1
 

@@ -29,7 +29,8 @@ class AdapterVersions:
 
     def __init__(self, discard: Callable[[Adapter], None]) -> None:
         self._discard = discard
-        self._versions: Versions[Adapter] = Versions(lambda policy, adapter: self._drop_unused(adapter))
+        self.versions: Versions[Adapter] = Versions(lambda policy, adapter: self._drop_unused(adapter))
+        """By policy. Requests that name no version get the newest that was put there."""
         self._uses: Counter[int] = Counter()
         """By id: the requests that use it."""
         self._ids = itertools.count(1)
@@ -38,7 +39,7 @@ class AdapterVersions:
     @property
     def held(self) -> list[Adapter]:
         """All that requests may name: the newest versions, and those with a lease."""
-        return self._versions.values()
+        return self.versions.values()
 
     def write(self, policy: str, version: int, settings: Any, tensors: Mapping[str, Any]) -> Adapter:
         """Write a version in PEFT's format, under a name, an id and a path that no other version has.
@@ -64,22 +65,6 @@ class AdapterVersions:
         path = self._folders.write(f"{number}", size, write)
         return Adapter(f"{policy}@{version}.{number}", number, str(path))
 
-    def replace(self, policy: str, adapter: Adapter, version: int) -> None:
-        """Make a version the policy's newest, for all requests that start from now on and name none."""
-        self._versions.put(policy, version, adapter)
-
-    def lease(self, policy: str, version: int) -> None:
-        """Keep a version until `release`.
-
-        Raises:
-            SystemFault: it is not held.
-        """
-        self._versions.lease(policy, version)
-
-    def release(self, policy: str, version: int) -> None:
-        """End a lease; a version without one goes, unless it is the newest."""
-        self._versions.release(policy, version)
-
     @contextmanager
     def use(self, policy: str, version: int | None = None) -> Iterator[tuple[Adapter, int]]:
         """A version's adapter (None: the newest's) and its version; it stays loaded meanwhile.
@@ -87,8 +72,8 @@ class AdapterVersions:
         Raises:
             SystemFault: the version is not held.
         """
-        version = self._versions.version(policy) if version is None else version
-        adapter = self._versions.at(policy, version)
+        version = self.versions.version(policy) if version is None else version
+        adapter = self.versions.at(policy, version)
         self._uses[adapter.id] += 1
         try:
             yield adapter, version
@@ -96,13 +81,9 @@ class AdapterVersions:
             self._uses[adapter.id] -= 1
             self._drop_unused(adapter)
 
-    def drop(self, adapter: Adapter) -> None:
-        """Remove the folder of a version that never became current."""
-        remove(Path(adapter.path))
-
     def close(self) -> None:
         """Remove all folders."""
-        self._versions.clear()
+        self.versions.clear()
         self._folders.close()
 
     def _drop_unused(self, adapter: Adapter) -> None:

@@ -1,11 +1,14 @@
-"""One base model in vLLM: its servers, its adapters, and their recovery."""
+"""One base model in vLLM: its servers, their class and recovery, its adapters, and the policies that it serves."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+import sys
+from collections.abc import Coroutine, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coterie.backends.engines.vllm.adapters import AdapterVersions
@@ -18,22 +21,19 @@ from coterie.backends.engines.vllm.server import (
     ServerSpec,
     VLLMServer,
 )
+from coterie.backends.engines.vllm.settings import VLLMConfig, VLLMPolicy, may_be_inside
+from coterie.backends.engines.vllm.transfer import remove
 from coterie.backends.models import device_memory
-from coterie.backends.models.compute_threads import compute
-from coterie.core.errors import SystemFault, UserError
-from coterie.core.types import Key
-
-if TYPE_CHECKING:
-    from coterie.backends.engines.vllm.sync import BaseWeights
-
-from collections.abc import Mapping
-from dataclasses import dataclass
-
-from coterie.backends.engines.vllm.settings import VLLMPolicy
 from coterie.backends.models.bases import bases_of
+from coterie.backends.models.compute_threads import compute
 from coterie.backends.models.loading import context_of, load_folder, load_model
 from coterie.backends.models.precision import dtype_of
-from coterie.core.types import Weights
+from coterie.core.errors import SystemFault, UserError
+from coterie.core.types import Key, Weights
+
+if TYPE_CHECKING:
+    from coterie.backends.cluster.actors import Actors
+    from coterie.backends.engines.vllm.sync import BaseWeights
 
 log = logging.getLogger("coterie")
 
@@ -115,11 +115,11 @@ class BaseServers:
         try:
             await self.replicas.each(lambda server: server.add_adapter(adapter), refilled=False)
         except SystemFault as fault:
-            self.adapters.drop(adapter)
+            remove(Path(adapter.path))
             raise UserError(
                 "vLLM can't load the adapter", path=f"policies.{policy}", why=str(fault)
             ) from fault
-        self.adapters.replace(policy, adapter, version)
+        self.adapters.versions.put(policy, version, adapter)
 
     # -------------------------------------------------------------------------------------------- requests
 
@@ -267,3 +267,45 @@ def share(configs: Mapping[str, VLLMPolicy]) -> float:
         name: config.model_copy(update={"dtype": dtype_of(config)}) for name, config in configs.items()
     }
     return 1 / max(1, len(bases_of(resolved)))
+
+
+def runs_inside(settings: VLLMConfig) -> bool:
+    """Whether vLLM runs in the run's process, beside what is in it now.
+
+    Raises:
+        ConfigError: `process: inside` with what needs other processes.
+    """
+    return may_be_inside(settings) and (settings.process == "inside" or not _group_of_ranks())
+
+
+def _group_of_ranks() -> bool:
+    """Whether torch's default process group has several ranks: vLLM makes a group of its own there."""
+    torch = sys.modules.get("torch")  # a trainer that made a group has imported it
+    group = None if torch is None else torch.distributed
+    return (
+        group is not None and group.is_available() and group.is_initialized() and group.get_world_size() > 1
+    )
+
+
+def make_servers(spec: ServerSpec, actors: Actors | None = None) -> list[VLLMServer]:
+    """The servers of a base, not yet open: one for each replica.
+
+    Args:
+        actors: starts an actor for each, on any node of a cluster; None: they run on this machine.
+    """
+    settings: VLLMConfig = spec.settings
+    if actors is not None:
+        if not spec.ways:
+            log.info(
+                "engine vllm: base weights go to the replicas of '%s' through Ray's object store", spec.name
+            )
+        from coterie.backends.engines.vllm.actor_server import actor_servers
+
+        return actor_servers(spec, actors)
+    if runs_inside(settings):
+        from coterie.backends.engines.vllm.in_process import InProcessServer
+
+        return [InProcessServer(spec)]
+    from coterie.backends.engines.vllm.own_process import OwnProcessServer
+
+    return [OwnProcessServer(replace(spec, replica=index)) for index in range(settings.replicas)]

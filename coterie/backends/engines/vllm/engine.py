@@ -11,8 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from coterie.backends.engines.requests import TensorEngine, checked_limit
 from coterie.backends.engines.vllm.adapters import adapter_tensors, largest_rank, rank_for, wrong_rank
-from coterie.backends.engines.vllm.base import BaseServers, Served, longest, longest_of, share, with_module
-from coterie.backends.engines.vllm.server import Output, Params, ServerSpec, make_servers, runs_inside
+from coterie.backends.engines.vllm.base import (
+    BaseServers,
+    Served,
+    longest,
+    longest_of,
+    make_servers,
+    runs_inside,
+    share,
+    with_module,
+)
+from coterie.backends.engines.vllm.server import Output, Params, ServerSpec
 from coterie.backends.engines.vllm.settings import VLLMConfig, VLLMPolicy, check_actors, check_settings
 from coterie.backends.engines.vllm.steps_ahead import (
     adapter_versions,
@@ -119,14 +128,14 @@ class VLLMEngine(TensorEngine):
         """
         served = self._serving(policy, version)
         if served.adapted:
-            served.base.adapters.lease(policy, version)
+            served.base.adapters.versions.lease(policy, version)
         elif served.trained:
             raise one_version(policy, self._opened.ahead, "its weights are trained in place")
 
     async def release(self, policy: str, version: int) -> None:
         served = self._served.get(policy)
         if served is not None and served.adapted:
-            served.base.adapters.release(policy, version)
+            served.base.adapters.versions.release(policy, version)
 
     async def generate(self, request: Request) -> Call:
         """Generate one call. A cancelled call is aborted in vLLM.

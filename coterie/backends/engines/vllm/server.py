@@ -1,23 +1,17 @@
 """The interface between the engine `vllm` and one running vLLM; imports neither vLLM nor torch.
 
 A server is one vLLM with the weights of one base model: in this process (`in_process`) or in processes of its
-own. The engine chooses the class by its settings (`make_servers`) and treats all of them alike.
+own. `base.make_servers` chooses the class by the settings, and the engine treats all of them alike.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, Protocol
 
-from coterie.backends.engines.vllm.settings import VLLMConfig, may_be_inside
 from coterie.core.errors import SystemFault
-
-if TYPE_CHECKING:
-    from coterie.backends.cluster.actors import Actors
 
 
 class ServerLost(SystemFault):
@@ -196,48 +190,3 @@ class VLLMServer(Protocol):
     @property
     def version(self) -> int:
         """Of the base weights that it has; -1: no sync sent them."""
-
-
-log = logging.getLogger("coterie")
-
-
-def runs_inside(settings: VLLMConfig) -> bool:
-    """Whether vLLM runs in the run's process, beside what is in it now.
-
-    Raises:
-        ConfigError: `process: inside` with what needs other processes.
-    """
-    return may_be_inside(settings) and (settings.process == "inside" or not _group_of_ranks())
-
-
-def _group_of_ranks() -> bool:
-    """Whether torch's default process group has several ranks: vLLM makes a group of its own there."""
-    torch = sys.modules.get("torch")  # a trainer that made a group has imported it
-    group = None if torch is None else torch.distributed
-    return (
-        group is not None and group.is_available() and group.is_initialized() and group.get_world_size() > 1
-    )
-
-
-def make_servers(spec: ServerSpec, actors: Actors | None = None) -> list[VLLMServer]:
-    """The servers of a base, not yet open: one for each replica.
-
-    Args:
-        actors: starts an actor for each, on any node of a cluster; None: they run on this machine.
-    """
-    settings: VLLMConfig = spec.settings
-    if actors is not None:
-        if not spec.ways:
-            log.info(
-                "engine vllm: base weights go to the replicas of '%s' through Ray's object store", spec.name
-            )
-        from coterie.backends.engines.vllm.actor_server import actor_servers
-
-        return actor_servers(spec, actors)
-    if runs_inside(settings):
-        from coterie.backends.engines.vllm.in_process import InProcessServer
-
-        return [InProcessServer(spec)]
-    from coterie.backends.engines.vllm.own_process import OwnProcessServer
-
-    return [OwnProcessServer(replace(spec, replica=index)) for index in range(settings.replicas)]
