@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from coterie.cli.data_show import SPLITS, opened
+from coterie.cli.data_show import SPLITS, opened, show_files
 from coterie.cli.options import json_option, layer_options, plugin_option
 from coterie.cli.output import print_json, table
 from coterie.core.errors import UserError, did_you_mean
@@ -35,7 +35,6 @@ def make_pack(
         UserError: one of `others` is given, or the folder can't be written.
     """
     from coterie import __version__
-    from coterie.cli.data_output import show_files
     from coterie.core.config import to_yaml
     from coterie.core.types.splits import Row
     from coterie.data.ds_pack import NAME, TASKS, write_pack

@@ -115,6 +115,41 @@ def out_option(
     )
 
 
+overwrite_option = click.option("--overwrite", is_flag=True, help="Replace the file that --out names.")
+
+
+def check_file(out: Path | None, overwrite: bool) -> None:
+    """Refuse a file that can't be written, before what may take hours.
+
+    Raises:
+        UserError: its folder is missing, or it is there and may not be replaced.
+    """
+    if out is not None and not out.parent.is_dir():
+        raise UserError(f"there is no folder {out.parent}", path="--out", fix="create it first")
+    if out is not None and out.exists() and not overwrite:
+        fix = "name another file, or replace this one with --overwrite"
+        raise UserError(f"{out} exists", path="--out", fix=fix)
+
+
+class NumbersParam(click.ParamType):
+    """Integers such as `0,1,2`.
+
+    Args:
+        name: what they are, for the error; `example` is one.
+    """
+
+    def __init__(self, name: str, example: str) -> None:
+        self.name, self.example = name, example
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return tuple(int(part) for part in value.split(","))
+        except ValueError:
+            self.fail(f"'{value}' is no list of {self.name}; e.g. {self.example}", param, ctx)
+
+
 _scale_option = click.option(
     "--scale",
     metavar="NAME",

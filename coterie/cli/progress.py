@@ -45,7 +45,7 @@ def progress(unit: str = "step") -> Progress:
     return Live(unit) if sys.stderr.isatty() else Lines(unit)
 
 
-class Clock:
+class StepPace:
     """An estimate of the seconds left, from the pace of the last 32 calls.
 
     The time before the first call is no step's: models are loaded and weights warm-started then. The first
@@ -105,7 +105,7 @@ class Lines:
     """
 
     def __init__(self, unit: str) -> None:
-        self._unit, self._clock = unit, Clock()
+        self._unit, self._clock = unit, StepPace()
         self._last = -QUIET_SECONDS
         self._shown = time.monotonic()
         """When the last line came, of whatever kind."""
@@ -166,7 +166,7 @@ class Live:
             def render(self, task: Any) -> Text:
                 return Text(live._counted(), style="dim")
 
-        self._clock = Clock()
+        self._clock = StepPace()
         self._processes: Callable[[], Mapping[str, int]] = dict
         self._counts = float("-inf"), ""
         """When the processes were asked last, and what they did."""

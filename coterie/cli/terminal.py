@@ -57,7 +57,7 @@ def take_over() -> None:
             line_buffering=stream.line_buffering,
             write_through=stream.write_through,
         )
-        setattr(sys, name, Shown(text))
+        setattr(sys, name, FilteredStream(text))
     logs.take = _taken
 
 
@@ -93,8 +93,8 @@ def _taken(log: TextIO | None) -> Iterator[None]:
     streams = {}
     for number, name in _descriptors.items():
         os.dup2(log.fileno(), number)
-        if not isinstance(getattr(sys, name), Shown):  # a progress bar has replaced it
-            streams[name] = Shown(getattr(sys, name))
+        if not isinstance(getattr(sys, name), FilteredStream):  # a progress bar has replaced it
+            streams[name] = FilteredStream(getattr(sys, name))
             setattr(sys, name, streams[name])
     try:
         yield
@@ -119,7 +119,7 @@ def _keep(text: str) -> int:
     return len(text)
 
 
-class Shown:
+class FilteredStream:
     """A stream that passes on what the user is to see; the rest goes to the log."""
 
     def __init__(self, stream: TextIO) -> None:

@@ -10,8 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from coterie.api.episodes import PlayedAction, RecordedEpisode, Row, mean_advantage, tokens_of
-
-Value = float | int | str | None
+from coterie.viewing.where import Value
 
 FIELDS: dict[str, str] = {
     "step": "step of the run",

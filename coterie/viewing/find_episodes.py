@@ -15,10 +15,10 @@ from coterie.api.rollouts import read_rollouts
 from coterie.core.errors import RunFolderError, UserError, did_you_mean
 from coterie.core.storage.run_folder import RunFolder
 from coterie.recipes import read_yaml
-from coterie.viewing.episode_fields import FIELDS, OF_ROLES, Value, fields_of
+from coterie.viewing.episode_fields import FIELDS, OF_ROLES, fields_of
 from coterie.viewing.reading import readable
 from coterie.viewing.series import run_folders
-from coterie.viewing.where import Expression, SortKey, check_names, place
+from coterie.viewing.where import Expression, SortKey, Value, check_names, place
 
 log = logging.getLogger("coterie")
 

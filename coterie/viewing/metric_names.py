@@ -15,10 +15,11 @@ from functools import cache
 from typing import Literal
 
 INF = math.inf
+Better = Literal["higher", "lower", ""]
 
 
 @dataclass(frozen=True, slots=True)
-class Metric:
+class MetricInfo:
     """A metric, or those of one pattern.
 
     >>> described("reward/planner").pattern
@@ -33,7 +34,7 @@ class Metric:
     """The range; infinite where nothing bounds it."""
     meaning: str
     """One sentence."""
-    better: Literal["higher", "lower", ""] = ""
+    better: Better = ""
     """Which direction is better; empty where neither is, or where it depends."""
     first: bool = False
     """Whether a report and `coterie watch` show it first."""
@@ -75,23 +76,23 @@ _CHOSEN = "a choice by reward goes on with the best of several (`sampler.expand:
 _SIGN = "the sign holds over the last 10 steps"
 
 
-def _share(pattern: str, meaning: str, better: Literal["higher", "lower", ""] = "", **more: object) -> Metric:
-    return Metric(pattern, "share", 0.0, 1.0, meaning, better, **more)  # type: ignore[arg-type]
+def _share(pattern: str, meaning: str, better: Better = "", **more: object) -> MetricInfo:
+    return MetricInfo(pattern, "share", 0.0, 1.0, meaning, better, **more)  # type: ignore[arg-type]
 
 
-def _count(pattern: str, meaning: str, better: Literal["higher", "lower", ""] = "", **more: object) -> Metric:
-    return Metric(pattern, more.pop("unit", "count"), 0.0, INF, meaning, better, **more)  # type: ignore[arg-type]
+def _count(pattern: str, meaning: str, better: Better = "", **more: object) -> MetricInfo:
+    return MetricInfo(pattern, more.pop("unit", "count"), 0.0, INF, meaning, better, **more)  # type: ignore[arg-type]
 
 
-def _any(pattern: str, unit: str, meaning: str, **more: object) -> Metric:
-    return Metric(pattern, unit, -INF, INF, meaning, **more)  # type: ignore[arg-type]
+def _any(pattern: str, unit: str, meaning: str, **more: object) -> MetricInfo:
+    return MetricInfo(pattern, unit, -INF, INF, meaning, **more)  # type: ignore[arg-type]
 
 
-def _seconds(name: str, meaning: str, **more: object) -> Metric:
+def _seconds(name: str, meaning: str, **more: object) -> MetricInfo:
     return _count(f"time/{name}", meaning, "lower", unit="seconds", **more)
 
 
-def _of_policy(metric: Metric) -> Metric:
+def _of_policy(metric: MetricInfo) -> MetricInfo:
     return replace(metric, pattern=f"policy/<policy>/{metric.pattern}")
 
 
@@ -118,16 +119,15 @@ _OUTCOMES = (
     _count("tokens/generated", "Tokens generated in the step, by all roles on all branches.", unit="tokens"),
     _count("tokens/prompt", "Tokens of prompts as sent: a shared prompt counts for every call.",
            unit="tokens"),
-    _any("score/team/<component>", "the component's", "Mean of a component of the team, missing scores left "
-         "out.",
-         when="the component scores the team"),
+    _any("score/team/<component>", "the component's",
+         "Mean of a component of the team, missing scores left out.", when="the component scores the team"),
 )  # fmt: skip
 """What a step and an evaluation both have."""
 
 _EVALUATIONS = (
     _share("success", "Mean success on `val`, or on a set: the policy's own.", "higher", first=True,
            when="steps with an evaluation"),
-    Metric("success_ci95", "share", 0.0, 1.0, "Lower and upper bound of its 95 % interval, over tasks.",
+    MetricInfo("success_ci95", "share", 0.0, 1.0, "Lower and upper bound of its 95 % interval, over tasks.",
            when="steps with an evaluation"),
     _count("tasks", "Tasks that the mean is over.", unit="tasks", when="steps with an evaluation"),
     *(replace(metric, first=False, when=metric.when or "steps with an evaluation")
@@ -138,9 +138,8 @@ _ROLES = (
     _any("reward/<role>", "reward", "Mean reward of the role's sampled actions: the weighted sum of its "
          "components "
          "and the team's.", better="higher", first=True),
-    _any("score/<role>/<component>", "the component's", "Mean of a component of the role, missing scores "
-         "left out.",
-         when="the component scores roles"),
+    _any("score/<role>/<component>", "the component's",
+         "Mean of a component of the role, missing scores left out.", when="the component scores roles"),
     _any("advantage/<role>/mean", "advantage", "Mean of the role's advantages.", when="a group compares "
          "something"),
     _count("advantage/<role>/std", "Standard deviation of the role's advantages.", unit="advantage",
@@ -153,8 +152,7 @@ _ROLES = (
     _share("groups/<role>/too_small", "Share of groups with fewer than two members present.", "lower",
            when="algorithms with groups"),
     _count("groups/<role>/missing_rows", "Actions that are in no group, since their reward is missing.",
-           "lower",
-           unit="actions", when="algorithms with groups"),
+           "lower", unit="actions", when="algorithms with groups"),
     _count("groups/<role>/truncated", "Actions that `max_new_tokens` cut off.", "lower", unit="actions",
            when="`reinforce_pp`"),
     _any("baseline/<role>", "reward", "The role's running mean of returns, which is its baseline.",
@@ -170,8 +168,7 @@ _ROLES = (
 _POLICIES = tuple(map(_of_policy, (
     _count("entropy", "Mean entropy of the next token's distribution.", unit="nats", first=True),
     _count("approx_kl", "k3 estimate of the KL divergence from the policy whose log-probs the ratio is to.",
-           unit="nats",
-           first=True),
+           unit="nats", first=True),
     _count("grad_norm", "Mean global gradient norm of the optimiser steps, before clipping.", unit="norm",
            first=True),
     _any("loss", "loss", "Mean loss of the optimiser steps."),
@@ -197,8 +194,7 @@ _POLICIES = tuple(map(_of_policy, (
     _count("mismatch_kl", "k3 estimate of the KL divergence between the two.", "lower", unit="nats",
            when=_TORCH),
     _count("mismatch/staleness/<age>", "The mean difference of the tokens that are so many updates old.",
-           "lower",
-           unit="nats", when=f"{_TORCH}, {_AHEAD}"),
+           "lower", unit="nats", when=f"{_TORCH}, {_AHEAD}"),
     _count("stale_samples", "Samples of older weights, which the mismatch leaves out.", unit="samples",
            when=f"{_TORCH}, {_AHEAD}"),
     _count("correction", "Mean weight of the correction for other weights than the engine's.", unit="ratio",
@@ -207,12 +203,11 @@ _POLICIES = tuple(map(_of_policy, (
     _count("correction_kl", "k3 estimate of the KL divergence that it corrects.", "lower", unit="nats",
            when=_CORRECTION),
     _count("correction_mismatch", "Mean absolute difference of the log-probs that it corrects.", "lower",
-           unit="nats",
-           when=_CORRECTION),
+           unit="nats", when=_CORRECTION),
     _any("value", "reward", "Mean value that the value head estimates.", when=_VALUES),
     _count("value_loss", "Mean loss of the values.", "lower", unit="loss", when="the algorithm needs values"),
     _share("value_clipped", "Share of values that moved past the clip.", when=_VALUES),
-    Metric("explained_variance", "share", -INF, 1.0, "1 - Var(target - value) / Var(target).", "higher",
+    MetricInfo("explained_variance", "share", -INF, 1.0, "1 - Var(target - value) / Var(target).", "higher",
            when=f"{_VALUES} and these differ"),
     _count("staleness/mean", "Mean age of the weights that drew a token.", unit="updates", when=_AHEAD),
     _count("staleness/max", "Largest age.", unit="updates", when=_AHEAD),
@@ -220,8 +215,23 @@ _POLICIES = tuple(map(_of_policy, (
     _count("staleness/optimizer_steps", "Mean age in optimiser steps.", unit="steps", when=_AHEAD),
 )))  # fmt: skip
 
+_SIGNS = tuple(
+    MetricInfo(f"signal/{name}", "1 or absent", 1.0, 1.0, meaning, "lower", when=_SIGN)
+    for name, meaning in (
+        ("equal_rewards", "The rewards within a group are equal, for every role."),
+        ("zero_gradient", "The gradient of every policy is 0."),
+        (
+            "gradient_not_finite/<policy>",
+            "Every optimiser step is skipped, since its gradient is not finite.",
+        ),
+        ("entropy_collapse/<policy>", "The same answers are drawn again and again."),
+        ("truncated/<role>", "`max_new_tokens` cuts off nearly all answers."),
+        ("unreadable/<role>", "The parser can't read nearly all answers."),
+        ("reward_unchanged", "Every role's mean reward is the same number in every step."),
+    )
+)
 _RUN = (
-    Metric("step", "steps", 1, INF, "Completed updates, from 1."),
+    MetricInfo("step", "steps", 1, INF, "Completed updates, from 1."),
     _count("tokens/total", "Tokens generated in training so far; evaluations and the warm start are not "
            "counted.",
            unit="tokens"),
@@ -239,16 +249,7 @@ _RUN = (
            "higher", when="`env.curriculum`"),
     _count("curriculum/episodes", "Episodes that the rate is over.", unit="episodes",
            when="`env.curriculum`"),
-    *(Metric(f"signal/{name}", "1 or absent", 1.0, 1.0, meaning, "lower", when=_SIGN) for name, meaning in (
-        ("equal_rewards", "The rewards within a group are equal, for every role."),
-        ("zero_gradient", "The gradient of every policy is 0."),
-        ("gradient_not_finite/<policy>",
-        "Every optimiser step is skipped, since its gradient is not finite."),
-        ("entropy_collapse/<policy>", "The same answers are drawn again and again."),
-        ("truncated/<role>", "`max_new_tokens` cuts off nearly all answers."),
-        ("unreadable/<role>", "The parser can't read nearly all answers."),
-        ("reward_unchanged", "Every role's mean reward is the same number in every step."),
-    )),
+    *_SIGNS,
 )  # fmt: skip
 
 _TIME = (
@@ -295,7 +296,7 @@ _PLUGINS = (
 )  # fmt: skip
 """What plugins that Coterie brings count."""
 
-GROUPS: Mapping[str, tuple[Metric, ...]] = {
+GROUPS: Mapping[str, tuple[MetricInfo, ...]] = {
     "Episodes": _OUTCOMES,
     "Evaluations": tuple(replace(metric, pattern=f"eval/{metric.pattern}") for metric in _EVALUATIONS),
     "Roles": _ROLES,
@@ -311,7 +312,7 @@ SETS = tuple(
 )
 """Those of an evaluation, for each of `evaluate.sets`."""
 
-METRICS: tuple[Metric, ...] = (*(metric for group in GROUPS.values() for metric in group), *SETS)
+METRICS: tuple[MetricInfo, ...] = (*(metric for group in GROUPS.values() for metric in group), *SETS)
 """Every metric; docs/metrics.md has them as a table."""
 
 _FREE = ("policy",)
@@ -325,7 +326,7 @@ def _pattern(pattern: str, slashes: bool) -> re.Pattern[str]:
     return re.compile("".join(f"(?P<{p}>{part})" if i % 2 else re.escape(p) for i, p in enumerate(pieces)))
 
 
-def matching(name: str) -> list[Metric]:
+def matching(name: str) -> list[MetricInfo]:
     """The metrics whose pattern a name has: one, or none where a plugin chose the name.
 
     A role or a component may be called like a fixed part of another name: the pattern with fewer places
@@ -339,18 +340,18 @@ def matching(name: str) -> list[Metric]:
     return []
 
 
-def _vagueness(metric: Metric) -> tuple[int, int]:
+def _vagueness(metric: MetricInfo) -> tuple[int, int]:
     return metric.pattern.count("<"), -metric.pattern.count("/")
 
 
 @cache
-def described(name: str) -> Metric:
+def described(name: str) -> MetricInfo:
     """The metric of a name; of one that a plugin chose, a Metric that says so."""
     known = matching(name)
     if known:
         return known[0]
     whose = REPORTED if name.partition("/")[0] in _FREE else COUNTED
-    return Metric(name, "the plugin's", -INF, INF, whose)
+    return MetricInfo(name, "the plugin's", -INF, INF, whose)
 
 
 def parts_of(name: str) -> dict[str, str]:

@@ -12,8 +12,6 @@ CONTROLS = re.compile(
     "\U000e0000-\U0010ffff]"
 )
 """Characters that move the cursor, change colours, hide or turn text, or are seen as nothing, and those
-without a meaning of their own: private ones and halves of pairs. Tabs and newlines stay.
-The report's `text.js` has the same.
 without a meaning of their own: private ones and halves of pairs. Tabs and newlines stay. The report's
 `text.js` has the same.
 """

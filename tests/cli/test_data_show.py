@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from coterie import PolicyFault
-from coterie.cli.data_output import task_text
+from coterie.cli.data_show import task_text
 from coterie.testing import coterie_run, play_episode
 from coterie.testing.support.toys import ROLE, EchoRole, NumberGame
 from coterie.viewing.text import CONTROLS

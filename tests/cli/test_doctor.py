@@ -10,7 +10,7 @@ import pytest
 import coterie as package
 from coterie.analysis.diagnosis import machine
 from coterie.analysis.diagnosis.health import fault, ok
-from coterie.cli.run_end import TOLD_BY_SIGNALS, report_sicknesses
+from coterie.cli.commands.run import TOLD_BY_SIGNALS, report_sicknesses
 from tests.cli.support import TABULAR, coterie
 
 MATRIX = Path(__file__).parents[1] / "recipes" / "matrix.yaml"

@@ -10,7 +10,7 @@ from pydantic import Field
 from ruamel.yaml import YAML
 
 from coterie.cli.commands.schema import plugin_schema
-from coterie.cli.plugin_example import example
+from coterie.cli.plugin_details import example
 from coterie.compose.described import fields, hooks
 from coterie.core.config import validate
 from coterie.core.plugins import KINDS, UNCONFIGURED, Composed, MayChange, Plugin, PluginConfig

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from coterie.cli.learning_curve import draw
+from coterie.cli.commands.quickstart import draw
 from coterie.core.errors import WriteError
 from coterie.stats import Interval
 from tests.cli.support import coterie

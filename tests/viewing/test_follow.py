@@ -17,8 +17,7 @@ from coterie.core.errors import RunFolderError
 from coterie.core.storage.atomic import locked, write_atomic
 from coterie.viewing import follow
 from coterie.viewing.follow import FollowedRun, MetricsFile, trained_by
-from coterie.viewing.frame import facts
-from coterie.viewing.sparkline import buckets, sparkline
+from coterie.viewing.frame import buckets, facts, sparkline
 
 
 def row(step, **more):

@@ -9,9 +9,15 @@ import click
 
 from coterie import logs
 from coterie.cli.interrupt import interruptible
-from coterie.cli.options import json_option, out_option, plugin_option, verbose_option
+from coterie.cli.options import (
+    check_file,
+    json_option,
+    out_option,
+    overwrite_option,
+    plugin_option,
+    verbose_option,
+)
 from coterie.cli.output import interval, print_json, share, table
-from coterie.core.errors import UserError
 
 if TYPE_CHECKING:
     from coterie.analysis.comparison import ComparisonReport, PairedResult
@@ -41,7 +47,7 @@ if TYPE_CHECKING:
     "--seed", type=int, help="Of runs: the seed of tasks and draws [that of the first run or file]."
 )
 @out_option("FILE", more="the JSON, with the means of every task", dir_okay=False)
-@click.option("--overwrite", is_flag=True, help="Replace the file that --out names.")
+@overwrite_option
 @json_option
 @verbose_option
 @plugin_option
@@ -69,11 +75,7 @@ def command(
     """
     from coterie.analysis.comparison import compare
 
-    if out is not None and out.exists() and not overwrite:
-        fix = "name another file, or replace this one with --overwrite"
-        raise UserError(f"{out} exists", path="--out", fix=fix)
-    if out is not None and not out.parent.is_dir():
-        raise UserError(f"there is no folder {out.parent}", path="--out", fix="create it first")
+    check_file(out, overwrite)
     settings = () if seed is None else (f"seed={seed}",)
     with interruptible(at_once=True), logs.kept_for_now():
         report = compare(*arguments, overrides=settings, **options)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from coterie.cli.commands.eval import Checkpoint
+from coterie.cli.commands.eval import CheckpointParam
 from coterie.cli.interrupt import interruptible
-from coterie.cli.options import json_option, out_option, plugin_option
+from coterie.cli.options import check_file, json_option, out_option, overwrite_option, plugin_option
 from coterie.cli.output import number, print_json, share, table
 from coterie.core.errors import UserError
 from coterie.viewing.text import harmless
@@ -54,11 +54,11 @@ EFFECTS = ("role", "turn", "states", "return lost", "success lost", "preferred l
 @click.option(
     "--checkpoint",
     metavar="best|latest|N",
-    type=Checkpoint(),
+    type=CheckpointParam(),
     help="Whose weights play on [the nearest to those that played the newest step].",
 )
 @out_option("FILE", more="the JSON", dir_okay=False)
-@click.option("--overwrite", is_flag=True, help="Replace the file that --out names.")
+@overwrite_option
 @json_option
 @plugin_option
 @click.pass_context
@@ -89,11 +89,7 @@ def command(
 
     if not check:
         _only_with_check(ctx)
-    if out is not None and not out.parent.is_dir():
-        raise UserError(f"there is no folder {out.parent}", path="--out", fix="create it first")
-    if out is not None and out.exists() and not overwrite:
-        fix = "name another file, or replace this one with --overwrite"
-        raise UserError(f"{out} exists", path="--out", fix=fix)
+    check_file(out, overwrite)
     with interruptible(at_once=True), progress("playout") if check else nullcontext() as shown:
         report = credit(run, step=step, last=last, check=check, progress=shown, **options)
     if out is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from coterie.cli.data_packs import make_pack, mix
-from coterie.cli.data_show import SPLITS, opened, show
+from coterie.cli.data_show import SPLITS, opened, show, show_files, show_leaks
 from coterie.cli.options import json_option, layer_options, out_option, overrides, plugin_option
 from coterie.cli.output import print_json, table
 from coterie.core.errors import UserError
@@ -112,7 +112,6 @@ def _write_tasks(
         UserError: the environment can't write its tasks as records, or the folder can't be written.
     """
     from coterie import __version__
-    from coterie.cli.data_output import show_files
     from coterie.core.config import to_yaml
     from coterie.data import sources
     from coterie.data.task_files import claim, write_manifest
@@ -214,7 +213,6 @@ def prepare(
         coterie data prepare openai/gsm8k --subset main --keep-splits --key question --out data/gsm8k
         coterie data prepare humaneval file=HumanEval.jsonl.gz "train=test[:100]" -o data/humaneval
     """
-    from coterie.cli.data_output import show_files
     from coterie.cli.data_sets import check_spelling, is_known, prepare_set
     from coterie.cli.split_options import counts
 
@@ -339,7 +337,6 @@ def leaks(
         coterie data leaks plan_path --tasks 1000
         coterie data leaks train.jsonl test.jsonl --key question
     """
-    from coterie.cli.data_output import show_leaks
     from coterie.data import sources, split_leaks
     from coterie.data.leaks import leaks as find_leaks
 

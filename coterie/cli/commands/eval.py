@@ -10,25 +10,28 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from coterie import logs
-from coterie.cli.evaluation_tables import print_evaluation, print_several
 from coterie.cli.interrupt import interruptible
 from coterie.cli.options import (
+    NumbersParam,
+    check_file,
     json_option,
     layer_options,
     out_option,
+    overwrite_option,
     plugin_option,
     sources_and_overrides,
     verbose_option,
 )
-from coterie.cli.output import print_json
+from coterie.cli.output import columns, interval, number, print_json, share, table
 from coterie.core.errors import UserError
 from coterie.viewing.text import harmless
 
 if TYPE_CHECKING:
-    from coterie.api.compare import TeamEvaluation
+    from coterie.api.at_k import AtK
+    from coterie.api.compare import Comparison, TeamEvaluation
 
 
-class Pair(click.ParamType):
+class PairParam(click.ParamType):
     """A value `left=right`.
 
     Args:
@@ -55,7 +58,7 @@ class Pair(click.ParamType):
         return left, right
 
 
-class Checkpoint(click.ParamType):
+class CheckpointParam(click.ParamType):
     """A checkpoint: `best`, `latest` or a step."""
 
     name = "checkpoint"
@@ -68,24 +71,10 @@ class Checkpoint(click.ParamType):
         self.fail(f"'{value}' is neither best, latest nor a step.", param, ctx)
 
 
-class Ks(click.ParamType):
-    """Values of k as `1,2,4`."""
-
-    name = "ks"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if not isinstance(value, str):
-            return value
-        try:
-            return tuple(int(part) for part in value.split(","))
-        except ValueError:
-            self.fail(f"'{value}' is no list of numbers; e.g. 1,2,4", param, ctx)
-
-
 checkpoint_option = click.option(
     "--checkpoint",
     metavar="best|latest|N",
-    type=Checkpoint(),
+    type=CheckpointParam(),
     default=None,
     show_default="best",
     help="Checkpoint of a run: the best on val, the latest, or that of step N.",
@@ -110,7 +99,7 @@ checkpoint_option = click.option(
 @click.option(
     "--k",
     metavar="1,2,...",
-    type=Ks(),
+    type=NumbersParam("numbers", "1,2,4"),
     help="Of pass@k and majority@k [powers of two up to --samples].",
 )
 @click.option("--greedy", is_flag=True, help="Take the likeliest token instead of sampling.")
@@ -118,7 +107,7 @@ checkpoint_option = click.option(
     "--policy",
     "policies",
     metavar="ROLE=CHECKPOINT",
-    type=Pair("role and checkpoint", "planner=runs/other@best"),
+    type=PairParam("role and checkpoint", "planner=runs/other@best"),
     multiple=True,
     help="Also evaluate with an external policy in a role: RUN_DIR[@best|latest|N][:POLICY], or a folder "
     "that `coterie export` wrote (repeatable).",
@@ -126,12 +115,12 @@ checkpoint_option = click.option(
 @click.option(
     "--swap",
     metavar="ROLE=ROLE",
-    type=Pair("two roles", "planner=executor"),
+    type=PairParam("two roles", "planner=executor"),
     help="Also evaluate with the policies of two roles exchanged.",
 )
 @click.option("--null", metavar="ROLE", multiple=True, help="Also evaluate with a silent role (repeatable).")
 @out_option("FILE", more="the JSON, with the successes of every task", dir_okay=False)
-@click.option("--overwrite", is_flag=True, help="Replace the file that --out names.")
+@overwrite_option
 @click.option("--show", metavar="N", type=click.IntRange(min=0), default=0, help="Print N episodes.")
 @checkpoint_option
 @layer_options
@@ -168,7 +157,7 @@ def command(
     options["policies"] = _by_role(options["policies"])
     if len(sources) > 1:
         _check_alone(sources, options, show)
-    _check_writable(out, overwrite)
+    check_file(out, overwrite)
     evaluations = [_evaluate(source, settings, show, options) for source in sources]
     if out is not None:
         _write(out, sources, evaluations)
@@ -241,10 +230,111 @@ def _by_role(pairs: tuple[tuple[str, str], ...]) -> dict[str, str]:
     return by_role
 
 
-def _check_writable(out: Path | None, overwrite: bool) -> None:
-    """Fail before the evaluation, which may take hours, where its folder is missing or its file is there."""
-    if out is not None and not out.parent.is_dir():
-        raise UserError(f"there is no folder {out.parent}", path="--out", fix="create it first")
-    if out is not None and out.exists() and not overwrite:
-        fix = "name another file, or replace this one with --overwrite"
-        raise UserError(f"{out} exists", path="--out", fix=fix)
+# ------------------------------------------------------------------------------------------------- for people
+
+
+def print_evaluation(evaluation: TeamEvaluation, split: str) -> None:
+    """Print an evaluation for people: success first, then the other metrics in columns."""
+    success = evaluation.success.as_dict()
+    click.echo(f"success  {interval(success)}  95 % interval over {success['n']:,} {split} tasks\n")
+    if evaluation.at_k:
+        rows = [(name, interval(row.as_dict()), _left_out(row)) for name, row in evaluation.at_k.items()]
+        click.echo(columns(rows, indent=2) + "\n")
+    _print_values({name: value for name, value in evaluation.metrics.items() if name != "success"})
+    for role, values in evaluation.roles.items():
+        click.echo(f"\nrole {role}")
+        _print_values(values)
+    if evaluation.by_category:
+        click.echo(f"\n{categories(evaluation)}")
+    if evaluation.comparison is not None:
+        print_comparison(evaluation.comparison)
+    click.echo(f"\nconfiguration {evaluation.config_digest[:16]}{_facts(evaluation.facts)}")
+
+
+def categories(evaluation: TeamEvaluation) -> str:
+    """Success, and what there is of k samples, by class of tasks."""
+    rows = [
+        (category, f"{row['success'].interval.n:,}", *(interval(each.as_dict()) for each in row.values()))
+        for category, row in evaluation.by_category.items()
+    ]
+    return table(("category", "tasks", *next(iter(evaluation.by_category.values()))), rows)
+
+
+def print_several(evaluations: Mapping[str, TeamEvaluation], split: str) -> None:
+    """Print several evaluations in one table, and those of each category in others.
+
+    Columns are those that any of them has.
+    """
+    from coterie.api.at_k import AtK
+
+    names = list(dict.fromkeys(name for each in evaluations.values() for name in each.at_k))
+    rows = []
+    for source, each in evaluations.items():
+        cells = {"success": AtK("success", each.success), **each.at_k}
+        rows.append((source, f"{each.success.n:,}", *_cells(cells, ["success", *names])))
+    click.echo(f"95 % intervals over {split} tasks\n")
+    click.echo(table(("source", "tasks", "success", *names), rows))
+    classes = sorted({category for each in evaluations.values() for category in each.by_category})
+    for category in classes:
+        rows = [
+            (source, f"{row['success'].interval.n:,}", *_cells(row, ["success", *names]))
+            for source, each in evaluations.items()
+            if (row := each.by_category.get(category))
+        ]
+        click.echo(f"\n{harmless(category) or 'no category'}")
+        click.echo(table(("source", "tasks", "success", *names), rows))
+    played = {source: each.tasks.contents for source, each in evaluations.items()}
+    first = next(iter(played.values()))
+    others = [source for source, contents in played.items() if contents != first]
+    if others:
+        seeds = ", ".join(f"{source}: seed {each.facts['seed']}" for source, each in evaluations.items())
+        click.echo(f"\nnot on the same tasks ({seeds}); with a setting such as seed=0 they are", err=True)
+
+
+def _cells(row: Mapping[str, AtK], names: Sequence[str]) -> list[str]:
+    return [interval(row[name].as_dict()) if name in row else "-" for name in names]
+
+
+def _left_out(row: AtK) -> str:
+    return f"{row.left_out} tasks with fewer finished samples left out" if row.left_out else ""
+
+
+def _facts(facts: Mapping[str, Any]) -> str:
+    """The checkpoint and the digests of files, after the configuration's."""
+    step = facts.get("checkpoint")
+    files = [f"{name} {entry['sha256'][:12]}" for name, entry in facts.get("files", {}).items()
+             if "sha256" in entry]  # fmt: skip
+    played = "" if step is None else f"  checkpoint of step {step}"
+    return played + (f"  files {', '.join(files)}" if files else "")
+
+
+def print_comparison(comparison: Comparison) -> None:
+    """Print both teams and their paired difference."""
+    changes = "; ".join(_change_text(change) for change in comparison.changes)
+    click.echo(f"\n{changes}: paired by task")
+    difference = comparison.difference.as_dict()
+    p = f"p {difference['p']:.3g}" if difference["p"] is not None else ""
+    rows = [
+        ("base", interval(comparison.base.as_dict()), ""),
+        ("changed", interval(comparison.changed.as_dict()), ""),
+        ("difference", interval(difference), p),
+    ]
+    click.echo(columns(rows, indent=2))
+    differ = {task: value for task, value in comparison.per_task.items() if value}
+    click.echo(f"  {len(differ)} of {len(comparison.per_task)} tasks differ" + (":" if differ else ""))
+    if differ:
+        signed = [(f"{'+' if value > 0 else '-'}{share(abs(value))}", task) for task, value in differ.items()]
+        click.echo(columns(signed, indent=4))
+
+
+def _change_text(change: Mapping[str, Any]) -> str:
+    if change["change"] == "policy":
+        return f"{change['role']} played by {change['policy']}"
+    if change["change"] == "swap":
+        return f"policies of {' and '.join(change['roles'])} swapped"
+    return f"{change['role']} silent"
+
+
+def _print_values(values: Mapping[str, Any]) -> None:
+    if values:
+        click.echo(columns([(name, number(value)) for name, value in values.items()], indent=2))

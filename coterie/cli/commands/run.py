@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,15 +15,22 @@ import click
 from coterie.cli.comlrl import FromCommand, from_option, run_folder, translated
 from coterie.cli.errors import INTERRUPTED, exits_reported
 from coterie.cli.interrupt import interruptible
-from coterie.cli.options import layer_options, out_option, plugin_option, source_and_overrides, verbose_option
-from coterie.cli.output import duration, share
+from coterie.cli.options import (
+    NumbersParam,
+    layer_options,
+    out_option,
+    plugin_option,
+    source_and_overrides,
+    verbose_option,
+)
+from coterie.cli.output import duration, interval, share, table
 from coterie.cli.progress import progress
-from coterie.cli.run_end import report_sicknesses
-from coterie.cli.seeds import Seeds, run_seeds
 from coterie.core.errors import UserError
+from coterie.viewing.text import harmless, message
 
 if TYPE_CHECKING:
     from coterie.api.comlrl import Flags
+    from coterie.api.seeds import SeedRun
     from coterie.api.train import TrainResult
 
 
@@ -41,7 +51,10 @@ if TYPE_CHECKING:
     "that names it (repeatable).",
 )
 @click.option(
-    "--seeds", metavar="0,1,...", type=Seeds(), help="A run for each seed, in DIR/seed-0 and so on."
+    "--seeds",
+    metavar="0,1,...",
+    type=NumbersParam("seeds", "0,1,2"),
+    help="A run for each seed, in DIR/seed-0 and so on.",
 )
 @click.option("--yes", is_flag=True, help="Start also past this machine's memory, or an hour a step.")
 @layer_options
@@ -173,3 +186,108 @@ def report(result: TrainResult) -> None:
             report_coach(result.folder, name)
     if not result.finished:
         click.echo(f"not finished; go on with: coterie run --resume {result.folder}", err=True)
+
+
+# ---------------------------------------------------------------------------------------------- several seeds
+
+
+def run_seeds(
+    source: Any,
+    seeds: Sequence[int],
+    out: Path | None,
+    overrides: Sequence[str],
+    shared: Mapping[str, Any],
+    interrupt: Event,
+) -> int:
+    """Train a run for each seed and print the table; the exit code: 130 if it was stopped, 1 if one failed.
+
+    Args:
+        shared: further arguments of `train`, for all runs.
+    """
+    from coterie.api.seeds import train_seeds
+    from coterie.api.train import train
+    from coterie.recipes import load
+
+    def start(source: Any, **options: Any) -> TrainResult:
+        with progress() as display:
+            return train(source, **options, **shared, progress=display)
+
+    named = out is not None
+    if out is None:
+        layers = {name: shared[name] for name in ("scale", "overlays")}
+        name = load(source, overrides=overrides, **layers).name
+        out = Path(f"runs/{name}-{time.strftime('%Y%m%d-%H%M%S')}")
+    runs = train_seeds(source, seeds, out, overrides=overrides, start=start, interrupt=interrupt)
+    _show(runs, seeds)
+    for run in runs:
+        if run.finished:
+            report_sicknesses(run.folder)
+    if all(run.finished for run in runs) and len(runs) == len(seeds):
+        return 0
+    command = ["coterie", *sys.argv[1:], *(() if named else ("--out", str(out)))]
+    click.echo(f"not finished; the same command goes on: {shlex.join(command)}", err=True)
+    return INTERRUPTED if interrupt.is_set() else 1
+
+
+def _show(runs: Sequence[SeedRun], seeds: Sequence[int]) -> None:
+    """Print a row a seed, and the mean with its interval over seeds."""
+    from coterie.api.seeds import over_seeds
+
+    states = {
+        run.seed: (f"step {run.step}", "finished" if run.finished else "failed" if run.error else "stopped")
+        for run in runs
+    }
+    of = {run.seed: run for run in runs}
+    rows = [
+        (
+            str(seed),
+            *(states.get(seed) or ("-", "not started")),
+            share(of[seed].success if seed in of else None),
+            str(of[seed].folder) if seed in of else "-",
+        )
+        for seed in seeds
+    ]
+    click.echo(table(("seed", "trained", "state", "val success", "folder"), rows))
+    total = over_seeds(runs)
+    if total.n:
+        of_finished = "" if total.n == len(seeds) else f" of {len(seeds)}, those that have finished"
+        click.echo(f"val success over {total.n} seeds{of_finished}: {interval(total.as_dict())}")
+    elif not any(run.finished for run in runs):
+        click.echo("val success over seeds: no run has finished")
+    else:
+        click.echo("val success over seeds: no run has evaluated on val (schedule.evaluate_every)")
+
+
+# ------------------------------------------------------------------------------------------- known sicknesses
+
+TOLD_BY_SIGNALS = {
+    "equal_rewards": "no_variance",
+    "zero_gradient": "zero_gradient",
+    "gradient_not_finite": "gradient_not_finite",
+    "entropy_collapse": "entropy_collapse",
+    "truncated": "truncation",
+    "unreadable": "unreadable",
+    "reward_unchanged": "reward_unchanged",
+}
+"""A sign in the last line of a run -> the sickness that it is."""
+
+
+def report_sicknesses(folder: Path, signs: Collection[str] = ()) -> None:
+    """Print the known sicknesses of a run to stderr. Only its metrics are read; nothing is raised.
+
+    Args:
+        signs: the signs that the run's last line has, such as `truncated/planner`: they aren't repeated.
+    """
+    from coterie.analysis.diagnosis.run import diagnose_run
+
+    known = {TOLD_BY_SIGNALS.get(sign.partition("/")[0], "") for sign in signs}
+    try:
+        sicknesses = diagnose_run(folder, rollouts=False).sicknesses
+    except (UserError, OSError) as error:
+        click.echo(f"no diagnosis of the run: {message(str(error))}", err=True)
+        return
+    new = [sickness for sickness in sicknesses if sickness.kind not in known]
+    for sickness in new:
+        click.echo(f"{sickness.grade}: {harmless(sickness.line)}", err=True)
+    if new:
+        click.echo(f"what helps: coterie doctor {folder}", err=True)

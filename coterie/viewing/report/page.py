@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -14,11 +15,12 @@ from typing import Any
 from coterie.api.rows import LARGEST, number_of
 from coterie.core.errors import MissingExtra, UserError
 from coterie.core.storage.atomic import write_atomic, written
-from coterie.viewing.report import blocks, charts, differences, seeds
+from coterie.viewing.report import blocks, charts, differences
+from coterie.viewing.report.differences import settings
 from coterie.viewing.report.reading import ReportedRun, read_run
 from coterie.viewing.report.summary import summary, warnings
 from coterie.viewing.report.trees import DIGITS
-from coterie.viewing.series import run_folders
+from coterie.viewing.series import RunRows, configurations, curve, run_folders
 from coterie.viewing.text import written_out
 
 FORMAT = 1
@@ -181,7 +183,7 @@ def _main(
             }
             for label, run, of, rule in zip(labels(runs), runs, packed, rules, strict=True)
         ],
-        "groups": seeds.groups(runs),
+        "groups": groups(runs),
         "charts": charts.charts_of(names, roles),
         "metrics": charts.descriptions(names),
     }
@@ -264,3 +266,49 @@ def _version() -> str:
         return version("coterie")
     except PackageNotFoundError:
         return ""
+
+
+def groups(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
+    """The runs by configuration: `{"label", "runs", "bands", "copies", "notes"}`.
+
+    `runs` are their indices. `bands` has of each metric the mean and 95 % interval over seeds at each step:
+    `{metric: {"steps", "mean", "low", "high", "counts"}}`; None: one run. `counts`: runs with a value at the
+    step, which the mean is of. `left_out`: last steps that not all reached. `copies` are runs whose seed
+    another one has, which count nowhere; `notes` say so.
+    """
+    rows = [RunRows(run.folder.path, settings(run), run.rows) for run in runs]
+    places = {id(of): index for index, of in enumerate(rows)}
+    together = []
+    for configuration in configurations(rows):
+        of = [places[id(run)] for run in configuration.runs]
+        bands = _bands(configuration.runs) if len(of) > 1 else None
+        together.append(
+            {
+                "label": configuration.label,
+                "runs": of,
+                "bands": bands,
+                "copies": [places[id(copy)] for copy, _ in configuration.copies],
+                "notes": configuration.notes,
+            }
+        )
+    return together
+
+
+def _bands(runs: Sequence[RunRows]) -> dict[str, dict[str, Any]]:
+    names = dict.fromkeys(name for run in runs for name in run.names if not name.endswith("_ci95"))
+    bands = {}
+    for name in names:
+        of = curve(runs, name)
+        bands[name] = {
+            "steps": [int(step) for step in of.x],
+            "mean": [_known(value) for value in of.values],
+            "low": [_known(value) for value in of.low],
+            "high": [_known(value) for value in of.high],
+            "counts": of.counts.tolist(),
+            "left_out": of.left_out,
+        }
+    return bands
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)

@@ -11,7 +11,7 @@ from coterie.analysis.diagnosis.role_table import RoleInStep, roles_in_step
 from coterie.api.episodes import trees_of
 from coterie.api.rollouts import read_rollouts
 from coterie.core.storage.run_folder import RunFolder
-from coterie.viewing.report.roles import fault_reasons
+from coterie.viewing.report.blocks import fault_reasons
 from tests.viewing.planted import SINCE, make
 
 
