@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from coterie.cli.options import json_option, layer_options, overrides, plugin_option
+from coterie.cli.options import json_option, layer_options, out_option, overrides, plugin_option
 from coterie.cli.output import print_json, table
 from coterie.core.errors import UserError
 from coterie.viewing.text import harmless, harmless_json
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from coterie.data.leaks import Leaks, SharedFingerprints
 
 SPLITS = ("train", "val", "test")
+data_out_option = out_option("DIR", required=True, file_okay=False)
+force_option = click.option("--force", is_flag=True, help="Replace the data set that is in DIR.")
 TURNS = 2
 """Turns that are shown by default: in the second one, prompts hold what was said in the first."""
 

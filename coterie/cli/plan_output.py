@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import click
+from rich import box
+from rich.table import Table
+from rich.text import Text
 
+from coterie.backends.cluster.placement import Placed, amount
+from coterie.backends.cluster.processes import HOST, sets_of
 from coterie.cli.output import rendered
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from coterie.backends.cluster.placement import Placed
-    from coterie.core.config import ScheduleConfig
-    from coterie.estimate.gpus import Capacity
-    from coterie.estimate.memory import MemoryEstimate
-    from coterie.estimate.placement import ClusterPlacement
-    from coterie.estimate.plan import RunEstimate
-    from coterie.estimate.trainer import Disk
+from coterie.core.config import ScheduleConfig
+from coterie.estimate.cost import readable
+from coterie.estimate.gpus import Capacity
+from coterie.estimate.memory import MemoryEstimate
+from coterie.estimate.placement import ClusterPlacement
+from coterie.estimate.plan import RunEstimate
+from coterie.estimate.trainer import Disk
 
 LABELS = {
     "weights": "weights",
@@ -39,8 +39,6 @@ PASSING = ("gradients", "activations", "kv")
 
 def show(plan: RunEstimate) -> None:
     """Print the placement, the counts, the memory, and whether it fits."""
-    from coterie.estimate.cost import readable
-
     if plan.placement is not None:
         show_placement(plan.placement)
         _show_updates(plan.placement)
@@ -70,8 +68,6 @@ def show(plan: RunEstimate) -> None:
 
 def _tokens_text(name: str, plan: RunEstimate) -> str:
     """The tokens of a source's outside calls, where it says what they are."""
-    from coterie.estimate.cost import readable
-
     tokens = plan.step.outside_tokens.get(name)
     if tokens is None:
         return ""
@@ -93,8 +89,6 @@ def _length(schedule: ScheduleConfig) -> str:
 
 def _counts_table(plan: RunEstimate) -> Table:
     """The counts of a step, by policy."""
-    from coterie.estimate.cost import readable
-
     policies = list(plan.step.policies.values())
     table = _table("a step, at most", list(plan.step.policies))
 
@@ -120,8 +114,6 @@ def _counts_table(plan: RunEstimate) -> Table:
 
 def _memory_table(memory: MemoryEstimate) -> Table:
     """Memory by policy and part."""
-    from coterie.estimate.cost import readable
-
     names = list(memory.policies)
     table = _table("memory", names)
     table.add_row("parameters", *(readable(memory.parameters[name]) for name in names), "")
@@ -141,10 +133,6 @@ def _memory_table(memory: MemoryEstimate) -> Table:
 
 def _table(title: str, names: list[str]) -> Table:
     """An empty table with a column for each policy and one for all."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column(title)
     for name in (*names, "all"):
@@ -238,8 +226,6 @@ def _count_of(gpus: int) -> str:
 
 def _percent(value: float) -> str:
     """A share of one as `41 %`."""
-    from coterie.estimate.cost import readable
-
     return f"{readable(round(100 * value))} %" if value >= 0.01 else "less than 1 %"
 
 
@@ -261,11 +247,6 @@ def _size(number: int) -> str:
 
 def show_placement(placement: ClusterPlacement) -> None:
     """Print the table of processes by node, and what is left."""
-    from rich import box
-    from rich.table import Table
-
-    from coterie.backends.cluster.placement import amount
-
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("node")
     table.add_column("process")
@@ -289,8 +270,6 @@ def show_placement(placement: ClusterPlacement) -> None:
 
 def _show_updates(placement: ClusterPlacement) -> None:
     """Print that one trainer updates several sets of weights, where it does."""
-    from coterie.backends.cluster.processes import sets_of
-
     sets = sets_of(placement.run.policies, gpus=placement.gpus > 0)
     if placement.settings.updates == "in_turn" and len(sets) > 1:
         click.echo(
@@ -301,8 +280,6 @@ def _show_updates(placement: ClusterPlacement) -> None:
 
 def _processes(placed: Sequence[Placed]) -> list[tuple[str, str, str, str]]:
     """The rows of a node; rollout hosts have one together."""
-    from coterie.backends.cluster.processes import HOST
-
     rows, hosts = [], []
     for each in placed:
         process = each.process

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 import click
 
@@ -22,26 +22,11 @@ LONG_SECONDS = 30.0
 """Time without a plain line after which one says what the run's processes do."""
 
 
-class Progress(Protocol):
-    """A display of progress, called after each step (or task); also a context manager around the work."""
+def progress(unit: str = "step") -> Live | Lines:
+    """A live bar where stderr is a terminal, else plain lines: called after each step (or task).
 
-    def __call__(self, done: int, total: int, metrics: Mapping[str, Any] | None = None) -> None: ...
-
-    def say(self, text: str) -> None:
-        """Show what happens before the first step."""
-
-    def follow(self, processes: Callable[[], Mapping[str, int]]) -> None:
-        """Show what processes of a cluster do, too."""
-
-    def __enter__(self) -> Progress: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-
-def progress(unit: str = "step") -> Progress:
-    """A live bar where stderr is a terminal, else plain lines. `unit` is the name of what is counted."""
+    It is also a context manager around the work. `unit` is the name of what is counted.
+    """
     return Live(unit) if sys.stderr.isatty() else Lines(unit)
 
 

@@ -12,7 +12,12 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
+from coterie.compose import trained_splits
+from coterie.compose.contents import place_of
+from coterie.compose.named_files import FILE, FUNCTION
+from coterie.compose.settings import settings_of
 from coterie.core.config import RunConfig
 from coterie.core.errors import ConfigError, DataError, NoFileError, UserError
 from coterie.core.plugins.origin import plugin_call
@@ -22,8 +27,10 @@ from coterie.core.protocols.transition import TransitionMode
 from coterie.core.rollout.side import LocalRolloutSide
 from coterie.core.training.curriculum import trained_on
 from coterie.core.training.run import Run
-from coterie.core.types import Key
+from coterie.core.training.schedule import end_of
+from coterie.core.types import Key, Task
 from coterie.core.types.seeding import seed64
+from coterie.core.types.splits import Split
 from coterie.discovery.optional import EnvironmentDefaults, with_defaults
 from coterie.estimate.counts import (
     PolicyCounts,
@@ -289,13 +296,18 @@ def warn_of_tasks(run: Run) -> None:
 def decides_stages(run: Run) -> bool:
     """Whether the environment, and not `team.order`, decides which roles act when the first task starts."""
     for environment, tasks in played_environments(run):
-        with plugin_call(environment, "reset"):
-            task = tasks[0]
-            state = environment.reset(task, seed64(run.config.seed, Key(task.id), "reset"))
+        _, state = first_state(run, environment, tasks, 0)
         with plugin_call(environment, "acting_roles"):
             if environment.acting_roles(state):
                 return True
     return False
+
+
+def first_state(run: Run, environment: Environment, tasks: TaskSource, index: int) -> tuple[Task, Any]:
+    """A task, and the state in which its episodes begin."""
+    with plugin_call(environment, "reset"):
+        task = tasks[index]
+        return task, environment.reset(task, seed64(run.config.seed, Key(task.id), "reset"))
 
 
 def played_environments(run: Run) -> list[tuple[Environment, TaskSource]]:
@@ -304,6 +316,23 @@ def played_environments(run: Run) -> list[tuple[Environment, TaskSource]]:
     target = trained_on(run.environment, None, seed)
     levels = trained_on(run.environment, run.curriculum, seed) if run.curriculum is not None else []
     return [*target, *levels]
+
+
+def read_splits(config: RunConfig) -> tuple[Split, ...]:
+    """The splits that a run plays, where their files are here: their tasks are read too.
+
+    Raises:
+        ConfigError: nothing ends the run.
+    """
+    end_of(config.schedule, lambda: 1)
+    return trained_splits(config.schedule) if _reads_files(config) else ()
+
+
+def _reads_files(config: RunConfig) -> bool:
+    """Whether `env` and `data` name files of records, all of which are here."""
+    tables = [file for file in settings_of(config).files.values() if file.keys[0] in ("env", "data")]
+    named = [file for file in tables if file.form != FUNCTION]
+    return bool(named) and all(file.form == FILE and place_of(file) is not None for file in named)
 
 
 # --------------------------------------------------------------------------------------------- the size bound

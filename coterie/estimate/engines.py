@@ -8,10 +8,19 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from coterie.backends.engines.batches import kv_limit
+from coterie.backends.engines.hf import HFEngine
+from coterie.backends.engines.scripted import ScriptedEngine
+from coterie.backends.engines.tabular import TabularEngine
 from coterie.backends.engines.vllm.arguments import APART, BESIDE, sleeps
 from coterie.backends.engines.vllm.settings import VLLMConfig
 from coterie.backends.engines.vllm.steps_ahead import adapter_versions
+from coterie.backends.models import memory
+from coterie.backends.models.bases import bases_of
+from coterie.backends.models.memory import WIDTH
 from coterie.core.errors import UserError
+from coterie.core.protocols import EngineContext
+from coterie.core.types import Weights
 from coterie.estimate.gpus import GpuLayout, vllm_inside
 from coterie.estimate.models import PlannedModels
 
@@ -42,11 +51,6 @@ class EngineMemory:
 
     def fill(self) -> int:
         """Fill in `engine` and `kv`; return the bytes of the largest batch's cache."""
-        from coterie.backends.engines.hf import HFEngine
-        from coterie.backends.engines.scripted import ScriptedEngine
-        from coterie.backends.engines.tabular import TabularEngine
-        from coterie.backends.models import memory
-
         engine, parts = self.planned.run.engine, self.parts
         if isinstance(engine, ScriptedEngine | TabularEngine) or not self.planned.models:
             return 0
@@ -72,9 +76,6 @@ class EngineMemory:
 
     def _fill_hf(self, engine: Any) -> dict[str, str]:
         """Fill in what engine `hf` makes; return, by policy, the policy in whose batches it is computed."""
-        from coterie.backends.engines.batches import kv_limit
-        from coterie.backends.models import memory
-
         self.beside_trainer = True
         longest = max(sum(length) for length in self._lengths.values())
         copies, batch_policy, self._prompt_once = asyncio.run(_on_meta_device(self.planned, longest))
@@ -93,9 +94,6 @@ class EngineMemory:
 
     def _fill_vllm(self) -> int:
         """Fill in vLLM's weights and KV cache; return the bytes of the cache."""
-        from coterie.backends.models import memory
-        from coterie.backends.models.bases import bases_of
-
         run, bases = self.planned.run, bases_of(self.planned.configs)
         copies = {
             name: memory.WIDTH[model.dtype] * model.size.parameters
@@ -125,8 +123,6 @@ class EngineMemory:
 
     def _adapters(self) -> dict[str, int]:
         """Bytes of the places that vLLM reserves for versions of each adapter; the host has twice as many."""
-        from coterie.backends.models.memory import WIDTH
-
         run, configs = self.planned.run, self.planned.configs
         versions = adapter_versions(run.config.schedule.max_staleness, run.pinned)
         return {
@@ -137,7 +133,6 @@ class EngineMemory:
 
     def _cache(self, names: list[str], wave: Mapping[str, int], most: int) -> int:
         """Bytes of the KV cache of a batch of these policies, which share a base."""
-        from coterie.backends.models import memory
 
         def of(prompts: int, rows: int) -> int:
             return memory.cache_bytes(
@@ -228,10 +223,6 @@ async def _on_meta_device(
         by policy, the bytes that the engine makes; by policy, the policy in whose batches its requests are
         computed; and the policies whose siblings share one copy of their prompt's keys and values.
     """
-    from coterie.backends.engines.hf import HFEngine
-    from coterie.core.protocols import EngineContext
-    from coterie.core.types import Weights
-
     run, models = planned.run, planned.models
     chosen: Any = run.engine
     engine = HFEngine(chosen.config, chosen.build)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from coterie.backends.engines.vllm.placement import gpus_of, needed_gpus
 from coterie.backends.engines.vllm.settings import may_be_inside
+from coterie.core.training.run import Run
 from coterie.estimate.trainer import division_of
 from coterie.machine import machine_memory
-
-if TYPE_CHECKING:
-    from coterie.core.training.run import Run
 
 GB = 10**9
 

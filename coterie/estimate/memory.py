@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from coterie.backends.models import memory
 from coterie.backends.models.policy import of_tensors
 from coterie.core.errors import UserError
+from coterie.core.training.run import Run
 from coterie.estimate.counts import Growth, StepCounts
 from coterie.estimate.engines import EngineMemory
 from coterie.estimate.gpus import GpuLayout, layout_of
@@ -24,9 +25,6 @@ from coterie.estimate.trainer import (
     update_activations,
     warm_start,
 )
-
-if TYPE_CHECKING:
-    from coterie.core.training.run import Run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +90,6 @@ def memory_of(
     place = device_of(run, device)
     layout = layout_of(run, place, gpus)
     planned = planned_models(run, counts, configs, device=place, gpu=gpu, hint=device is None)
-    from coterie.backends.models import memory
-
     parts, trains = add_trainer(planned)
     on_disk = disk(planned, parts) if trains else Disk()
     engine = EngineMemory(planned, parts, layout)
@@ -139,8 +135,6 @@ def _phases(
         copies: bytes of the trainer's copies of earlier versions.
         trains: whether the trainer holds weights.
     """
-    from coterie.backends.models import memory
-
     division, server, on_gpu = division_of(planned.run), engine.server, planned.device == "cuda"
     held = [division.on_gpu(part) for part in parts.values()]
     host = sum(division.on_host(part) for part in parts.values())

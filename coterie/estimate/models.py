@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from coterie.backends.models.policy import TorchPolicy
 from coterie.backends.models.precision import choices, with_dtype
+from coterie.backends.models.sizes import Blueprint, ModelSize, blueprint
 from coterie.core.errors import UserError
+from coterie.core.training.run import Run
 from coterie.estimate.cost import longest_answer
 from coterie.estimate.counts import StepCounts
 from coterie.estimate.prompts import MeasuredPrompts, measured_prompts
-
-if TYPE_CHECKING:  # the backends of models import torch, and a plan of tables works without it
-    from coterie.backends.models.policy import TorchPolicy
-    from coterie.backends.models.sizes import Blueprint, ModelSize
-    from coterie.core.training.run import Run
 
 
 class CallLengths(NamedTuple):
@@ -123,7 +121,6 @@ def _with_dtypes(
 
 def _read(run: Run, configs: Mapping[str, TorchPolicy]) -> tuple[list[Blueprint], dict[str, UserError]]:
     """The models that can be read here, and by policy of the others: why not."""
-    from coterie.backends.models.sizes import blueprint
     from coterie.backends.trainers.policies import initial_weights_of
 
     models: list[Blueprint] = []

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from importlib.util import find_spec
+from typing import Any, NamedTuple
 
+from coterie.backends.cluster.placement import ClusterNode, Placed, place
+from coterie.backends.cluster.processes import processes_of
+from coterie.backends.cluster.settings import ClusterConfig
+from coterie.backends.cluster.transfer import Transfer, transfer_of
+from coterie.core.config import Resolved, RunConfig, validate
 from coterie.core.errors import UserError
-
-if TYPE_CHECKING:
-    from coterie.backends.cluster.placement import ClusterNode, Placed
-    from coterie.backends.cluster.settings import ClusterConfig
-    from coterie.backends.cluster.transfer import Transfer
-    from coterie.core.config import Resolved, RunConfig
-    from coterie.core.training.run import Run
+from coterie.core.training.run import Run
+from coterie.discovery import plugins
 
 
 class ClusterPlacement(NamedTuple):
@@ -38,8 +39,6 @@ class ClusterPlacement(NamedTuple):
     @property
     def transfer(self) -> Transfer:
         """How weights go to the engine."""
-        from coterie.backends.cluster.transfer import transfer_of
-
         return transfer_of(self.settings, [each.process for each in self.placed], self.run)
 
     def on(self, node: ClusterNode) -> list[Placed]:
@@ -113,10 +112,6 @@ def placement_of(config: RunConfig, count: int, cpus: float | None, gpus: int | 
         UserError: the run's executor uses one machine.
         ConfigError: there is none, with the numbers and the setting at fault.
     """
-    from coterie.backends.cluster.placement import ClusterNode, place
-    from coterie.backends.cluster.processes import processes_of
-    from coterie.core.config import validate
-
     declared = _declared_cluster(config)
     if declared is None:
         why = f"executor '{config.executor['type']}' plays in this process alone"
@@ -144,9 +139,6 @@ def on_one_machine(resolved: Resolved) -> Resolved:
     Raises:
         ConfigError: a setting that no cluster can follow.
     """
-    from coterie.backends.cluster.processes import processes_of
-    from coterie.core.config import validate
-
     declared = _declared_cluster(resolved.config)
     if declared is None:
         return resolved
@@ -161,15 +153,11 @@ def on_one_machine(resolved: Resolved) -> Resolved:
 
 def _declared_cluster(config: RunConfig) -> Any:
     """The schema of the table `cluster`; None: the run's executor uses one machine."""
-    from coterie.discovery import plugins
-
     executor = plugins().registry.find("executor", config.executor["type"], path="executor.type")
     return getattr(executor.load("executor.type"), "Cluster", None)
 
 
 def _gpus_here() -> int:
-    from importlib.util import find_spec
-
     if find_spec("torch") is None:
         return 0
     import torch

@@ -6,22 +6,18 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from coterie.compose import compose, trained_splits
+from coterie.compose import compose
 from coterie.core.config import PolicyConfig, RunConfig, ScheduleConfig
 from coterie.core.training.run import Run
-from coterie.core.training.schedule import end_of
-from coterie.estimate.cost import BOUND, check_size, count, longest_answer
+from coterie.estimate.cost import BOUND, check_size, count, longest_answer, read_splits
 from coterie.estimate.counts import Growth, PolicyCounts, StepCounts, steps_of_update
 from coterie.estimate.gpus import GB, Capacity, capacity_of
 from coterie.estimate.memory import MemoryEstimate, memory_of
 from coterie.estimate.placement import ClusterPlacement, check_options, on_one_machine, placement_of
 from coterie.estimate.val_interval import evaluating
 from coterie.recipes import load
-
-if TYPE_CHECKING:
-    from coterie.core.types.splits import Split
 
 LARGE = 10**300
 """Larger numbers are no JSON numbers: they become null."""
@@ -43,7 +39,7 @@ class Load(NamedTuple):
 class GpuFit(NamedTuple):
     """Whether the peak of memory fits. All are None where a model is unknown."""
 
-    one: bool | None
+    single: bool | None
     """Into one GPU, or this machine. False where the settings need more GPUs than there are."""
     spread: bool | None
     """Into all GPUs, if it is spread evenly over them."""
@@ -157,7 +153,9 @@ class RunEstimate:
                 "gpu_memory": capacity.each,
                 "of": "machine" if capacity.machine else "gpu",
                 "needed_gpus": memory.layout.needed,
-                **self.fit._asdict(),
+                "one": self.fit.single,
+                "spread": self.fit.spread,
+                "least_gpus": self.fit.least_gpus,
             },
             "saturates_first": {"what": first.part, "share": first.share},
             "notes": self.notes,
@@ -285,24 +283,3 @@ def _growth(growth: Growth) -> dict[str, Any]:
 def _json_number(number: int | None) -> int | None:
     """The number; None where it is unknown, or has more digits than JSON's readers take."""
     return number if number is not None and number < LARGE else None
-
-
-def read_splits(config: RunConfig) -> tuple[Split, ...]:
-    """The splits that a run plays, where their files are here: their tasks are read too.
-
-    Raises:
-        ConfigError: nothing ends the run.
-    """
-    end_of(config.schedule, lambda: 1)
-    return trained_splits(config.schedule) if _reads_files(config) else ()
-
-
-def _reads_files(config: RunConfig) -> bool:
-    """Whether `env` and `data` name files of records, all of which are here."""
-    from coterie.compose.contents import place_of
-    from coterie.compose.named_files import FILE, FUNCTION
-    from coterie.compose.settings import settings_of
-
-    tables = [file for file in settings_of(config).files.values() if file.keys[0] in ("env", "data")]
-    named = [file for file in tables if file.form != FUNCTION]
-    return bool(named) and all(file.form == FILE and place_of(file) is not None for file in named)

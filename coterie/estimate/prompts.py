@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, cast
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import Codec, EngineClient, RolloutJob
 from coterie.core.training.run import Run
-from coterie.core.types import Call, Key, Message, Prompt
-from coterie.core.types.seeding import seed64
-from coterie.estimate.cost import calls_of, played_environments
+from coterie.core.types import Call, Message, Prompt
+from coterie.estimate.cost import calls_of, first_state, played_environments
 from coterie.estimate.counts import Growth, remembers
 from coterie.estimate.prompt_checks import check_room, notes_of, prompt_doubts
 
@@ -143,9 +142,7 @@ async def _first_prompts(run: Run, codecs: Mapping[str, Codec], tasks: int) -> d
     for number, (environment, source) in enumerate(played_environments(run)):
         level = number - 1 if number else None  # the target environment is the first
         for index in range(min(tasks, len(source))):
-            with plugin_call(environment, "reset"):
-                task = source[index]
-                state = environment.reset(task, seed64(run.config.seed, Key(task.id), "reset"))
+            task, state = first_state(run, environment, source, index)
             context = run.rollout_side.context(RolloutJob(task=task, level=level), client)
             for role, policy in run.team.policies.items():
                 if policy in codecs:
@@ -178,9 +175,9 @@ async def _growths(run: Run, codecs: Mapping[str, Codec]) -> dict[str, Growth]:
         calls = min(calls_of(run.team, role), MOST_CALLS)
         if policy not in codecs or turns * calls == 1:
             continue
-        with plugin_call(run.environment, "reset"):
-            task = run.environment.tasks("train", run.config.seed)[0]
-            state = run.environment.reset(task, seed64(run.config.seed, Key(task.id), "reset"))
+        with plugin_call(run.environment, "tasks"):
+            tasks = run.environment.tasks("train", run.config.seed)
+        task, state = first_state(run, run.environment, tasks, 0)
         context = run.rollout_side.context(RolloutJob(task=task), client)
         request = await context.ask(role, state, 0, (), run.sampler.sampling(role))
         limit = min(request.sampling.max_new_tokens, LONGEST_ANSWER)

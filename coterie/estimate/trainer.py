@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from coterie.backends.models import memory
+from coterie.backends.models.activations import activation_bytes, largest_forward
+from coterie.backends.models.memory import FP32, WIDTH
+from coterie.backends.models.policy import ModelInit
+from coterie.backends.models.sizes import Blueprint
+from coterie.backends.trainers.none import NoTrainer
+from coterie.backends.trainers.tabular import TabularTrainer
+from coterie.core.training.run import Run
 from coterie.estimate.models import PlannedModels
-
-if TYPE_CHECKING:  # the backends of models import torch, and a plan of tables works without it
-    from coterie.backends.models.sizes import Blueprint
-    from coterie.core.training.run import Run
 
 PARAMETERS = ("weights", "adapter", "reference")
 OPTIMISER = ("masters", "moments")
@@ -29,12 +33,7 @@ class Division(NamedTuple):
     leaves: str = "none"
     """What leaves the GPUs in rollouts: `none`, `optimizer` or `all`."""
 
-    def leaving(self, held: Iterable[Mapping[str, int]]) -> int:
-        """Bytes that leave one rank's GPU in rollouts, of what `on_gpu` gives of each policy."""
-        names = {"none": (), "optimizer": OPTIMISER, "all": OPTIMISER + PARAMETERS}[self.leaves]
-        return sum(parts[name] for parts in held for name in names)
-
-    def on_gpu(self, parts: dict[str, int]) -> dict[str, int]:
+    def on_gpu(self, parts: Mapping[str, int]) -> dict[str, int]:
         """Bytes of one policy's parts on one rank's GPU."""
         held = dict(parts)
         for names, stage, offloaded in (
@@ -47,22 +46,17 @@ class Division(NamedTuple):
                     held[name] = 0
                 elif self.stage >= stage:
                     held[name] = -(-held[name] // self.ranks)
-        if self.offload_optimizer:
-            held["gradients"] -= _in_fp32(parts) * held["gradients"] // max(parts["gradients"], 1)
+        if self.offload_optimizer:  # the gradients of masters leave; those of the weights stay on the GPU
+            held["gradients"] -= parts["masters"] * held["gradients"] // max(parts["gradients"], 1)
         return held
 
-    def on_host(self, parts: dict[str, int]) -> int:
+    def on_host(self, parts: Mapping[str, int]) -> int:
         """Bytes of one policy in the memory of the host, or of all hosts together."""
         names = (OPTIMISER if self.offload_optimizer else ()) + (
             PARAMETERS if self.offload_parameters else ()
         )
-        gradients = _in_fp32(parts) if self.offload_optimizer else 0
+        gradients = parts["masters"] if self.offload_optimizer else 0
         return sum(parts[name] for name in names) + gradients
-
-
-def _in_fp32(parts: dict[str, int]) -> int:
-    """Bytes of the gradients that belong to masters; those of the weights stay on the GPU."""
-    return parts["masters"]
 
 
 def settings_of(run: Run) -> Any:
@@ -110,9 +104,6 @@ def add_trainer(planned: PlannedModels) -> tuple[dict[str, dict[str, int]], bool
 
     The parts of the engine are there too, and empty. A third-party trainer counts as `torch`.
     """
-    from coterie.backends.models import memory
-    from coterie.backends.trainers.none import NoTrainer
-    from coterie.backends.trainers.tabular import TabularTrainer
     from coterie.backends.trainers.torch_trainer import TorchTrainer
 
     run, parts = planned.run, dict[str, dict[str, int]]()
@@ -143,8 +134,6 @@ def update_activations(planned: PlannedModels, policy: str) -> int:
 
 def warm_start(planned: PlannedModels, model: Blueprint) -> int:
     """Bytes that the supervised steps of a warm start hold besides the tensors that stay."""
-    from coterie.backends.models import memory
-
     name = next(iter(model.modules))
     settings = planned.configs[name].warm_start
     if settings is None:
@@ -155,8 +144,6 @@ def warm_start(planned: PlannedModels, model: Blueprint) -> int:
 
 def _activations(planned: PlannedModels, policy: str, prompts: int, samples: int) -> int:
     """Bytes of the largest micro-batch of so many samples, which have so many distinct prompts."""
-    from coterie.backends.models.activations import activation_bytes, largest_forward
-
     settings, size, length = settings_of(planned.run), planned.sizes[policy], planned.lengths(policy)
     forward = largest_forward(
         prompts,
@@ -188,7 +175,8 @@ def leave(division: Division, held: Sequence[Mapping[str, int]], notes: list[str
         held: by policy, the bytes of its parts on that GPU.
         notes: gets one that says so.
     """
-    leaving = division.leaving(held)
+    names = {"none": (), "optimizer": OPTIMISER, "all": OPTIMISER + PARAMETERS}[division.leaves]
+    leaving = sum(parts[name] for parts in held for name in names)
     if leaving:
         ranks = f" of each of {division.ranks} ranks" if division.ranks > 1 else ""
         what = "masters and moments" if division.leaves == "optimizer" else "weights, masters and moments"
@@ -223,8 +211,6 @@ def add_versions(planned: PlannedModels, parts: Mapping[str, dict[str, int]]) ->
 
 def _trained_bytes(planned: PlannedModels, policy: str) -> int:
     """Bytes of what a policy trains, in the precision in which it is used: a version of its weights."""
-    from coterie.backends.models.memory import FP32, WIDTH
-
     config, size = planned.configs[policy], planned.sizes[policy]
     return {
         "full": WIDTH[config.dtype] * size.parameters,
@@ -259,8 +245,6 @@ def disk(planned: PlannedModels, parts: Mapping[str, Mapping[str, int]]) -> Disk
     Args:
         parts: by policy: the bytes of its parts, of all ranks together (`memory.trainer_bytes`).
     """
-    from coterie.backends.models.policy import ModelInit
-
     run, checkpoint, versions = planned.run, 0, 0
     schedule = run.config.schedule
     for name, part in parts.items():

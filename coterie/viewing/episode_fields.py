@@ -41,19 +41,8 @@ FIELDS: dict[str, str] = {
 """Field -> its meaning."""
 
 OF_ROLES = (
-    "reward",
-    "return",
-    "advantage",
-    "spread",
-    "missing",
-    "faults",
-    "lost",
-    "empty",
-    "finish_length",
-    "repeats",
-    "tools",
-    "tokens",
-    "actions",
+    *("reward", "return", "advantage", "spread", "missing", "faults", "lost", "empty", "finish_length"),
+    *("repeats", "tools", "tokens", "actions"),
 )
 """Fields that each role has too."""
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from rich.text import Text
 
 from coterie.api.episodes import PlayedAction, RecordedEpisode, Row, mean_advantage, tokens_of
 from coterie.viewing.find_episodes import Match
 from coterie.viewing.text import harmless, one_line, shortened
-
-if TYPE_CHECKING:
-    from rich.text import Text
 
 HEAD = ("success", "turns", "reward", "return", "advantage", "tokens", "faults", "lost", "missing")
 """Fields that the first line of an episode has, where they say something."""
@@ -30,8 +28,6 @@ class Detail:
 
 def episode_lines(match: Match, detail: Detail) -> Iterator[Text]:
     """An episode, line by line. Control characters are written out, and nothing is markup."""
-    from rich.text import Text
-
     episode = match.episode
     run = f"{one_line(match.run)}  " if match.run else ""
     yield Text(f"{run}step {episode.tree.step}  {one_line(episode.key)}{_best(episode)}", style="bold")
@@ -61,8 +57,6 @@ def _says(name: str, value: object) -> bool:
 
 
 def _action(action: PlayedAction, detail: Detail) -> Iterator[Text]:
-    from rich.text import Text
-
     branch = action.branch
     facts = [f"reward {_number(action.reward)}"]
     advantage = mean_advantage(branch)
@@ -87,8 +81,6 @@ def _action(action: PlayedAction, detail: Detail) -> Iterator[Text]:
 
 
 def _block(mark: str, text: str, style: str, detail: Detail, *, first: int, last: int) -> Iterator[Text]:
-    from rich.text import Text
-
     lines = harmless(text).expandtabs(4).split("\n")
     if not detail.full:
         lines = shortened(text, first=first, last=last, width=600)
@@ -98,8 +90,6 @@ def _block(mark: str, text: str, style: str, detail: Detail, *, first: int, last
 
 def _marks(branch: Row) -> Iterator[Text]:
     """What went wrong with an action."""
-    from rich.text import Text
-
     if branch["fault"] is not None:
         kind = {"policy": "not readable", "system": "lost"}.get(
             branch["fault"]["kind"], branch["fault"]["kind"]
@@ -113,8 +103,6 @@ def _marks(branch: Row) -> Iterator[Text]:
 
 def _scores(row: Row) -> Iterator[Text]:
     """Scores, and what their sources say of them."""
-    from rich.text import Text
-
     scores: Mapping[str, float | None] = row["scores"]
     if scores:
         parts = (
@@ -127,8 +115,6 @@ def _scores(row: Row) -> Iterator[Text]:
 
 
 def _end(episode: RecordedEpisode) -> Iterator[Text]:
-    from rich.text import Text
-
     end = episode.end
     if end is None:
         yield Text("  end: no joint action of the last stage could go on", style="red")

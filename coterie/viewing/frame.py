@@ -9,18 +9,17 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 
 from coterie.api.signals import RULES
 from coterie.viewing.follow import FollowedRun, State
 from coterie.viewing.metric_names import described, firsts, parts_of
 from coterie.viewing.text import one_line as shown
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.table import Table
 
 LEAST = 60
 """Columns for which frames are laid out at least."""
@@ -168,9 +167,6 @@ def frame(runs: Sequence[FollowedRun], look: Look, now: float) -> RenderableType
 
 
 def _whole(run: FollowedRun, look: Look, now: float) -> RenderableType:
-    from rich.console import Group
-    from rich.text import Text
-
     title = Text(shown(run.path), style="bold")
     head = Text("  ".join([place_text(run), *(f"{label} {value}" for label, value in facts(run, now))]))
     parts: list[RenderableType] = [title, Text(state_text(run, now), style=STYLES[run.state])]
@@ -182,8 +178,6 @@ def _whole(run: FollowedRun, look: Look, now: float) -> RenderableType:
 
 def _evaluation(run: FollowedRun) -> RenderableType:
     """The last evaluation, with its interval, and the best."""
-    from rich.text import Text
-
     column = run.metrics.columns.get("eval/success")
     places = np.flatnonzero(
         ~np.isnan(np.asarray(column if column is not None else (), dtype=np.float64))
@@ -202,8 +196,6 @@ def _evaluation(run: FollowedRun) -> RenderableType:
 
 def _curves(run: FollowedRun, look: Look) -> Table:
     """The metrics that come first, as curves over the whole run."""
-    from rich.text import Text
-
     names = [name for name in firsts(run.metrics.columns) if not _elsewhere(name)]
     grid = _grid()
     longest = max((len(name) for name in names), default=0)
@@ -227,22 +219,16 @@ def _elsewhere(name: str) -> bool:
 
 
 def _name(name: str, width: int) -> Any:
-    from rich.text import Text
-
     text = shown(name)
     return Text(text if len(text) <= width else f"..{text[len(text) - width + 2 :]}")
 
 
 def _since(values: Sequence[float]) -> Any:
-    from rich.text import Text
-
     return Text(f"from {number(values[0])}" if len(values) > 1 else "", style="dim")
 
 
 def _roles(run: FollowedRun) -> Table:
     """What each role did in the newest step."""
-    from rich.text import Text
-
     last = run.metrics.last
     roles = [parts_of(name)["role"] for name in last if described(name).pattern == "reward/<role>"]
     grid = _grid()
@@ -255,8 +241,6 @@ def _roles(run: FollowedRun) -> Table:
 
 def _times(run: FollowedRun, look: Look) -> list[RenderableType]:
     """What the latest steps spent their time on."""
-    from rich.text import Text
-
     sums = {name: math.fsum(run.metrics.latest(f"time/{name}", RECENT)) for name in (*PHASES, "evaluate")}
     total = math.fsum(sums.values())
     if total <= 0:
@@ -278,9 +262,6 @@ def _times(run: FollowedRun, look: Look) -> list[RenderableType]:
 
 
 def _together(runs: Sequence[FollowedRun], look: Look, now: float) -> RenderableType:
-    from rich.console import Group
-    from rich.text import Text
-
     wide = look.width >= 90
     titles = ["run", "state", "step", "", "val", *(["success", "tok/s"] if wide else []), "left"]
     grid = _grid()
@@ -332,8 +313,6 @@ def _short_names(runs: Sequence[FollowedRun]) -> list[str]:
 
 
 def _grid() -> Table:
-    from rich.table import Table
-
     return Table.grid(padding=(0, 2, 0, 0))
 
 

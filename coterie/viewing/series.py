@@ -6,6 +6,7 @@ is a gap (NaN), and nothing is smoothed unless somebody asks.
 
 from __future__ import annotations
 
+import difflib
 import json
 import logging
 import math
@@ -26,6 +27,7 @@ from coterie.secret_settings import without_secrets
 from coterie.stats import clustered_bootstrap
 from coterie.viewing.metric_names import described
 from coterie.viewing.reading import readable
+from coterie.viewing.text import cut
 
 log = logging.getLogger("coterie")
 
@@ -199,8 +201,7 @@ def _short(path: str, among: Iterable[str]) -> str:
 def _text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
-    text = "none" if value is None else str(value)
-    return text if len(text) <= 24 else f"{text[:21]}..."
+    return "none" if value is None else cut(str(value), 24)
 
 
 def series(rows: Sequence[Mapping[str, Any]], metric: str) -> Series:
@@ -307,8 +308,6 @@ def expand(patterns: Sequence[str], names: Iterable[str]) -> list[str]:
 
 def unknown_metric(name: str, known: Sequence[str]) -> UserError:
     """The error about a metric that no row has, with the nearest names."""
-    import difflib
-
     near = difflib.get_close_matches(name, known, 4, 0.5)
     near += [other for other in known if name.strip("*").rstrip("/") in other and other not in near][
         : 6 - len(near)

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coterie.core.errors import UserError
+from coterie.viewing.text import cut
 
 Value = float | int | str | None
 """None: missing."""
@@ -396,5 +397,4 @@ def _true(value: Any) -> bool:
 
 def _short(value: object) -> str:
     """A value in a message: short, and harmless to a terminal."""
-    text = ascii(value)[1:-1] if isinstance(value, str) else repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return cut(ascii(value)[1:-1] if isinstance(value, str) else repr(value), 60)

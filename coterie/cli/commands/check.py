@@ -12,6 +12,7 @@ import click
 
 from coterie.cli.options import json_option
 from coterie.cli.output import print_json
+from coterie.core.errors import UserError
 
 if TYPE_CHECKING:
     from coterie.testing.checking.apart import Outcome
@@ -91,8 +92,6 @@ def _as_json(target: str, outcome: Outcome) -> dict[str, object]:
 
 def _watch(target: str, kind: str | None, timeout: float, verbose: bool) -> None:
     """Check again and again, until Ctrl-C."""
-    from coterie.core.errors import UserError
-
     files, broken = list[str](), True
     try:
         times = _times(_watched(target, files, broken))

@@ -32,12 +32,7 @@ RESERVED = frozenset({"true", "false", "null", "yes", "no", "on", "off"})
 @json_option
 @plugin_option
 def command(
-    source: str,
-    settings: tuple[str, ...],
-    overlays: tuple[str, ...],
-    scale: str | None,
-    as_json: bool,
-    flags: Flags | None,
+    source: str, settings: tuple[str, ...], as_json: bool, flags: Flags | None, **layers: Any
 ) -> None:
     """Show a recipe with its overlays, scale and overrides applied, each value with where it came from.
 
@@ -48,7 +43,7 @@ def command(
     from coterie.recipes import load
 
     chosen: Any = source if flags is None else translated(source, settings, flags).table
-    resolved = load(chosen, overrides=overrides(settings), scale=scale, overlays=overlays)
+    resolved = load(chosen, overrides=overrides(settings), **layers)
     _check(resolved)
     table = with_defaults(resolved.table)
     origins = {path: resolved.origins.get(path, "default") for path, _ in flatten(table)}
@@ -63,7 +58,7 @@ def command(
 
 def _check(resolved: Resolved) -> None:
     from coterie.compose import prepare
-    from coterie.estimate.plan import read_splits
+    from coterie.estimate.cost import read_splits
 
     try:
         prepare(

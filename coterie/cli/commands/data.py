@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from coterie.cli.data_packs import make_pack, mix
-from coterie.cli.data_show import SPLITS, opened, show, show_files, show_leaks
-from coterie.cli.options import json_option, layer_options, out_option, overrides, plugin_option
-from coterie.cli.output import print_json, table
+from coterie.cli.data_prepare import prepare
+from coterie.cli.data_show import SPLITS, data_out_option, force_option, opened, show, show_files, show_leaks
+from coterie.cli.options import json_option, layer_options, overrides, plugin_option
+from coterie.cli.output import print_json
 from coterie.core.errors import UserError
 
 if TYPE_CHECKING:
     from coterie.compose import RolloutParts
     from coterie.core.types.splits import Split
-    from coterie.data.task_files import PreparedSplits
 
 PACK = "ds-pack"
 """What `make` takes in the place of a recipe: synthetic data-science tasks."""
@@ -27,8 +27,6 @@ TASKS = 10_000
 split_option = click.option(
     "--split", "splits", type=click.Choice(SPLITS), multiple=True, help="Repeatable [all three]."
 )
-data_out_option = out_option("DIR", required=True, file_okay=False)
-force_option = click.option("--force", is_flag=True, help="Replace the data set that is in DIR.")
 
 
 @click.group(short_help="Write tasks as files, split records by content, find leaks.")
@@ -41,6 +39,7 @@ def command() -> None:
 
 command.add_command(show)
 command.add_command(mix)
+command.add_command(prepare)
 
 # ------------------------------------------------------------------------------------------------------- make
 
@@ -155,156 +154,6 @@ def _fewer(split: str, count: int, available: int, wanted: int | None) -> str:
         f"{split}: {count:,} tasks, not {wanted:,}: there are no more; where tasks are generated, "
         f"env.{split}_tasks sets their number"
     )
-
-
-# ---------------------------------------------------------------------------------------------------- prepare
-
-
-@command.command(short_help="Split records by content and drop duplicates.")
-@click.argument("source")
-@click.argument("settings", metavar="[KEY=VALUE]...", nargs=-1)
-@data_out_option
-@click.option(
-    "--key",
-    "keys",
-    metavar="FIELD",
-    multiple=True,
-    help="A field that is content (repeatable) [all fields].",
-)
-@click.option(
-    "--rename", "renames", metavar="OLD=NEW", multiple=True, help="Rename a field first (repeatable)."
-)
-@click.option("--val-share", type=click.FloatRange(0, 1, max_open=True), help="Share of the records [0.1].")
-@click.option("--test-share", type=click.FloatRange(0, 1, max_open=True), help="Share of the records [0.1].")
-@click.option(
-    "--keep-splits",
-    "keep",
-    is_flag=True,
-    help="Keep the source's test split, and its validation split if it has one.",
-)
-@click.option("--limit", metavar="N", type=click.IntRange(min=1), help="Most distinct records [all].")
-@click.option("--subset", metavar="NAME", help="Subset of a data set of the Hub, e.g. main.")
-@click.option("--revision", metavar="NAME", help="Branch, tag or commit of a data set of the Hub.")
-@force_option
-@json_option
-@plugin_option
-def prepare(
-    source: str,
-    settings: tuple[str, ...],
-    out: Path,
-    keys: tuple[str, ...],
-    renames: tuple[str, ...],
-    force: bool,
-    as_json: bool,
-    **options: Any,
-) -> None:
-    """Split records by the hash of their content and drop duplicates: train, val and test as JSONL.
-
-    SOURCE is a .jsonl, .json (.gz too) or .parquet file, a folder with such a file for each split, or a data
-    set of the Hub by its id. The output depends on the records alone, not on their order.
-
-    With --keep-splits, records of the source's test split are dropped from the others. A --limit holds for
-    each split that is kept, and for the records that are split.
-
-    SOURCE may also be the name of a known set, such as humaneval: its records are written in the form that
-    our environments read, with the set's splits, or those that `KEY=VALUE` settings choose.
-
-    \b
-        coterie data prepare openai/gsm8k --subset main --keep-splits --key question --out data/gsm8k
-        coterie data prepare humaneval file=HumanEval.jsonl.gz "train=test[:100]" -o data/humaneval
-    """
-    from coterie.cli.data_sets import check_spelling, is_known, prepare_set
-    from coterie.cli.split_options import counts
-
-    if not source.strip():
-        raise UserError("SOURCE is empty", fix="name a file, a set of the Hub as OWNER/NAME, or a known set")
-    if is_known(source):
-        given = {"key": keys, "rename": renames, **options}
-        manifest, notes = prepare_set(source, overrides(settings), given, out, force=force)
-        if as_json:
-            print_json({**manifest, "notes": notes})
-        else:
-            show_files(out, manifest, notes)
-        return
-    check_spelling(source)
-    if settings:
-        raise UserError(
-            f"{source} takes no settings such as '{settings[0]}'",
-            why="they are for known sets, by name",
-            fix="use the options of this command; `coterie plugins --kind data_source` lists the sets",
-        )
-    prepared, facts, notes = _prepared(source, out, keys, renames, force, **options)
-    manifest = _write_splits(out, prepared, facts, force=force)
-    if as_json:
-        print_json({**manifest, "notes": notes})
-        return
-    rows = [[name.replace("_", " "), f"{count:,}"] for name, count in counts(prepared).items()]
-    click.echo(table(["records", "count"], rows) + "\n")
-    if prepared.conflicts:
-        differ = "differ from the record that was kept, in fields that are no key"
-        notes.append(f"{prepared.conflicts:,} of the duplicates {differ}")
-    show_files(out, manifest, notes)
-
-
-def _prepared(
-    source: str,
-    out: Path,
-    keys: tuple[str, ...],
-    renames: tuple[str, ...],
-    force: bool,
-    *,
-    keep: bool,
-    subset: str | None,
-    revision: str | None,
-    **options: Any,
-) -> tuple[PreparedSplits, dict[str, Any], list[str]]:
-    """Read the source and split its records; nothing is written.
-
-    Returns:
-        the records by split, what the manifest says of them, and notes for the user.
-    """
-    from coterie import __version__
-    from coterie.cli.split_options import counts, renamings, split_rule
-    from coterie.data import sources
-    from coterie.data.task_files import existing_files, rename_fields, split_records
-
-    existing_files(out, force=force)
-    body, kept, notes = sources.read_source(source, keep=keep, subset=subset, revision=revision)
-    rule, names = split_rule(keys, kept, **options), renamings(renames)
-    body, kept = (
-        rename_fields(body, names),
-        {split: rename_fields(rows, names) for split, rows in kept.items()},
-    )
-    if not keys and body and "id" in body[0].record:
-        notes.append("every field is content, 'id' too: --key FIELD names those that are")
-    prepared = split_records(body, rule, kept)
-    facts = {
-        "made_by": "coterie data prepare",
-        "version": __version__,
-        "source": source,
-        "subset": subset,
-        "revision": revision,
-        "renamed": names,
-        "kept_splits": list(kept),
-        **asdict(rule),
-        "counts": counts(prepared),
-    }
-    return prepared, facts, notes
-
-
-def _write_splits(
-    out: Path, prepared: PreparedSplits, facts: dict[str, Any], *, force: bool
-) -> Mapping[str, Any]:
-    """Write a JSONL file for each split, and the manifest."""
-    from coterie.data.sources import write_records
-    from coterie.data.task_files import claim, write_manifest
-
-    claim(out, force=force)
-    files = {}
-    for split, records in prepared.splits.items():
-        path = out / f"{split}.jsonl"
-        files[split] = path, write_records(path, records)
-    return write_manifest(out, facts, files)
 
 
 # ------------------------------------------------------------------------------------------------------ leaks

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from coterie.cli.options import json_option
+from coterie.cli.output import print_json, table
+from coterie.viewing.text import encodable
 
 if TYPE_CHECKING:
     from coterie.viewing.episode_view import Detail
@@ -75,7 +77,6 @@ def command(
 
 
 def _print_fields() -> None:
-    from coterie.cli.output import table
     from coterie.viewing.episode_fields import FIELDS, OF_ROLES
 
     click.echo(table(("field", "meaning"), FIELDS.items()))
@@ -83,8 +84,6 @@ def _print_fields() -> None:
 
 
 def _print_json(search: Search, role: str | None) -> None:
-    from coterie.cli.output import print_json
-
     print_json([match.as_dict(role) for match in search.matches])
 
 
@@ -94,7 +93,6 @@ def _print(search: Search, query: Query, detail: Detail) -> None:
     from rich.text import Text
 
     from coterie.viewing.episode_view import episode_lines
-    from coterie.viewing.text import encodable
 
     plain = not sys.stdout.isatty() or os.environ.get("TERM", "") in ("", "dumb", "unknown")
     console = Console(

@@ -14,7 +14,7 @@ from coterie.cli.commands.config import flow
 from coterie.cli.interrupt import interruptible
 from coterie.cli.options import json_option, layer_options, overrides, plugin_option
 from coterie.cli.output import columns, print_json, table
-from coterie.viewing.text import LONGEST_ERROR, harmless, message
+from coterie.viewing.text import LONGEST_ERROR, cut, harmless, message
 
 if TYPE_CHECKING:
     from coterie.analysis.explained_keys import ExplainedKey
@@ -47,11 +47,9 @@ def command(
     all_keys: bool,
     path: str | None,
     role: str | None,
-    task: int,
-    overlays: tuple[str, ...],
-    scale: str | None,
     as_json: bool,
     flags: Flags | None,
+    **options: Any,
 ) -> None:
     """Explain a configuration, without a model: which plugin serves each part, which functions hooks call,
     who reads each key, and what of each role's prompt comes from where.
@@ -75,12 +73,10 @@ def command(
         explanation = explain(
             chosen,
             overrides=overrides(settings),
-            scale=scale,
-            overlays=overlays,
             prompts=not of_keys,
             tokenizers=as_json or role is not None,
             role=role,
-            task=task,
+            **options,
         )
     if path is not None:
         explanation.keys = select(explanation.keys, path)
@@ -190,9 +186,8 @@ def _echo_missing(explanation: Explanation) -> None:
 def _keys(keys: Sequence[ExplainedKey]) -> str:
     rows = []
     for key in keys:
-        value = flow(key.value)
-        short = value if len(value) <= LONGEST_VALUE else f"{value[: LONGEST_VALUE - 3]}..."
-        rows.append((key.path, short, key.reader or "nobody", key.origin))
+        value = cut(flow(key.value), LONGEST_VALUE)
+        rows.append((key.path, value, key.reader or "nobody", key.origin))
     return table(("key", "value", "read by", "set by"), rows)
 
 

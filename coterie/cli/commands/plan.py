@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 @click.option(
     "--node-gpus", metavar="N", type=click.IntRange(min=0), help="GPUs of a node. Default: this machine's."
 )
-@click.option("--yes", is_flag=True, help="Plan a step of more than 20,000 generations too.")
+@click.option("--yes", "any_size", is_flag=True, help="Plan a step of more than 20,000 generations too.")
 @layer_options
 @from_option
 @json_option
@@ -51,16 +51,10 @@ if TYPE_CHECKING:
 def command(
     source: str,
     settings: tuple[str, ...],
-    gpus: int | None,
     gpu_memory: float,
-    nodes: int | None,
-    node_cpus: float | None,
-    node_gpus: int | None,
-    yes: bool,
-    overlays: tuple[str, ...],
-    scale: str | None,
     as_json: bool,
     flags: Flags | None,
+    **options: Any,
 ) -> None:
     """Estimate a run's generations and memory, by step and policy, before anything is played or loaded.
 
@@ -85,19 +79,9 @@ def command(
 
     chosen: Any = source if flags is None else translated(source, settings, flags).table
     given = click.get_current_context().get_parameter_source("gpu_memory") == ParameterSource.COMMANDLINE
+    memory = gpu_memory if given else None
     with interruptible(at_once=True):  # a plugin's methods are called
-        planned = plan(
-            chosen,
-            overrides=overrides(settings),
-            scale=scale,
-            overlays=overlays,
-            gpus=gpus,
-            gpu_memory=gpu_memory if given else None,
-            nodes=nodes,
-            node_cpus=node_cpus,
-            node_gpus=node_gpus,
-            any_size=yes,
-        )
+        planned = plan(chosen, overrides=overrides(settings), gpu_memory=memory, **options)
     if as_json:
         print_json(planned.as_dict())
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
@@ -164,8 +165,6 @@ def _settings(title: str, fields: list[Field]) -> str:
 
 
 def _default(field: Field) -> str:
-    import json
-
     if field.required:
         return "required"
     if isinstance(field.default, dict) and field.type == "table":

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from coterie.cli.options import json_option, out_option, plugin_option
+from coterie.cli.output import columns, number, print_json, share, table
+from coterie.core.errors import ConfigError, MissingExtra
 
 if TYPE_CHECKING:
     from coterie.analysis.replay.credit_again import OtherCredit
@@ -46,17 +50,7 @@ if TYPE_CHECKING:
 @out_option("FILE", more="of other credit: a row an action, .parquet or .jsonl", dir_okay=False)
 @plugin_option
 @json_option
-def command(
-    run: Path,
-    step: int | None,
-    every: bool,
-    again: tuple[str, ...],
-    estimator: str | None,
-    rewards: tuple[str, ...],
-    weights: tuple[str, ...],
-    out: Path | None,
-    as_json: bool,
-) -> None:
+def command(run: Path, out: Path | None, as_json: bool, weights: tuple[str, ...], **options: Any) -> None:
     """Play recorded steps of RUN again, and compare every value with the record, bit for bit.
 
     The environment, the roles' parsers and prompts, the transition mode, the rewards, the sampler's choices
@@ -70,24 +64,14 @@ def command(
     """
     from coterie.analysis.replay.replay import replay
 
-    _check(step, every, out, bool(estimator or rewards or weights))
-    result = replay(
-        run,
-        step=step,
-        every=every,
-        again=again,
-        estimator=estimator,
-        rewards=rewards,
-        weights=_numbers(weights),
-        progress=None if as_json or not sys.stderr.isatty() else _progress,
-    )
+    _check(out, bool(options["estimator"] or options["rewards"] or weights), options)
+    progress = None if as_json or not sys.stderr.isatty() else _progress
+    result = replay(run, weights=_numbers(weights), progress=progress, **options)
     if out is not None and result.other is not None:
         from coterie.data.sources import write_records
 
         write_records(out, result.other.actions)
     if as_json:
-        from coterie.cli.output import print_json
-
         print_json(result.as_dict())
     else:
         _print(result, out)
@@ -95,11 +79,9 @@ def command(
         raise click.exceptions.Exit(1)
 
 
-def _check(step: int | None, every: bool, out: Path | None, other: bool) -> None:
+def _check(out: Path | None, other: bool, options: Mapping[str, Any]) -> None:
     """Refuse options that contradict each other, before anything is played."""
-    from coterie.core.errors import ConfigError
-
-    if step is not None and every:
+    if options["step"] is not None and options["every"]:
         raise ConfigError("--step and --all name different steps", path="--step", fix="leave one of them out")
     if out is None:
         return
@@ -110,20 +92,11 @@ def _check(step: int | None, every: bool, out: Path | None, other: bool) -> None
     if out.suffix not in (".parquet", ".jsonl"):
         what = f"{out} is neither Parquet nor JSON lines"
         raise ConfigError(what, path="--out", fix="end it with .parquet or .jsonl")
-    if out.suffix == ".parquet":
-        import importlib.util
-
-        from coterie.core.errors import MissingExtra
-
-        if importlib.util.find_spec("pyarrow") is None:
-            raise MissingExtra(
-                "pyarrow", "data", needed_by=f"-o {out}", instead="a file that ends with .jsonl"
-            )
+    if out.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
+        raise MissingExtra("pyarrow", "data", needed_by=f"-o {out}", instead="a file that ends with .jsonl")
 
 
 def _numbers(weights: tuple[str, ...]) -> dict[str, float]:
-    from coterie.core.errors import ConfigError
-
     numbers: dict[str, float] = {}
     for text in weights:
         component, equals, value = text.partition("=")
@@ -143,7 +116,6 @@ def _progress(done: int, steps: int) -> None:
 
 def _print(result: Replay, out: Path | None) -> None:
     from coterie.analysis.replay.differences import shown
-    from coterie.cli.output import columns
 
     steps = f"step {result.steps[0]}" if len(result.steps) == 1 else f"{len(result.steps)} steps"
     if result.first is None:
@@ -172,7 +144,6 @@ def _print(result: Replay, out: Path | None) -> None:
 
 def _print_other(other: OtherCredit) -> None:
     from coterie.analysis.replay.differences import shown
-    from coterie.cli.output import number, share, table
 
     click.echo(f"\ncredit on the same data with {', '.join(other.changes)}")
     if other.start == "empty":
@@ -200,7 +171,5 @@ def _print_other(other: OtherCredit) -> None:
 
 
 def _largest(row: dict[str, Any]) -> tuple[str, ...]:
-    from coterie.cli.output import number
-
     place = (str(row["step"]), row["task"], str(row["chain"]), str(row["turn"] + 1), row["role"])
     return (*place, str(row["branch"]), number(row["advantage"]), number(row["other_advantage"]))

@@ -66,16 +66,12 @@ QUIET_SECONDS = 30.0
 @plugin_option
 def command(
     name: str | None,
-    scale: str,
-    seeds: int,
-    first_seed: int,
     jobs: int,
     columns: str | None,
     out: Path | None,
-    tokens: int | None,
-    tasks: int | None,
     listing: bool,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Train and evaluate every method of a study at equal tokens, and print its table.
 
@@ -93,9 +89,7 @@ def command(
     from coterie.studies.reproduce import prepare, reproduce
 
     names = [column.strip() for column in columns.split(",") if column.strip()] if columns else None
-    prepared = prepare(
-        name, scale=scale, seeds=seeds, first_seed=first_seed, columns=names, tokens=tokens, tasks=tasks
-    )
+    prepared = prepare(name, columns=names, **options)
     folder = out if out is not None else Path("runs") / f"reproduce-{name}"
     files = [str(Path(r.distribution).resolve()) for r in plugins().reports if Path(r.distribution).is_file()]
     then, kept = "the same command continues from here", logs.kept_in(folder / "logs")

@@ -56,7 +56,9 @@ if TYPE_CHECKING:
     type=NumbersParam("seeds", "0,1,2"),
     help="A run for each seed, in DIR/seed-0 and so on.",
 )
-@click.option("--yes", is_flag=True, help="Start also past this machine's memory, or an hour a step.")
+@click.option(
+    "--yes", "any_size", is_flag=True, help="Start also past this machine's memory, or an hour a step."
+)
 @layer_options
 @from_option
 @verbose_option
@@ -66,12 +68,10 @@ def command(
     out: Path | None,
     resume: Path | None,
     seeds: tuple[int, ...] | None,
-    yes: bool,
-    overlays: tuple[str, ...],
-    scale: str | None,
     allow_change: bool,
     accept_changes: tuple[str, ...],
     flags: Flags | None,
+    **shared: Any,
 ) -> None:
     """Train a team from a recipe or a YAML file; KEY=VALUE overrides a setting.
 
@@ -96,7 +96,6 @@ def command(
         source, out = translation.table, out or run_folder(translation)
     if source is None and resume is None:
         raise no_recipe()
-    shared: Any = {"scale": scale, "overlays": overlays, "any_size": yes}
     if seeds is not None:
         with exits_reported(), interruptible() as interrupt:
             code = run_seeds(source, seeds, out, overrides, shared, interrupt)
@@ -137,7 +136,6 @@ def report_coach(folder: Path, name: str) -> None:
     """Print the report on a coach, and how to have it again; a report that can't be made ends nothing."""
     from coterie.api.coach_report import coach_report
     from coterie.cli.commands.coach import show
-    from coterie.viewing.text import message
 
     try:
         show(coach_report(folder, name))

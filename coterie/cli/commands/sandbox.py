@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
+import io
+import re
+import tokenize
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +14,7 @@ import click
 
 from coterie.cli.options import json_option, out_option, overrides, plugin_option
 from coterie.cli.output import columns, print_json
+from coterie.core.errors import UserError
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -55,7 +60,6 @@ def run(
     Its output goes to stdout and stderr; of long output, the end. Exits 0 where the program finished, else 1.
     """
     from coterie.analysis.diagnosis.sandboxes import ran, use_sandbox
-    from coterie.core.errors import UserError
     from coterie.core.protocols import Program
     from coterie.core.storage.atomic import written
 
@@ -156,8 +160,6 @@ def _put(table: dict[str, Any], more: dict[str, Any]) -> None:
 
 def _named(files: Sequence[Path]) -> dict[str, bytes]:
     """Contents by the names that the files get in the working folder."""
-    from coterie.core.errors import UserError
-
     contents: dict[str, bytes] = {}
     for path in files:
         if path.name in contents:
@@ -168,8 +170,6 @@ def _named(files: Sequence[Path]) -> dict[str, bytes]:
 
 
 def _read(path: Path) -> bytes:
-    from coterie.core.errors import UserError
-
     try:
         return path.read_bytes()
     except OSError as error:
@@ -178,13 +178,6 @@ def _read(path: Path) -> bytes:
 
 def _source(path: Path) -> str:
     """A Python file's text, decoded as Python does: by its coding cookie or its BOM, else as UTF-8."""
-    import codecs
-    import io
-    import re
-    import tokenize
-
-    from coterie.core.errors import UserError
-
     data = _read(path)
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
@@ -202,8 +195,6 @@ def _source(path: Path) -> str:
 
 
 def _text(path: Path) -> str:
-    from coterie.core.errors import UserError
-
     try:
         return _read(path).decode("utf-8")
     except UnicodeDecodeError as error:

@@ -36,94 +36,44 @@ PHASES = ("rollouts", "credit", "update", "sync", "record", "evaluate")
 """Parts of a step in their order."""
 ROLE, POLICY = r"([^/]+)", r"(.+)"
 CHARTS = (
-    Chart(
-        "success",
-        "Success",
-        "overview",
-        (
-            ("eval/success", "val"),
-            ("eval/([^/]+)/success", r"val \1"),
-            ("success", "training"),
-            ("success_committed", "training, best of K"),
-        ),
-        interval="_ci95",
-        note="val: with its 95 % interval over tasks.",
-        notes=(("success_committed", "The best of K is no success of the policy."),),
-        noted="eval/.+",
-    ),
+    Chart("success", "Success", "overview",
+          (("eval/success", "val"), ("eval/([^/]+)/success", r"val \1"), ("success", "training"),
+           ("success_committed", "training, best of K")),
+          interval="_ci95", note="val: with its 95 % interval over tasks.", noted="eval/.+",
+          notes=(("success_committed", "The best of K is no success of the policy."),)),
     Chart("reward", "Reward by role", "overview", ((f"reward/{ROLE}", r"\1"),)),
-    Chart(
-        "lost",
-        "Missing scores and lost episodes",
-        "overview",
-        (("missing/share", "missing scores"), ("episodes/missing", "lost episodes")),
-    ),
-    Chart(
-        "zero",
-        "Groups with equal rewards",
-        "overview",
-        ((f"groups/{ROLE}/zero_variance", r"\1"),),
-        note="A group whose rewards are all equal teaches nothing.",
-    ),
+    Chart("lost", "Missing scores and lost episodes", "overview",
+          (("missing/share", "missing scores"), ("episodes/missing", "lost episodes"))),
+    Chart("zero", "Groups with equal rewards", "overview", ((f"groups/{ROLE}/zero_variance", r"\1"),),
+          note="A group whose rewards are all equal teaches nothing."),
     Chart("entropy", "Entropy", "overview", ((f"policy/{POLICY}/entropy", r"\1"),)),
-    Chart(
-        "kl",
-        "Change of the policy in a step",
-        "overview",
-        (
-            (f"policy/{POLICY}/approx_kl", r"\1: KL of the update"),
-            (f"policy/{POLICY}/kl_ref", r"\1: KL to the start"),
-        ),
-    ),
+    Chart("kl", "Change of the policy in a step", "overview",
+          ((f"policy/{POLICY}/approx_kl", r"\1: KL of the update"),
+           (f"policy/{POLICY}/kl_ref", r"\1: KL to the start"))),
     Chart("gradient", "Gradient norm", "overview", ((f"policy/{POLICY}/grad_norm", r"\1"),)),
-    Chart(
-        "mismatch",
-        "Trainer against engine",
-        "overview",
-        ((f"policy/{POLICY}/mismatch", r"\1"),),
-        note="Mean difference of the trainer's and the engine's log-probs on equal weights.",
-    ),
+    Chart("mismatch", "Trainer against engine", "overview", ((f"policy/{POLICY}/mismatch", r"\1"),),
+          note="Mean difference of the trainer's and the engine's log-probs on equal weights."),
     Chart("faults", "Answers that could not be parsed", "overview", ((f"faults/{ROLE}/policy", r"\1"),)),
     Chart("length", "Length of an action", "overview", ((f"length/{ROLE}", r"\1"),)),
-    Chart(
-        "time",
-        "Time of a step by phase",
-        "overview",
-        ((f"time/({'|'.join(PHASES)})", r"\1"),),
-        kind="stack",
-    ),
-    Chart(
-        "tokens",
-        "Tokens of a step",
-        "overview",
-        (
-            ("tokens/generated", "generated"),
-            ("tokens/prompt", "prompts"),
-        ),
-        kind="stack",
-    ),
+    Chart("time", "Time of a step by phase", "overview", ((f"time/({'|'.join(PHASES)})", r"\1"),),
+          kind="stack"),
+    Chart("tokens", "Tokens of a step", "overview",
+          (("tokens/generated", "generated"), ("tokens/prompt", "prompts")), kind="stack"),
     Chart("role-reward", "Reward", "roles", ((f"reward/{ROLE}", r"\1"),)),
-    Chart(
-        "role-advantage",
-        "Advantage, mean of its size",
-        "roles",
-        ((f"advantage/{ROLE}/abs", r"\1"),),
-        note="Where it is near zero, the role is given no signal.",
-    ),
+    Chart("role-advantage", "Advantage, mean of its size", "roles", ((f"advantage/{ROLE}/abs", r"\1"),),
+          note="Where it is near zero, the role is given no signal."),
     Chart("role-spread", "Advantage, standard deviation", "roles", ((f"advantage/{ROLE}/std", r"\1"),)),
     Chart("role-length", "Length of an action", "roles", ((f"length/{ROLE}", r"\1"),)),
     Chart("role-entropy", "Entropy of the role's policy", "roles", ((f"policy/{POLICY}/entropy", r"\1"),)),
     Chart("role-zero", "Groups with equal rewards", "roles", ((f"groups/{ROLE}/zero_variance", r"\1"),)),
-    Chart(
-        "role-missing", "Groups' rows that are missing", "roles", ((f"groups/{ROLE}/missing_rows", r"\1"),)
-    ),
-    Chart(
-        "role-components", "Missing scores by component", "roles", ((r"missing/(?!share$)([^/]+)", r"\1"),)
-    ),
+    Chart("role-missing", "Groups' rows that are missing", "roles",
+          ((f"groups/{ROLE}/missing_rows", r"\1"),)),
+    Chart("role-components", "Missing scores by component", "roles",
+          ((r"missing/(?!share$)([^/]+)", r"\1"),)),
     Chart("role-faults", "Answers that could not be parsed", "roles", ((f"faults/{ROLE}/policy", r"\1"),)),
     Chart("role-empty", "Answers without text", "roles", ((f"empty/{ROLE}", r"\1"),)),
     Chart("role-cut", "Answers that max_new_tokens cut off", "roles", ((f"finish_length/{ROLE}", r"\1"),)),
-)
+)  # fmt: skip
 """In the order of the page; one without metrics in any run is left out."""
 
 
