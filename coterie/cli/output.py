@@ -116,16 +116,9 @@ def print_json(value: Any) -> None:
 
     Control characters in texts are escaped.
     """
+    from coterie.core.storage.jsonl import finite
+
     click.echo(harmless_json(json.dumps(finite(value), indent=2, ensure_ascii=False, allow_nan=False)))
-
-
-def finite(value: Any) -> Any:
-    """The value for strict JSON: a number that is not finite becomes None."""
-    if isinstance(value, Mapping):
-        return {key: finite(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 SHOWN = ("coterie.usage", "coterie.dtype")

@@ -19,6 +19,7 @@ from rich.text import Text
 from coterie.api.signals import RULES
 from coterie.viewing.follow import FollowedRun, State
 from coterie.viewing.metric_names import described, firsts, parts_of
+from coterie.viewing.series import short_names
 from coterie.viewing.text import one_line as shown
 
 LEAST = 60
@@ -266,7 +267,7 @@ def _together(runs: Sequence[FollowedRun], look: Look, now: float) -> Renderable
     titles = ["run", "state", "step", "", "val", *(["success", "tok/s"] if wide else []), "left"]
     grid = _grid()
     grid.add_row(*(Text(title, style="dim") for title in titles))
-    names = _short_names(runs)
+    names = [shown(name) for name in short_names([run.path for run in runs])]
     room = max(12, min(32, look.width - 58)) if wide else 14
     notes: list[RenderableType] = []
     for run, name in zip(runs, names, strict=True):
@@ -301,15 +302,6 @@ def present(values: Sequence[float]) -> Sequence[float]:
     array = np.asarray(values, dtype=np.float64)
     there: Sequence[float] = array[~np.isnan(array)]  # type: ignore[assignment]
     return there
-
-
-def _short_names(runs: Sequence[FollowedRun]) -> list[str]:
-    """The ends of the paths that tell runs apart."""
-    for count in range(1, 6):
-        names = ["/".join(run.path.parts[-count:]) for run in runs]
-        if len(set(names)) == len(names):
-            return [shown(name) for name in names]
-    return [shown(run.path) for run in runs]
 
 
 def _grid() -> Table:

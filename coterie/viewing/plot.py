@@ -12,7 +12,7 @@ import numpy as np
 from coterie.api.figures import COLOURS, GREY, check_format, new_figure, plain, require_matplotlib, save
 from coterie.core.errors import UserError
 from coterie.viewing.metric_names import described
-from coterie.viewing.series import By, Configuration, Curve, Floats, configurations, curve, read_run
+from coterie.viewing.series import By, Configuration, Curve, Floats, configurations, curve
 
 if TYPE_CHECKING:
     from coterie.viewing.series import RunRows
@@ -160,12 +160,3 @@ def _seeds(group: Configuration) -> str:
     if len(group.runs) == 1:
         return f" (seed {group.runs[0].seed})" if group.differs else ""
     return f" ({len(group.runs)} seeds)"
-
-
-def read_runs(paths: Sequence[Path]) -> list[RunRows]:
-    """Read runs, each folder once.
-
-    Raises:
-        RunFolderError: one of them is no run folder, or can't be read.
-    """
-    return [read_run(path) for path in dict.fromkeys(paths)]

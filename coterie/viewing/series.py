@@ -155,6 +155,15 @@ def run_folders(path: Path) -> list[Path]:
         return sorted(config.parent for config in path.glob("*/config.yaml"))
 
 
+def short_names(paths: Sequence[Path]) -> list[str]:
+    """A name for each folder: its own, with as many folders above it as tell them apart."""
+    for depth in range(1, max(len(path.parts) for path in paths) + 1):
+        names = ["/".join(path.parts[-depth:]) for path in paths]
+        if len(set(names)) == len(names):
+            break
+    return names
+
+
 def configurations(runs: Sequence[RunRows]) -> list[Configuration]:
     """The runs by configuration, in the order of the runs; those of one configuration by seed.
 

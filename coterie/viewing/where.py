@@ -66,6 +66,12 @@ REFUSED: dict[type[ast.AST], str] = {
     ast.GeneratorExp: "it has a loop",
     ast.Await: "it has an await",
 }
+PARTS = (
+    *(ast.Name, ast.Attribute, ast.Subscript, ast.Load, ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not),
+    *(ast.USub, ast.UAdd, ast.BinOp, ast.Compare, ast.In, ast.NotIn, ast.Is, ast.IsNot),
+    *(ast.Tuple, ast.List, ast.Set, *ARITHMETIC, *COMPARISONS),
+)
+"""What a condition may consist of."""
 ALLOWED = "a condition has fields, numbers, texts in quotes, comparisons, and, or, not, + - * /"
 
 
@@ -338,22 +344,7 @@ def _refusal(node: ast.AST) -> str:
         return f"it asks for .{_short(node.attr)} of something that is no field"
     if isinstance(node, ast.Subscript) and _name(node) is None:
         return "it looks into something by brackets; reward['my role'] is the field reward.my role"
-    expected = (
-        *(
-            ast.Name,
-            ast.Attribute,
-            ast.Subscript,
-            ast.Load,
-            ast.BoolOp,
-            ast.And,
-            ast.Or,
-            ast.UnaryOp,
-            ast.Not,
-        ),
-        *(ast.USub, ast.UAdd, ast.BinOp, ast.Compare, ast.In, ast.NotIn, ast.Is, ast.IsNot),
-        *(ast.Tuple, ast.List, ast.Set, *ARITHMETIC, *COMPARISONS),
-    )
-    return "" if isinstance(node, expected) else f"it has {type(node).__name__.lower()}"
+    return "" if isinstance(node, PARTS) else f"it has {type(node).__name__.lower()}"
 
 
 def _name(node: ast.AST) -> str | None:

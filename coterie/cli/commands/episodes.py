@@ -59,32 +59,23 @@ def command(
     coterie episodes RUN --where 'faults.executor > 0' --role executor
     coterie episodes RUN --step 40 --where 'success == 0' --sort -spread -n 3
     """
+    from coterie.viewing.episode_fields import FIELDS, OF_ROLES
     from coterie.viewing.episode_view import Detail
     from coterie.viewing.find_episodes import Query, find
     from coterie.viewing.where import parse, parse_sort
 
     if fields:
-        _print_fields()
+        click.echo(table(("field", "meaning"), FIELDS.items()))
+        click.echo(f"\nof one role, as in reward.planner: {', '.join(OF_ROLES)}")
         return
     condition = parse(where) if where is not None else None
     keys = parse_sort(sort) if sort is not None else ()
     query = Query(tuple(dict.fromkeys(steps)), role, condition, keys, most)
     search = find(run, query)
     if as_json:
-        _print_json(search, role)
+        print_json([match.as_dict(role) for match in search.matches])
     else:
         _print(search, query, Detail(full, role))
-
-
-def _print_fields() -> None:
-    from coterie.viewing.episode_fields import FIELDS, OF_ROLES
-
-    click.echo(table(("field", "meaning"), FIELDS.items()))
-    click.echo(f"\nof one role, as in reward.planner: {', '.join(OF_ROLES)}")
-
-
-def _print_json(search: Search, role: str | None) -> None:
-    print_json([match.as_dict(role) for match in search.matches])
 
 
 def _print(search: Search, query: Query, detail: Detail) -> None:

@@ -41,15 +41,15 @@ def command(arguments: tuple[str, ...], out: Path, by: Literal["step", "tokens"]
     coterie plot runs/grpo runs/at_grpo 'reward/*' eval/success --by tokens -o rewards.svg
     """
     from coterie.viewing.metric_names import firsts
-    from coterie.viewing.plot import check_plot, draw, read_runs
-    from coterie.viewing.series import expand
+    from coterie.viewing.plot import check_plot, draw
+    from coterie.viewing.series import expand, read_run
 
     check_plot(out)
     folders, patterns = split(arguments)
     if not folders:
         what = f"{arguments[0]} is no run folder"
         raise UserError(what, why="runs come before metrics", fix="name a folder that `coterie run` made")
-    runs = read_runs(folders)
+    runs = [read_run(path) for path in dict.fromkeys(folders)]
     names = list(dict.fromkeys(name for run in runs for name in run.names))
     metrics = expand(patterns, names) if patterns else firsts(names)
     if not metrics:

@@ -113,7 +113,7 @@ def to_json(value: Mapping[str, Any]) -> str:
     except ValueError:
         # A number that is not finite, or half a surrogate pair in a model's text. Both are rare, and
         # cleaning visits every token of the row.
-        return json.dumps(_cleaned(value), allow_nan=False)
+        return json.dumps(finite(value), allow_nan=False)
     return text
 
 
@@ -125,13 +125,14 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} can't be written as JSON")
 
 
-def _cleaned(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """The value for strict JSON: a number that is not finite becomes None."""
     if isinstance(value, (np.generic, np.ndarray)):
         value = value.tolist()
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {key: _cleaned(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_cleaned(item) for item in value]
+        return [finite(item) for item in value]
     return value

@@ -18,6 +18,7 @@ from coterie.analysis.diagnosis.role_table import RoleInStep, roles_in_step
 from coterie.api.episodes import RecordedTree, trees_of
 from coterie.api.rollouts import read_rollouts
 from coterie.core.errors import UserError
+from coterie.core.storage.jsonl import finite
 from coterie.viewing.episode_fields import fields_of
 from coterie.viewing.report.reading import ReportedRun
 from coterie.viewing.report.tokens import TokenCuts
@@ -225,17 +226,7 @@ def dumps(value: Any) -> str:
     try:
         return json.dumps(value, allow_nan=False, separators=(",", ":"))
     except ValueError:
-        return json.dumps(_finite(value), allow_nan=False, separators=(",", ":"))
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _finite(of) for key, of in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(of) for of in value]
-    return value
+        return json.dumps(finite(value), allow_nan=False, separators=(",", ":"))
 
 
 def _branches(tree: RecordedTree) -> Iterator[Mapping[str, Any]]:

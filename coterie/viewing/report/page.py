@@ -20,7 +20,7 @@ from coterie.viewing.report.differences import settings
 from coterie.viewing.report.reading import ReportedRun, read_run
 from coterie.viewing.report.summary import summary, warnings
 from coterie.viewing.report.trees import DIGITS
-from coterie.viewing.series import RunRows, configurations, curve, run_folders
+from coterie.viewing.series import RunRows, configurations, curve, run_folders, short_names
 from coterie.viewing.text import written_out
 
 FORMAT = 1
@@ -108,12 +108,7 @@ def page(environment: Any, runs: Sequence[ReportedRun]) -> str:
 
 def labels(runs: Sequence[ReportedRun]) -> list[str]:
     """A name for each run: its folder's, with as many folders above it as tell runs apart."""
-    paths = [run.folder.path.resolve() for run in runs]
-    for depth in range(1, max(len(path.parts) for path in paths) + 1):
-        names = ["/".join(path.parts[-depth:]) for path in paths]
-        if len(set(names)) == len(names):
-            break
-    return names
+    return short_names([run.folder.path.resolve() for run in runs])
 
 
 def visible(text: Any) -> str:
