@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from coterie.backends.models.table import Table
+from coterie.backends.models.table import LogitTable
 from coterie.backends.models.wordcodec import word_id
 from coterie.backends.trainers.tabular import TabularTrainer
 from coterie.core.types import Weights
@@ -75,7 +75,7 @@ class LoadsPresent(TabularTrainer):
 class Initial(TabularTrainer):
     @contextmanager
     def weights_at(self, policy, version):
-        yield Weights(policy=policy, version=version, module=Table(self._policies[policy].table.words))
+        yield Weights(policy=policy, version=version, module=LogitTable(self._policies[policy].table.words))
 
 
 @pytest.mark.parametrize(

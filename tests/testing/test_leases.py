@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from coterie.backends.engines.tabular import TabularEngine
-from coterie.backends.models.table import Table
+from coterie.backends.models.table import LogitTable
 from coterie.core.types import Weights
 from coterie.testing import ConformanceError, check_engine
 
 WORDS = ("down", "left", "right", "up")
 
 
-class Sharp(Table):
+class Sharp(LogitTable):
     """A table that makes one word likely in every context."""
 
     def logits(self, context):

@@ -11,7 +11,7 @@ import numpy as np
 from coterie.backends.engines.request_batching import RequestBatcher
 from coterie.backends.engines.versions import Versions
 from coterie.backends.models.policy import TABLE_FILE, TablePolicy, check_table, declared
-from coterie.backends.models.table import Table, log_softmax, read_rows, table_words
+from coterie.backends.models.table import LogitTable, log_softmax, read_rows, table_words
 from coterie.backends.models.uniforms import uniforms
 from coterie.backends.models.wordcodec import EOS_ID, WordCodec
 from coterie.core.errors import ConfigError
@@ -32,7 +32,7 @@ class TabularEngine(Plugin):
     def __init__(self, config: Any = None, build: Any = None) -> None:
         super().__init__(config, build)
         self._codec = WordCodec(exact=False, markers=False)
-        self._tables: Versions[tuple[Table, int]] = Versions()
+        self._tables: Versions[tuple[LogitTable, int]] = Versions()
         self._batcher: RequestBatcher | None = None
 
     async def open(self, ctx: EngineContext) -> None:
@@ -56,10 +56,10 @@ class TabularEngine(Plugin):
 
     async def load_weights(self, weights: Weights) -> None:
         """Load a live table, or the `table.npz` of a folder that the trainer `tabular` exported."""
-        table = weights.module if weights.module is not None else Table(self._words)
+        table = weights.module if weights.module is not None else LogitTable(self._words)
         if weights.folder is not None:
             words, tables = read_rows(Path(weights.folder) / TABLE_FILE)
-            table = Table(words, tables["logits"])
+            table = LogitTable(words, tables["logits"])
         if table.words != self._words:
             differing = sorted({*table.words} ^ {*self._words})
             raise ConfigError(

@@ -32,7 +32,7 @@ ROWS, OPERATIONS, TRIES = 64, 2**28, 4
 """Rows of a measured product, its most multiplications, and how often each is measured."""
 
 
-class Choice(NamedTuple):
+class DtypeChoice(NamedTuple):
     """The dtype that `auto` stands for."""
 
     dtype: str
@@ -47,24 +47,24 @@ class Rates(NamedTuple):
     bfloat16: float
 
 
-def auto_choice(config: TensorFields, device: str) -> Choice:
+def auto_choice(config: TensorFields, device: str) -> DtypeChoice:
     """What `auto` stands for: bfloat16 on GPUs, the faster on CPUs, float32 elsewhere and for small models.
 
     Args:
         device: its type: `cpu`, `cuda`.
     """
     if device != "cpu":
-        return Choice("bfloat16" if device == "cuda" else "float32")
+        return DtypeChoice("bfloat16" if device == "cuda" else "float32")
     from coterie.backends.models.sizes import least_size
 
     size = least_size(config, ())
     if size is None or size.parameters < SMALL:
-        return Choice("float32")
+        return DtypeChoice("float32")
     if not has_instructions():
-        return Choice("float32", "this CPU has no instructions for products in bfloat16")
+        return DtypeChoice("float32", "this CPU has no instructions for products in bfloat16")
     rates = measured(size.hidden, size.mlp)
     faster = rates.bfloat16 >= CLEARLY * rates.float32
-    return Choice(
+    return DtypeChoice(
         "bfloat16" if faster else "float32",
         f"{'its' if faster else 'bfloat16'} products take {rates.float32 / rates.bfloat16:.2f} of "
         f"float32's time here ({rates.bfloat16:.0f} and {rates.float32:.0f} GFLOP/s a core)",
@@ -88,7 +88,7 @@ def with_dtype(configs: Mapping[str, Config], device: str) -> dict[str, Config]:
 
 def choices(configs: Mapping[str, TensorFields], device: str) -> list[str]:
     """A sentence for each choice that depends on this machine, with the policies that it is for."""
-    why: dict[Choice, list[str]] = {}
+    why: dict[DtypeChoice, list[str]] = {}
     for name, config in configs.items():
         if config.dtype == "auto" and (choice := auto_choice(config, device)).why:
             why.setdefault(choice, []).append(f"policies.{name}.dtype")

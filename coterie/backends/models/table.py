@@ -21,7 +21,7 @@ def table_words(vocabulary: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted({word for entry in vocabulary for word in entry.split()} - {"<eos>"}))
 
 
-class Table:
+class LogitTable:
     """Logits by context; a new context has zeros (uniform). Rows are replaced, never written into.
 
     Args:
@@ -40,9 +40,9 @@ class Table:
         """The logits of a context, shape (V,); read-only."""
         return self.rows.get(context, self._unseen)
 
-    def snapshot(self) -> Table:
+    def snapshot(self) -> LogitTable:
         """The table as it is now; a cheap copy, since rows are never written into."""
-        return Table(self.words, self.rows)
+        return LogitTable(self.words, self.rows)
 
     def digest(self) -> str:
         return rows_digest(self.words, logits=self.rows)
@@ -92,7 +92,7 @@ def read_rows(path: Path) -> tuple[tuple[str, ...], dict[str, dict[Context, np.n
     return words, tables
 
 
-def source_table(policy: str, source: Weights) -> Table:
+def source_table(policy: str, source: Weights) -> LogitTable:
     """The table with which a policy begins, from a trainer or from a folder.
 
     Raises:
@@ -103,14 +103,14 @@ def source_table(policy: str, source: Weights) -> Table:
         file = Path(source.folder) / TABLE_FILE
         try:
             words, tables = read_rows(file)
-            return Table(words, tables["logits"])
+            return LogitTable(words, tables["logits"])
         except (OSError, ValueError, KeyError) as error:
             raise ConfigError(
                 f"{file} can't be read", path=at, why=f"{type(error).__name__}: {error}"
             ) from error
-    if not isinstance(source.module, Table):
+    if not isinstance(source.module, LogitTable):
         raise ConfigError("the policy that it names has no table", path=at)
-    return Table(source.module.words, source.module.rows)
+    return LogitTable(source.module.words, source.module.rows)
 
 
 def words_differ(theirs: Iterable[str], ours: Iterable[str]) -> str:

@@ -8,9 +8,9 @@ from functools import partial
 import numpy as np
 from torch import Tensor
 
-from coterie.backends.trainers.forward import Scorer
+from coterie.backends.trainers.forward import TokenScorer
 from coterie.backends.trainers.out_of_memory import halving
-from coterie.backends.trainers.policies import Policy
+from coterie.backends.trainers.policies import PolicyWeights
 from coterie.core.errors import ConfigError
 from coterie.core.types import Sample
 
@@ -27,7 +27,7 @@ def check_annotation(name: str) -> None:
         )
 
 
-def annotated(policy: Policy, samples: Sequence[Sample], name: str) -> list[np.ndarray]:
+def annotated(policy: PolicyWeights, samples: Sequence[Sample], name: str) -> list[np.ndarray]:
     """One float32 array of shape (trained tokens,) per sample; see `TorchTrainer.annotate`.
 
     Raises:
@@ -59,11 +59,11 @@ def annotated(policy: Policy, samples: Sequence[Sample], name: str) -> list[np.n
     return arrays
 
 
-def _numbers(scorer: Scorer, rows: Sequence[Sample], head: Tensor | None) -> Tensor:
+def _numbers(scorer: TokenScorer, rows: Sequence[Sample], head: Tensor | None) -> Tensor:
     return scorer(rows).logprobs if head is None else scorer.values(rows, head)
 
 
-def forwards(policy: Policy, samples: Sequence[Sample], name: str) -> int:
+def forwards(policy: PolicyWeights, samples: Sequence[Sample], name: str) -> int:
     """The number of forwards that `annotated` takes."""
     if not samples or (name == "values" and policy.config.train == "none"):
         return 0

@@ -22,7 +22,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from coterie.backends.trainers.packing import Packed
+from coterie.backends.trainers.packing import PackedRows
 
 NAME = "coterie_packed"
 
@@ -34,7 +34,7 @@ class Unsupported(Exception):
     """The model's attention has a feature that the packed attention lacks."""
 
 
-class Layout(Protocol):
+class AttentionLayout(Protocol):
     """A packed row's attention: the indices and masks of one kernel, on the device."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
@@ -50,7 +50,7 @@ class Layout(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Blocks:
-    """`Packed.blocks` on the device, each for one call of SDPA."""
+    """`PackedRows.blocks` on the device, each for one call of SDPA."""
 
     blocks: tuple[tuple[Tensor, Tensor | None, Tensor | None], ...]
     """queries (n * Q,); keys (n * L,) or None for the queries; mask (n or 1, 1, Q, L) or None for causal."""
@@ -83,7 +83,7 @@ class Blocks:
         return self.biases[key]
 
 
-def layout_of(packed: Packed, device: Any) -> Blocks:
+def layout_of(packed: PackedRows, device: Any) -> Blocks:
     """The tensors of a packed row's blocks."""
     assert packed.restore is not None
     blocks, shapes = [], []
@@ -173,7 +173,7 @@ def packed_attention(
     attention_mask: Tensor | None,
     scaling: float | None = None,
     dropout: float = 0.0,
-    layout: Layout | None = None,
+    layout: AttentionLayout | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Packed attention with transformers' attention interface; plain SDPA without a layout.

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.backends.trainers.attention import NAME, Layout, layout_of
-from coterie.backends.trainers.packing import Lengths, Packed
+from coterie.backends.trainers.attention import NAME, AttentionLayout, layout_of
+from coterie.backends.trainers.packing import PackedLengths, PackedRows
 from coterie.core.errors import ConfigError
 
 IMPLEMENTATIONS = {"sdpa": "sdpa", "flash_attention_2": "flash_attention_2", "flex": "sdpa"}
@@ -88,7 +88,7 @@ def kernel(model: Any, name: str, *, packed: bool) -> Iterator[None]:
         model.config._attn_implementation = before
 
 
-def layout_for(name: str, packed: Packed, device: Any) -> Layout:
+def layout_for(name: str, packed: PackedRows, device: Any) -> AttentionLayout:
     """A packed row's layout for a kernel."""
     if name == "sdpa":
         return layout_of(packed, device)
@@ -117,7 +117,7 @@ class Varlen:
     """Tokens of all prompts, which come first in the row."""
 
     @classmethod
-    def of(cls, lengths: Lengths, device: Any) -> Varlen:
+    def of(cls, lengths: PackedLengths, device: Any) -> Varlen:
         starts = np.cumsum([0, *lengths.prompts])
         begins = np.cumsum([0, *lengths.completions]) + starts[-1]
         kept = np.flatnonzero(lengths.completions)
@@ -181,7 +181,7 @@ class Flex:
     """The block mask of the row."""
 
     @classmethod
-    def of(cls, lengths: Lengths, device: Any) -> Flex:
+    def of(cls, lengths: PackedLengths, device: Any) -> Flex:
         from torch.nn.attention.flex_attention import create_block_mask
 
         sequence, prompt = (
@@ -203,13 +203,13 @@ class Flex:
         return output[0].transpose(0, 1)
 
 
-def sequences(lengths: Lengths) -> np.ndarray:
+def sequences(lengths: PackedLengths) -> np.ndarray:
     """int64, shape (T,): the number of each token's sequence; prompts come first."""
     counts = np.concatenate([lengths.prompts, lengths.completions])
     return np.repeat(np.arange(len(counts)), counts)
 
 
-def prompts(lengths: Lengths) -> np.ndarray:
+def prompts(lengths: PackedLengths) -> np.ndarray:
     """int64, shape (T,): the prompt that each token sees besides its own sequence; -1 for none."""
     none = np.full(int(lengths.prompts.sum()), -1)
     return np.concatenate([none, np.repeat(lengths.of, lengths.completions)]).astype(np.int64)

@@ -12,7 +12,7 @@ from coterie.backends.models.policy import TensorFields, TorchPolicy
 from coterie.backends.models.precision import choices, chosen, with_dtype
 from coterie.backends.trainers import torch_state
 from coterie.backends.trainers.devices import device_of
-from coterie.backends.trainers.policies import InitialWeights, Policy
+from coterie.backends.trainers.policies import InitialWeights, PolicyWeights
 from coterie.core.config import PolicyConfig
 from coterie.core.protocols import TrainerContext
 
@@ -48,7 +48,7 @@ class OpenDtypes:
         return {}
 
     def _saved_setup(
-        self, folder: Path, initial_weights: Sequence[InitialWeights], policies: Mapping[str, Policy]
+        self, folder: Path, initial_weights: Sequence[InitialWeights], policies: Mapping[str, PolicyWeights]
     ) -> Setup | None:
         """The setup of a checkpoint's run where it isn't that of these policies; None: it is, or can't be.
 

@@ -9,10 +9,10 @@ from typing import Any
 from safetensors.torch import save_file
 
 from coterie.backends.models.loading import without_bars
-from coterie.backends.trainers.policies import Policy
+from coterie.backends.trainers.policies import PolicyWeights
 
 
-def export(policy: Policy, folder: Path, *, merge: bool) -> None:
+def export(policy: PolicyWeights, folder: Path, *, merge: bool) -> None:
     """Write a Hugging Face folder, or for an unmerged `lora` policy a PEFT adapter folder.
 
     An adapter names its base: the hub id or folder of the configuration. A base that was newly initialised or
@@ -36,7 +36,7 @@ def _write_model(model: Any, tokenizer: Any, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def _write_adapter(policy: Policy, folder: Path) -> None:
+def _write_adapter(policy: PolicyWeights, folder: Path) -> None:
     from peft import get_peft_model_state_dict
 
     initial, adapter = policy.initial, policy.adapter

@@ -1,8 +1,8 @@
 """Log-probs and entropies of trained tokens under a causal language model, by the fastest correct forward.
 
 Two optimisations are used where a model allows them: rows that share a prompt are packed, and the
-language-model head runs only on positions whose next token is trained. A new `Scorer` tries each mode on a
-few tokens and keeps the first whose log-probs agree with the model's own padded forward (`probe.py`).
+language-model head runs only on positions whose next token is trained. A new `TokenScorer` tries each mode
+on a few tokens and keeps the first whose log-probs agree with the model's own padded forward (`probe.py`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from coterie.backends.trainers.adapted_linear import fused_adapters
 from coterie.backends.trainers.attention_kernels import kernel, layout_for
 from coterie.backends.trainers.head import embedded, head_scores, terms_of
 from coterie.backends.trainers.liger_head import liger_kernel, liger_scores
-from coterie.backends.trainers.packing import Packed, Row, pack, pad, plan
+from coterie.backends.trainers.packing import PackedRows, TokenRow, pack, pad, plan
 from coterie.backends.trainers.probe import ForwardMode, Probe as Probe, choose, cost
 from coterie.backends.trainers.value_head import values_of
 
@@ -33,7 +33,7 @@ _UNKNOWN = object()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Scores:
+class TokenScores:
     """Scores of every trained token, row after row; each tensor has the shape (N,)."""
 
     logprobs: Tensor
@@ -44,7 +44,7 @@ class Scores:
     """The value head's values; None without a value head."""
 
 
-class Scorer:
+class TokenScorer:
     """Scores rows with one model.
 
     Args:
@@ -87,7 +87,7 @@ class Scorer:
         with torch.no_grad():
             return compute() if self._root is None else self._root(compute)
 
-    def plan(self, rows: Sequence[Row]) -> list[list[int]]:
+    def plan(self, rows: Sequence[TokenRow]) -> list[list[int]]:
         """Indices of the rows of each forward (see `packing.plan`)."""
         return plan(rows, self.budget, self.mode.packed)
 
@@ -101,8 +101,8 @@ class Scorer:
             yield
 
     def __call__(
-        self, rows: Sequence[Row], *, entropy_grad: bool = False, value_head: Tensor | None = None
-    ) -> Scores:
+        self, rows: Sequence[TokenRow], *, entropy_grad: bool = False, value_head: Tensor | None = None
+    ) -> TokenScores:
         """Score rows that fit in one forward.
 
         Args:
@@ -111,15 +111,19 @@ class Scorer:
         """
         return self._score(rows, self.mode, entropy_grad, value_head)
 
-    def values(self, rows: Sequence[Row], value_head: Tensor) -> Tensor:
+    def values(self, rows: Sequence[TokenRow], value_head: Tensor) -> Tensor:
         """Values alone, shape (N,); skips the language-model head where the mode allows it."""
         packed = pack(rows) if self.mode.packed else pad(rows)
         self.latest = len(rows), packed.ids.size
         return values_of(self._forward(packed, self.mode, hidden=True)[0], value_head)
 
     def _score(
-        self, rows: Sequence[Row], mode: ForwardMode, entropy_grad: bool, value_head: Tensor | None = None
-    ) -> Scores:
+        self,
+        rows: Sequence[TokenRow],
+        mode: ForwardMode,
+        entropy_grad: bool,
+        value_head: Tensor | None = None,
+    ) -> TokenScores:
         packed = pack(rows) if mode.packed else pad(rows)
         self.latest = len(rows), packed.ids.size
         states, logits = self._forward(packed, mode, hidden=value_head is not None)
@@ -141,7 +145,7 @@ class Scorer:
         targets: Tensor,
         temperatures: Tensor | None,
         entropy_grad: bool,
-    ) -> Scores | None:
+    ) -> TokenScores | None:
         """The scores by blocks of the vocabulary; None: the logits are few, or the head allows no blocks."""
         logits = len(features) * int(self.model.config.get_text_config().vocab_size)
         if head is _identity or self.divided or logits <= LOGITS_AT_ONCE:
@@ -154,9 +158,9 @@ class Scorer:
             if self._liger is _UNKNOWN:
                 self._liger = liger_kernel(weight)
             if self._liger is not None:
-                return Scores(*liger_scores(self._liger, features, weight, targets, temperatures))
+                return TokenScores(*liger_scores(self._liger, features, weight, targets, temperatures))
         most = block_logits(memory_of(features.device))
-        return Scores(*head_scores(*known, targets, temperatures, entropy_grad=entropy_grad, most=most))
+        return TokenScores(*head_scores(*known, targets, temperatures, entropy_grad=entropy_grad, most=most))
 
     def _slices(self, positions: int) -> list[slice]:
         """The chunks of positions that the head computes one after the other."""
@@ -171,7 +175,7 @@ class Scorer:
         most = most_logits(memory_of(next(self.model.parameters()).device))
         return max(most // int(self.model.config.get_text_config().vocab_size), 1)
 
-    def _forward(self, packed: Packed, mode: ForwardMode, *, hidden: bool) -> tuple[Any, Any]:
+    def _forward(self, packed: PackedRows, mode: ForwardMode, *, hidden: bool) -> tuple[Any, Any]:
         """Hidden states (N, H) and logits (N, V) of the positions that predict trained tokens.
 
         Hidden states are None unless the mode or the caller needs them. Logits are None if the mode skips the
@@ -207,7 +211,7 @@ class Scorer:
         return mode
 
 
-def _inputs(packed: Packed, device: Any, attention: str) -> dict[str, Any]:
+def _inputs(packed: PackedRows, device: Any, attention: str) -> dict[str, Any]:
     inputs: dict[str, Any] = {
         "input_ids": torch.from_numpy(packed.ids).to(device),
         "position_ids": torch.from_numpy(packed.positions).to(device),
@@ -246,9 +250,9 @@ def _in_chunks(
     temperatures: Tensor | None,
     entropy_grad: bool,
     slices: Sequence[slice],
-) -> Scores:
+) -> TokenScores:
     if len(slices) == 1:
-        return Scores(*_token_scores(head, features, targets, temperatures, entropy_grad))
+        return TokenScores(*_token_scores(head, features, targets, temperatures, entropy_grad))
     chunks = []
     for part in slices:
         chunks.append(
@@ -263,7 +267,7 @@ def _in_chunks(
             )
         )
     logprobs, entropies = zip(*chunks, strict=True)
-    return Scores(torch.cat(logprobs), torch.cat(entropies))
+    return TokenScores(torch.cat(logprobs), torch.cat(entropies))
 
 
 def _token_scores(

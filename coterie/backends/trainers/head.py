@@ -187,7 +187,7 @@ class HeadScores(torch.autograd.Function):
         sums: Sequence[Sum | None],
         *tensors: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        blocks = _Blocks(tensors, targets, temperatures, most)
+        blocks = _VocabularyBlocks(tensors, targets, temperatures, most)
         logprobs, entropy, logsum = _summed(blocks)
         ctx.most, ctx.sums, ctx.entropy_grad = most, sums, entropy_grad
         ctx.save_for_backward(targets, temperatures, logsum, entropy if entropy_grad else None, *tensors)
@@ -199,7 +199,7 @@ class HeadScores(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, d_logprobs: Tensor, d_entropy: Tensor) -> tuple[Any, ...]:
         targets, temperatures, logsum, entropy, *tensors = ctx.saved_tensors
-        blocks = _Blocks(tensors, targets, temperatures, ctx.most)
+        blocks = _VocabularyBlocks(tensors, targets, temperatures, ctx.most)
         gradients = _Gradients(tensors, ctx.needs_input_grad[5:], ctx.sums, blocks.wide)
         spare = blocks.buffer() if ctx.entropy_grad else None
         for part, logits, (rows, columns) in blocks:
@@ -230,7 +230,7 @@ class _FrozenHeadScores(torch.autograd.Function):
         features: Tensor,
         weight: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        blocks = _Blocks((bias, features, weight), targets, temperatures, most)
+        blocks = _VocabularyBlocks((bias, features, weight), targets, temperatures, most)
         gradient = torch.zeros_like(features, dtype=blocks.wide)
         logprobs, entropy, _ = _summed(blocks, gradient)
         gradient.neg_().add_(weight[targets])
@@ -247,7 +247,7 @@ class _FrozenHeadScores(torch.autograd.Function):
         return None, None, None, None, (gradient * d_logprobs[:, None]).to(gradient.dtype), None
 
 
-def _summed(blocks: _Blocks, mean: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+def _summed(blocks: _VocabularyBlocks, mean: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """Log-probs, entropies and the logs of the sums of exponentials, each of shape (N,).
 
     Args:
@@ -277,7 +277,7 @@ def _summed(blocks: _Blocks, mean: Tensor | None = None) -> tuple[Tensor, Tensor
     return chosen - logsum, total.log() - weighted / total, logsum
 
 
-class _Blocks:
+class _VocabularyBlocks:
     """The logits divided by the temperatures, block of the vocabulary after block, in one buffer.
 
     Args:
@@ -338,7 +338,7 @@ class _Gradients:
     """The gradients of bias, features and weights, added block by block, in float32 or above.
 
     Args:
-        tensors: as `_Blocks` gets them.
+        tensors: as `_VocabularyBlocks` gets them.
         needed: whether each of them needs a gradient.
         sums: where gradients are added, for those that autograd doesn't add.
     """

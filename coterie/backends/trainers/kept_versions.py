@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from coterie.backends.trainers.policies import Policy
+from coterie.backends.trainers.policies import PolicyWeights
 from coterie.core.types import Weights
 
 
 class KeptVersions(ABC):
     """The part of a trainer of whole modules that keeps versions of its policies."""
 
-    _policies: dict[str, Policy]
+    _policies: dict[str, PolicyWeights]
     _computing: threading.Lock
 
     @abstractmethod

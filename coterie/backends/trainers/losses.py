@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.backends.trainers.forward import Scorer
-from coterie.backends.trainers.policies import Policy
+from coterie.backends.trainers.forward import TokenScorer
+from coterie.backends.trainers.policies import PolicyWeights
 from coterie.backends.trainers.settings import ValueSettings
 from coterie.backends.trainers.surrogates import AGED, check_finite, surrogate_of
 from coterie.backends.trainers.token_batches import flat, token_batch
@@ -23,8 +23,8 @@ from coterie.core.types import Sample
 def add_gradients(
     objective: Loss,
     settings: ValueSettings,
-    policy: Policy,
-    scorer: Scorer,
+    policy: PolicyWeights,
+    scorer: TokenScorer,
     rows: Sequence[Sample],
     coefficients: Sequence[np.ndarray],
     meter: Meter,
@@ -56,8 +56,8 @@ def add_gradients(
 def loss_of(
     objective: Loss,
     settings: ValueSettings,
-    policy: Policy,
-    scorer: Scorer,
+    policy: PolicyWeights,
+    scorer: TokenScorer,
     rows: Sequence[Sample],
     coefficients: Sequence[np.ndarray],
     meter: Meter,

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from coterie.backends.models.compute_threads import compute
 from coterie.backends.trainers.offloaded import Device, Offloaded, TorchDevice
-from coterie.backends.trainers.policies import InitialWeights, Policy
+from coterie.backends.trainers.policies import InitialWeights, PolicyWeights
 from coterie.backends.trainers.ranks.commands import Commands
 from coterie.backends.trainers.settings import TorchConfig, offload_of
 
@@ -63,7 +63,7 @@ class Offloading:
     config: TorchConfig
     build: Any
     _commands: Commands
-    _policies: dict[str, Policy]
+    _policies: dict[str, PolicyWeights]
     _initial_weights: list[InitialWeights]
     _computing: threading.Lock
     _device: Any
@@ -131,7 +131,9 @@ class Offloading:
             self._away.part = part
 
 
-def weights_of(initial_weights: Sequence[InitialWeights], policies: Mapping[str, Policy]) -> Iterator[Tensor]:
+def weights_of(
+    initial_weights: Sequence[InitialWeights], policies: Mapping[str, PolicyWeights]
+) -> Iterator[Tensor]:
     """All tensors of the models, and what belongs to them; a tensor may come twice."""
     modules = [initial.frozen for initial in initial_weights if initial.frozen is not None]
     for module in (*modules, *(policy.model for policy in policies.values())):
@@ -147,7 +149,7 @@ def weights_of(initial_weights: Sequence[InitialWeights], policies: Mapping[str,
         yield from (policy.initial_adapter or {}).values()
 
 
-def masters_of(policies: Mapping[str, Policy]) -> Iterator[Tensor]:
+def masters_of(policies: Mapping[str, PolicyWeights]) -> Iterator[Tensor]:
     """Masters and moments of all optimisers."""
     for policy in policies.values():
         if isinstance(policy.optimizer, HoldsTensors):

@@ -8,14 +8,16 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from coterie.backends.models.out_of_memory import is_out_of_memory, reason, release
-from coterie.backends.trainers.forward import Scorer
+from coterie.backends.trainers.forward import TokenScorer
 from coterie.core.errors import UserError
 
 log = logging.getLogger("coterie")
 T = TypeVar("T")
 
 
-def halving(scorer: Scorer, policy: str, attempt: Callable[[], T], undo: Callable[[], object] | None) -> T:
+def halving(
+    scorer: TokenScorer, policy: str, attempt: Callable[[], T], undo: Callable[[], object] | None
+) -> T:
     """The result of an attempt; while it runs out of memory, micro-batches are halved and it is made anew.
 
     The result doesn't depend on the division into micro-batches, but for rounding (and, with adapter dropout,

@@ -26,7 +26,7 @@ _COPY_SHARE = COPY_SHARE
 hidden size that a layer keeps per token for the backward pass."""
 
 
-class Row(Protocol):
+class TokenRow(Protocol):
     """A row that can be packed, such as a Sample."""
 
     @property
@@ -40,7 +40,7 @@ class Row(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Block:
+class AttentionBlock:
     """Sequences of similar length that attend in one call; indices point into the packed row."""
 
     queries: np.ndarray
@@ -51,7 +51,7 @@ class Block:
     """int64, shape (n,): the lengths of the prompts. Query i attends to keys 0..offset + i."""
 
 
-class Lengths(NamedTuple):
+class PackedLengths(NamedTuple):
     """Lengths of a packed row's sequences, in the row's order; P prompts and K completions."""
 
     prompts: np.ndarray
@@ -63,7 +63,7 @@ class Lengths(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Packed:
+class PackedRows:
     """The input of one forward. R = 1 when packed; T is the longest row's length."""
 
     ids: np.ndarray
@@ -76,12 +76,12 @@ class Packed:
     """int64, shape (N,): the trained tokens."""
     temperatures: np.ndarray
     """float64, shape (N,)."""
-    blocks: tuple[Block, ...] = ()
+    blocks: tuple[AttentionBlock, ...] = ()
     restore: np.ndarray | None = None
     """int64, shape (T,): the index of each token's output in the blocks' concatenated outputs."""
     mask: np.ndarray | None = None
     """bool, shape (R, T): real tokens; None if rows are packed instead of padded."""
-    lengths: Lengths | None = None
+    lengths: PackedLengths | None = None
     """The lengths of a packed row's sequences; None if rows are padded."""
 
 
@@ -97,7 +97,7 @@ class _Parts:
     ids: np.ndarray
 
 
-def parts(row: Row) -> _Parts:
+def parts(row: TokenRow) -> _Parts:
     """Divide a row at its first trained token.
 
     Raises:
@@ -112,7 +112,7 @@ def parts(row: Row) -> _Parts:
     return _Parts(ids[:first], ids[first:last], trained, ids)
 
 
-def plan(rows: Sequence[Row], budget: int, packing: bool) -> list[list[int]]:
+def plan(rows: Sequence[TokenRow], budget: int, packing: bool) -> list[list[int]]:
     """Indices of the rows of every micro-batch; each row with a trained token is in exactly one.
 
     Rows of similar length are together. A group that shares a prompt is split only if the group alone exceeds
@@ -160,7 +160,7 @@ def _plan_padded(lengths: list[tuple[int, int]], budget: int) -> list[list[int]]
     return batches
 
 
-def pack(rows: Sequence[Row]) -> Packed:
+def pack(rows: Sequence[TokenRow]) -> PackedRows:
     """One row with every distinct prompt once, then the completions; each given row has a trained token."""
     divided = [parts(row) for row in rows]
     prompts: dict[bytes, int] = {}
@@ -175,7 +175,7 @@ def pack(rows: Sequence[Row]) -> Packed:
     blocks = _prompt_blocks(distinct, prompt_at) + _completion_blocks(
         divided, of_row, prompt_at, completion_at
     )
-    return Packed(
+    return PackedRows(
         ids=np.concatenate([*distinct, *(part.completion for part in divided)])[None],
         positions=np.concatenate(
             [np.arange(len(prompt)) for prompt in distinct]
@@ -186,7 +186,7 @@ def pack(rows: Sequence[Row]) -> Packed:
         restore=_restore(blocks, int(starts[-1])),
         targets=_targets(divided),
         temperatures=_temperatures(rows, divided),
-        lengths=Lengths(
+        lengths=PackedLengths(
             np.array([len(prompt) for prompt in distinct], dtype=np.int64),
             np.array([len(part.completion) for part in divided], dtype=np.int64),
             np.array(of_row, dtype=np.int64),
@@ -194,7 +194,7 @@ def pack(rows: Sequence[Row]) -> Packed:
     )
 
 
-def pad(rows: Sequence[Row], filler: int = 0) -> Packed:
+def pad(rows: Sequence[TokenRow], filler: int = 0) -> PackedRows:
     """One row per given row, padded on the right."""
     divided = [parts(row) for row in rows]
     read = [np.concatenate([part.prompt, part.completion]) for part in divided]
@@ -204,7 +204,7 @@ def pad(rows: Sequence[Row], filler: int = 0) -> Packed:
     for number, tokens in enumerate(read):
         ids[number, : len(tokens)] = tokens
         mask[number, : len(tokens)] = True
-    return Packed(
+    return PackedRows(
         ids=ids,
         positions=np.broadcast_to(np.arange(longest), ids.shape).copy(),
         select=np.concatenate([number * longest + part.trained - 1 for number, part in enumerate(divided)]),
@@ -218,7 +218,7 @@ def _targets(divided: Sequence[_Parts]) -> np.ndarray:
     return np.concatenate([part.ids[part.trained] for part in divided])
 
 
-def _temperatures(rows: Sequence[Row], divided: Sequence[_Parts]) -> np.ndarray:
+def _temperatures(rows: Sequence[TokenRow], divided: Sequence[_Parts]) -> np.ndarray:
     return np.repeat([float(row.temperature) for row in rows], [len(part.trained) for part in divided])
 
 
@@ -227,7 +227,9 @@ def _octave(length: int) -> int:
     return max(math.ceil(math.log2(max(length, 1))), 5)
 
 
-def _prompt_blocks(prompts: Sequence[np.ndarray], starts: np.ndarray) -> list[tuple[Block, np.ndarray]]:
+def _prompt_blocks(
+    prompts: Sequence[np.ndarray], starts: np.ndarray
+) -> list[tuple[AttentionBlock, np.ndarray]]:
     """The blocks of prompts, each with its sequences' lengths."""
     octaves: dict[int, list[int]] = {}
     for number, prompt in enumerate(prompts):
@@ -235,13 +237,13 @@ def _prompt_blocks(prompts: Sequence[np.ndarray], starts: np.ndarray) -> list[tu
     blocks = []
     for members in octaves.values():
         lengths = np.array([len(prompts[number]) for number in members])
-        blocks.append((Block(_spread(starts[members], lengths), None, None), lengths))
+        blocks.append((AttentionBlock(_spread(starts[members], lengths), None, None), lengths))
     return blocks
 
 
 def _completion_blocks(
     divided: Sequence[_Parts], of_row: Sequence[int], prompt_at: np.ndarray, completion_at: np.ndarray
-) -> list[tuple[Block, np.ndarray]]:
+) -> list[tuple[AttentionBlock, np.ndarray]]:
     octaves: dict[tuple[int, int], list[int]] = {}
     for number, part in enumerate(divided):
         if len(part.completion):
@@ -256,7 +258,7 @@ def _completion_blocks(
         keys = np.where(column < prompt[:, None], start[:, None] + column, keys)
         inside = (column >= prompt[:, None]) & (column < (prompt + completion)[:, None])
         keys = np.where(inside, completion_at[members][:, None] + column - prompt[:, None], keys)
-        blocks.append((Block(_spread(completion_at[members], completion), keys, prompt), completion))
+        blocks.append((AttentionBlock(_spread(completion_at[members], completion), keys, prompt), completion))
     return blocks
 
 
@@ -266,7 +268,7 @@ def _spread(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return np.where(column < lengths[:, None], starts[:, None] + column, 0)
 
 
-def _restore(blocks: Sequence[tuple[Block, np.ndarray]], tokens: int) -> np.ndarray:
+def _restore(blocks: Sequence[tuple[AttentionBlock, np.ndarray]], tokens: int) -> np.ndarray:
     restore = np.zeros(tokens, dtype=np.int64)
     offset = 0
     for block, lengths in blocks:

@@ -22,7 +22,7 @@ from coterie.backends.models.loading import in_memory, load_model, load_tokenize
 from coterie.backends.models.policy import LoraSettings, ModelInit, TorchPolicy, check_settings
 from coterie.backends.models.precision import warn_of_float32, with_dtype
 from coterie.backends.trainers.attention_kernels import kernel_of
-from coterie.backends.trainers.forward import Scorer
+from coterie.backends.trainers.forward import TokenScorer
 from coterie.backends.trainers.optim import Optimizer, PolicyOptimizer
 from coterie.backends.trainers.parameters import (
     adapter_parameters as adapter_parameters,
@@ -56,7 +56,7 @@ class InitialWeights:
     context: int
     frozen: Any = None
     """A CausalLM with the initial weights: the shared base, or a copy kept as reference."""
-    scorer: Scorer | None = None
+    scorer: TokenScorer | None = None
     """The scorer of `frozen`."""
     peft: Any = None
     """The PeftModel around `frozen`, where there are adapters."""
@@ -85,7 +85,7 @@ class InitialWeights:
 
 
 @dataclass(slots=True, eq=False)
-class Policy:
+class PolicyWeights:
     """One policy's weights."""
 
     name: str
@@ -93,7 +93,7 @@ class Policy:
     initial: InitialWeights
     model: Any
     """The CausalLM of the policy's forwards: its own module, or the shared base."""
-    scorer: Scorer
+    scorer: TokenScorer
     adapter: str | None = None
     value_head: torch.nn.Parameter | None = None
     """Shape (H,), not part of the model; None unless values are needed."""
@@ -105,7 +105,7 @@ class Policy:
     """By version: copies of its part of the model on the CPU, for steps that were pinned to them."""
     initial_adapter: Mapping[str, Tensor] | None = None
     """The adapter of a `from`, a part of the initial weights; None: a new adapter, which changes nothing."""
-    make_optimizer: Callable[[Policy], Optimizer] | None = None
+    make_optimizer: Callable[[PolicyWeights], Optimizer] | None = None
     """None: `PolicyOptimizer`."""
     gather: Gather = _undivided
 
@@ -158,7 +158,7 @@ class Policy:
             self.optimizer = PolicyOptimizer(self.weights(), self.config.optimizer, self.rates)
 
     @contextmanager
-    def scoring(self) -> Iterator[Scorer]:
+    def scoring(self) -> Iterator[TokenScorer]:
         """The policy as the engine samples it: no dropout."""
         with ExitStack() as stack:
             if self.adapter is not None:
@@ -169,7 +169,7 @@ class Policy:
             yield self.scorer
 
     @contextmanager
-    def training(self, seed: int) -> Iterator[Scorer]:
+    def training(self, seed: int) -> Iterator[TokenScorer]:
         """The policy as it is trained: adapter dropout drawn from `seed`, and checkpointing if enabled."""
         drops = [m for m in self._dropouts() if m.p > 0]
         layers = [m for m in self.model.modules() if getattr(m, "gradient_checkpointing", False)]
@@ -189,7 +189,7 @@ class Policy:
                     module.training = False
 
     @contextmanager
-    def reference(self) -> Iterator[Scorer]:
+    def reference(self) -> Iterator[TokenScorer]:
         """The policy's initial weights.
 
         Raises:
@@ -253,7 +253,7 @@ def initial_weights_of(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class PolicySetup:
     """The settings with which policies are set up."""
 
     seed: int
@@ -267,15 +267,15 @@ class Plan:
     """Whether trained policies have value heads."""
     value_rate: float | None
     attention: str = "auto"
-    make_optimizer: Callable[[Policy], Optimizer] | None = None
+    make_optimizer: Callable[[PolicyWeights], Optimizer] | None = None
 
 
 def set_up(
     configs: Mapping[str, TorchPolicy],
-    plan: Plan,
+    plan: PolicySetup,
     sources: Mapping[str, SourceWeights] | None = None,
     groups: Sequence[Sequence[str]] | None = None,
-) -> tuple[list[InitialWeights], dict[str, Policy]]:
+) -> tuple[list[InitialWeights], dict[str, PolicyWeights]]:
     """Load all initial weights once, copy them for `full` policies, and attach adapters to shared bases.
 
     Args:
@@ -294,8 +294,8 @@ def set_up(
 
 
 def _set_up_initial(
-    configs: Mapping[str, TorchPolicy], plan: Plan, sources: Mapping[str, SourceWeights]
-) -> tuple[InitialWeights, dict[str, Policy]]:
+    configs: Mapping[str, TorchPolicy], plan: PolicySetup, sources: Mapping[str, SourceWeights]
+) -> tuple[InitialWeights, dict[str, PolicyWeights]]:
     first, config = next(iter(configs.items()))
     attention = kernel_of(
         plan.attention, torch.device(plan.device), getattr(torch, config.dtype), "trainer.attention"
@@ -323,7 +323,7 @@ def _set_up_initial(
         modules[full[0]] = original
     _attach_adapters(initial, {name: c for name, c in configs.items() if c.train == "lora"}, plan)
     if initial.frozen is not None:
-        initial.scorer = Scorer(
+        initial.scorer = TokenScorer(
             initial.frozen, packing=plan.packing, budget=plan.budget, name=first, attention=attention
         )
     members = {}
@@ -331,11 +331,13 @@ def _set_up_initial(
         model, scorer, adapter = initial.frozen, initial.scorer, None
         if member.train == "full":
             model = modules[name].requires_grad_(True)
-            scorer = Scorer(model, packing=plan.packing, budget=plan.budget, name=name, attention=attention)
+            scorer = TokenScorer(
+                model, packing=plan.packing, budget=plan.budget, name=name, attention=attention
+            )
         elif member.train == "lora":
             adapter = adapter_name(name)
         assert scorer is not None
-        members[name] = Policy(name, member, initial, model, scorer, adapter)
+        members[name] = PolicyWeights(name, member, initial, model, scorer, adapter)
         if name in sources and sources[name].adapter is not None:
             sources[name].fill_adapter(members[name].own_parameters(), name)
             members[name].initial_adapter = copies(members[name].own_parameters())
@@ -346,7 +348,7 @@ def _set_up_initial(
     return initial, members
 
 
-def _attach_adapters(initial: InitialWeights, configs: Mapping[str, TorchPolicy], plan: Plan) -> None:
+def _attach_adapters(initial: InitialWeights, configs: Mapping[str, TorchPolicy], plan: PolicySetup) -> None:
     if not configs:
         return
     try:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from coterie.backends.models.policy import TorchPolicy
-from coterie.backends.trainers.policies import InitialWeights, Policy
+from coterie.backends.trainers.policies import InitialWeights, PolicyWeights
 from coterie.backends.trainers.ranks.place import RankPlace
 from coterie.core.errors import UserError
 
@@ -30,7 +30,7 @@ class PolicyLayout:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class TrainerLayout:
     """A trainer's state without its numbers, which follow by a broadcast."""
 
     groups: list[tuple[str, ...]]
@@ -40,7 +40,7 @@ class Layout:
     """By policy, of its initial weights."""
     policies: dict[str, PolicyLayout]
 
-    def configs(self, policies: Mapping[str, Policy]) -> dict[str, TorchPolicy] | None:
+    def configs(self, policies: Mapping[str, PolicyWeights]) -> dict[str, TorchPolicy] | None:
         """The configurations with these dtypes; None: the policies have them."""
         if self.dtypes == {name: policy.config.dtype for name, policy in policies.items()}:
             return None
@@ -50,9 +50,11 @@ class Layout:
         }
 
 
-def layout_of(initial_weights: Sequence[InitialWeights], policies: Mapping[str, Policy]) -> Layout:
+def layout_of(
+    initial_weights: Sequence[InitialWeights], policies: Mapping[str, PolicyWeights]
+) -> TrainerLayout:
     """The layout of rank 0's state."""
-    return Layout(
+    return TrainerLayout(
         groups=[initial.policies for initial in initial_weights],
         warmed=[initial.warmed for initial in initial_weights],
         dtypes={name: policy.config.dtype for name, policy in policies.items()},
@@ -74,9 +76,9 @@ def _shapes(tensors: Mapping[str, Tensor]) -> Shapes:
 
 def receive(
     place: RankPlace,
-    layout: Layout,
+    layout: TrainerLayout,
     initial_weights: Sequence[InitialWeights],
-    policies: Mapping[str, Policy],
+    policies: Mapping[str, PolicyWeights],
 ) -> None:
     """Broadcast rank 0's state; every rank calls this."""
     for initial, warmed in zip(initial_weights, layout.warmed, strict=True):
@@ -87,7 +89,7 @@ def receive(
         _receive_policy(place, layout.policies[name], policy)
 
 
-def _receive_policy(place: RankPlace, layout: PolicyLayout, policy: Policy) -> None:
+def _receive_policy(place: RankPlace, layout: PolicyLayout, policy: PolicyWeights) -> None:
     policy.version = layout.version
     device = next(policy.model.parameters()).device
     if policy.adapter is not None or policy.model is not policy.initial.frozen:
@@ -124,7 +126,7 @@ def checksum(tensors: Mapping[str, Tensor]) -> tuple[int, ...]:
     return tuple(torch.stack(sums).tolist()) if sums else ()
 
 
-def check_equal(name: str, place: RankPlace, policy: Policy) -> None:
+def check_equal(name: str, place: RankPlace, policy: PolicyWeights) -> None:
     """Compare the trained weights of all ranks, by their checksums; every rank calls this.
 
     Raises:

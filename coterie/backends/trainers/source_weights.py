@@ -22,7 +22,7 @@ _WRAPPER = "base_model.model."
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Base:
+class SourceBase:
     """The weights of a model. Policies that hold the same object share them."""
 
     tensors: Mapping[str, Tensor]
@@ -33,7 +33,7 @@ class Base:
 class SourceWeights:
     """What one policy begins with."""
 
-    base: Base
+    base: SourceBase
     adapter: Mapping[str, Tensor] | None
     """By the names of `adapter_parameters`, on the CPU; None: there is none, or a new one."""
     vocabulary: Mapping[str, int] | None
@@ -81,7 +81,7 @@ def read_sources(weights: Mapping[str, Weights]) -> dict[str, SourceWeights]:
     Raises:
         ConfigError: a folder can't be read, or a policy holds no tensors.
     """
-    bases: dict[Any, Base] = {}
+    bases: dict[Any, SourceBase] = {}
     return {policy: _read(policy, source, bases) for policy, source in weights.items()}
 
 
@@ -89,14 +89,14 @@ def hollow(sources: Mapping[str, SourceWeights] | None) -> dict[str, SourceWeigh
     """Zeros of the same names and shapes, which take no memory: for a rank that receives the weights."""
     if sources is None:
         return None
-    bases: dict[int, Base] = {}
+    bases: dict[int, SourceBase] = {}
 
     def zeros(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: torch.zeros((), dtype=t.dtype).expand(t.shape) for name, t in tensors.items()}
 
     return {
         policy: SourceWeights(
-            bases.setdefault(id(source.base), Base(zeros(source.base.tensors))),
+            bases.setdefault(id(source.base), SourceBase(zeros(source.base.tensors))),
             None if source.adapter is None else zeros(source.adapter),
             source.vocabulary,
         )
@@ -104,7 +104,7 @@ def hollow(sources: Mapping[str, SourceWeights] | None) -> dict[str, SourceWeigh
     }
 
 
-def _read(policy: str, source: Weights, bases: dict[Any, Base]) -> SourceWeights:
+def _read(policy: str, source: Weights, bases: dict[Any, SourceBase]) -> SourceWeights:
     at = f"policies.{policy}.from"
     if source.folder is None:
         if not isinstance(source.module, torch.nn.Module):
@@ -130,9 +130,9 @@ def _read(policy: str, source: Weights, bases: dict[Any, Base]) -> SourceWeights
     )
 
 
-def _base(module: Any, key: Any, bases: dict[Any, Base]) -> Base:
+def _base(module: Any, key: Any, bases: dict[Any, SourceBase]) -> SourceBase:
     if key not in bases:
-        bases[key] = Base(_on_cpu(plain_parameters(module)))
+        bases[key] = SourceBase(_on_cpu(plain_parameters(module)))
     return bases[key]
 
 

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from coterie.backends.models.table import Context, Table
+from coterie.backends.models.table import Context, LogitTable
 from coterie.core.errors import RunFolderError
 
 Rows = dict[Context, np.ndarray]
@@ -51,14 +51,14 @@ class Moments:
 class Tables:
     """One policy's tables and the state of their optimiser."""
 
-    table: Table
+    table: LogitTable
     trained: bool
     initial: Rows = field(default_factory=dict)
     """The rows of the table that the run began with: none, or those of a `from`."""
     version: int = 0
     values: Rows = field(default_factory=dict)
     """The value of each context, shape (1,); a new context has 0."""
-    kept: dict[int, Table] = field(default_factory=dict)
+    kept: dict[int, LogitTable] = field(default_factory=dict)
     """Earlier tables by version, for steps that were pinned to them."""
     moments: Moments = field(default_factory=Moments)
     value_moments: Moments = field(default_factory=Moments)

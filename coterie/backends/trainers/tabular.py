@@ -31,7 +31,7 @@ from coterie.backends.models.policy import (
 )
 from coterie.backends.models.table import (
     Context,
-    Table,
+    LogitTable,
     log_softmax,
     read_rows,
     rows_digest,
@@ -89,7 +89,7 @@ class TabularTrainer(TablesApart, Plugin):
     def __init__(self, config: Any = None, build: Any = None) -> None:
         super().__init__(config, build)
         self._policies: dict[str, Tables] = {}
-        self._sources: dict[str, Table] = {}
+        self._sources: dict[str, LogitTable] = {}
 
     def begin_with(self, weights: Mapping[str, Weights]) -> None:
         """Keep the tables of policies with a `from`; `open` gives them to the policies.
@@ -116,7 +116,7 @@ class TabularTrainer(TablesApart, Plugin):
         words = table_words(ctx.vocabulary)
         for name, policy in declared(ctx.policies, TabularPolicy).items():
             check_trained_table(policy, f"policies.{name}")
-            initial = self._sources.get(name, Table(words))
+            initial = self._sources.get(name, LogitTable(words))
             if initial.words != words:
                 raise ConfigError(
                     "its table is over other words than this policy's",
@@ -146,7 +146,7 @@ class TabularTrainer(TablesApart, Plugin):
         by_key = {}
         for sample in samples:
             policy = self._policies[sample.policy]
-            table = Table(policy.table.words, policy.initial) if what == "ref_logprobs" else policy.table
+            table = LogitTable(policy.table.words, policy.initial) if what == "ref_logprobs" else policy.table
             numbers = [
                 policy.value(token.context)[0] if what == "values" else token.logprobs[token.column]
                 for token in _sampled_tokens(sample, table)
@@ -227,7 +227,7 @@ class TabularTrainer(TablesApart, Plugin):
                     f"the tables of policy '{name}' in {folder} lack {', '.join(sorted(missing))}",
                     why="they were written by another version of coterie",
                 )
-            policy.table, policy.values = Table(words, tables["logits"]), tables["values"]
+            policy.table, policy.values = LogitTable(words, tables["logits"]), tables["values"]
             policy.initial = tables.get("initial", {})
             policy.moments = Moments(**{part: tables[part] for part in MOMENTS})
             policy.value_moments = Moments(**{part: tables[f"value_{part}"] for part in MOMENTS})
@@ -235,7 +235,7 @@ class TabularTrainer(TablesApart, Plugin):
             policy.kept = {}
             for version in state[name].get("kept", ()):
                 words, tables = read_rows(rows_file(folder, name, version))
-                policy.kept[version] = Table(words, tables["logits"])
+                policy.kept[version] = LogitTable(words, tables["logits"])
 
     def optimizer_steps(self, samples: int, siblings: int) -> int:
         """Optimiser steps of one update, for `coterie plan`."""
@@ -388,7 +388,7 @@ class _SampledToken:
     temperature: float
 
 
-def _sampled_tokens(sample: Sample, table: Table) -> list[_SampledToken]:
+def _sampled_tokens(sample: Sample, table: LogitTable) -> list[_SampledToken]:
     ids = tuple(sample.token_ids.tolist())
     temperature = sample.temperature or 1.0
     return [

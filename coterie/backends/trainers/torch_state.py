@@ -26,7 +26,7 @@ from torch import Tensor
 
 from coterie.backends.models.policy import ModelInit
 from coterie.backends.trainers.parameters import copies
-from coterie.backends.trainers.policies import InitialWeights, Policy, digest
+from coterie.backends.trainers.policies import InitialWeights, PolicyWeights, digest
 from coterie.core.errors import RunFolderError
 
 _FORMAT = 1
@@ -35,7 +35,7 @@ _HEAD = 1024
 
 
 def save(
-    folder: Path | None, initial_weights: Sequence[InitialWeights], policies: Mapping[str, Policy]
+    folder: Path | None, initial_weights: Sequence[InitialWeights], policies: Mapping[str, PolicyWeights]
 ) -> None:
     """Write everything that `load` needs; creates the folder.
 
@@ -175,7 +175,9 @@ def _state_text(state: Mapping[str, Any]) -> str:
     return json.dumps(state, indent=1, sort_keys=True) + "\n"
 
 
-def load(folder: Path, initial_weights: Sequence[InitialWeights], policies: Mapping[str, Policy]) -> None:
+def load(
+    folder: Path, initial_weights: Sequence[InitialWeights], policies: Mapping[str, PolicyWeights]
+) -> None:
     """Restore a state that `save` wrote, into policies of the same configuration.
 
     Raises:

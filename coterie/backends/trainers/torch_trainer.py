@@ -22,16 +22,16 @@ from coterie.backends.trainers.apart import Apart
 from coterie.backends.trainers.devices import device_of
 from coterie.backends.trainers.dtypes import OpenDtypes
 from coterie.backends.trainers.export import export
-from coterie.backends.trainers.forward import Scorer
+from coterie.backends.trainers.forward import TokenScorer
 from coterie.backends.trainers.kept_versions import KeptVersions
 from coterie.backends.trainers.losses import add_gradients
 from coterie.backends.trainers.offloading import Offloading, present
 from coterie.backends.trainers.optim import Optimizer
 from coterie.backends.trainers.out_of_memory import halving, optimiser_memory
-from coterie.backends.trainers.policies import InitialWeights, Plan, Policy as PolicyWeights, set_up
+from coterie.backends.trainers.policies import InitialWeights, PolicySetup, PolicyWeights, set_up
 from coterie.backends.trainers.ranks.commands import Commands
 from coterie.backends.trainers.ranks.place import RankAddress, RankPlace
-from coterie.backends.trainers.replicas import Layout, check_equal, layout_of, receive
+from coterie.backends.trainers.replicas import TrainerLayout, check_equal, layout_of, receive
 from coterie.backends.trainers.settings import TorchConfig
 from coterie.backends.trainers.source_weights import SourceWeights, hollow, read_sources
 from coterie.backends.trainers.token_batches import check_samples
@@ -107,7 +107,7 @@ class TorchTrainer(WithRanks, Offloading, KeptVersions, OpenDtypes, Apart, Plugi
         self._ctx = ctx
         fix_cublas(wanted=ctx.deterministic)
         self._device = device_of(self.config.device, self.place.local if self.place.world > 1 else None)
-        self._plan = Plan(
+        self._plan = PolicySetup(
             seed=ctx.seed,
             vocabulary=ctx.vocabulary,
             device=self._device,
@@ -136,7 +136,7 @@ class TorchTrainer(WithRanks, Offloading, KeptVersions, OpenDtypes, Apart, Plugi
         self.offload_optimizer()
 
     @present
-    def rank_receive(self, layout: Layout) -> None:
+    def rank_receive(self, layout: TrainerLayout) -> None:
         """Take the state that rank 0 has."""
         configs = layout.configs(self._policies)
         if configs is not None or layout.groups != [initial.policies for initial in self._initial_weights]:
@@ -228,7 +228,7 @@ class TorchTrainer(WithRanks, Offloading, KeptVersions, OpenDtypes, Apart, Plugi
         return metrics
 
     def _optimiser_step(
-        self, policy: PolicyWeights, scorer: Scorer, batch: Sequence[Sample], meter: Meter
+        self, policy: PolicyWeights, scorer: TokenScorer, batch: Sequence[Sample], meter: Meter
     ) -> None:
         objective = self._ctx.loss
         constant = objective.length_constant if isinstance(objective, HasLengthConstant) else None
@@ -249,7 +249,7 @@ class TorchTrainer(WithRanks, Offloading, KeptVersions, OpenDtypes, Apart, Plugi
     def _gradients(
         self,
         policy: PolicyWeights,
-        scorer: Scorer,
+        scorer: TokenScorer,
         batch: Sequence[Sample],
         coefficients: Sequence[np.ndarray],
         meter: Meter,
@@ -262,7 +262,7 @@ class TorchTrainer(WithRanks, Offloading, KeptVersions, OpenDtypes, Apart, Plugi
             total += add_gradients(loss, settings, policy, scorer, rows, weights, seen_by, last=last)
         return total
 
-    def _planned(self, scorer: Scorer, batch: Sequence[Sample]) -> list[list[int]]:
+    def _planned(self, scorer: TokenScorer, batch: Sequence[Sample]) -> list[list[int]]:
         """This rank's micro-batches, as indices of a minibatch's samples."""
         here = self.place.share(batch, scorer.mode.packed)
         return [
@@ -272,7 +272,7 @@ class TorchTrainer(WithRanks, Offloading, KeptVersions, OpenDtypes, Apart, Plugi
     def _micro_batches(
         self,
         policy: PolicyWeights,
-        scorer: Scorer,
+        scorer: TokenScorer,
         batch: Sequence[Sample],
         coefficients: Sequence[np.ndarray],
         meter: Meter,

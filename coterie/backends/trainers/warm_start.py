@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from coterie.backends.models.policy import OptimizerSettings, WarmStart
-from coterie.backends.trainers.forward import Probe, Scorer
+from coterie.backends.trainers.forward import Probe, TokenScorer
 from coterie.backends.trainers.optim import PolicyOptimizer, StepInfo, finite
 from coterie.backends.trainers.out_of_memory import halving, optimiser_memory
-from coterie.backends.trainers.policies import InitialWeights, Policy, plain_parameters
+from coterie.backends.trainers.policies import InitialWeights, PolicyWeights, plain_parameters
 from coterie.core.errors import ConfigError
 from coterie.core.protocols import Demonstration
 from coterie.core.types import Metrics
@@ -26,7 +26,7 @@ log = logging.getLogger("coterie")
 
 def warm_start(
     initial: InitialWeights,
-    policies: Mapping[str, Policy],
+    policies: Mapping[str, PolicyWeights],
     demonstrations: Callable[[int], Sequence[Demonstration]],
     config: WarmStart,
     codec: Any,
@@ -101,7 +101,7 @@ class _Encoder:
         return Probe(ids, np.arange(len(ids)) >= len(prompt))
 
 
-def _accumulate(scorer: Scorer, rows: Sequence[Probe], tokens: int, optimizer: PolicyOptimizer) -> float:
+def _accumulate(scorer: TokenScorer, rows: Sequence[Probe], tokens: int, optimizer: PolicyOptimizer) -> float:
     """Add the gradients of a step's rows; returns the loss."""
 
     def loss(indices: Sequence[int]) -> Tensor:
@@ -113,7 +113,7 @@ def _accumulate(scorer: Scorer, rows: Sequence[Probe], tokens: int, optimizer: P
 
 def _steps(
     name: str,
-    scorer: Scorer,
+    scorer: TokenScorer,
     weights: Mapping[str, torch.nn.Parameter],
     demonstrations: Callable[[int], Sequence[Demonstration]],
     config: WarmStart,

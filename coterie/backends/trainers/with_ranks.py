@@ -7,7 +7,7 @@ from typing import Any
 
 from coterie.backends.cluster.connection import Connection
 from coterie.backends.trainers.devices import check_ranks, on_gpu
-from coterie.backends.trainers.policies import Policy
+from coterie.backends.trainers.policies import PolicyWeights
 from coterie.backends.trainers.ranks.actors import RanksOnCluster
 from coterie.backends.trainers.ranks.commands import Commands
 from coterie.backends.trainers.replicas import check_same
@@ -18,7 +18,7 @@ class WithRanks:
 
     config: Any
     _commands: Commands
-    _policies: dict[str, Policy]
+    _policies: dict[str, PolicyWeights]
     _cluster: RanksOnCluster | None = None
 
     def use_cluster(self, cluster: Connection) -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from coterie.backends.engines.tabular import TabularEngine
 from coterie.backends.models.policy import TablePolicy
-from coterie.backends.models.table import Table, log_softmax, table_words
+from coterie.backends.models.table import LogitTable, log_softmax, table_words
 from coterie.backends.models.uniforms import uniforms
 from coterie.core.concurrency.active_rollouts import ActiveRollouts
 from coterie.core.errors import ConfigError, SystemFault
@@ -68,7 +68,7 @@ def drawn(opened, count=1, seeds=None, **sampling):
 
 def table_with(**first):
     """A table in which the first word after the prompt has these logits."""
-    table = Table(table_words(WORDS))
+    table = LogitTable(table_words(WORDS))
     context = opened()[0].codec("p").encode(PROMPT).ids
     row = np.zeros(len(table.ids))
     for word, logit in first.items():
@@ -78,7 +78,7 @@ def table_with(**first):
 
 
 def test_unseen_contexts_are_uniform_over_words_and_the_end():
-    call, *_ = drawn(opened(Table(table_words(WORDS))), max_new_tokens=7, seeds=[3])
+    call, *_ = drawn(opened(LogitTable(table_words(WORDS))), max_new_tokens=7, seeds=[3])
     assert call.logprobs == pytest.approx([-np.log(5)] * len(call.token_ids))
     assert call.version == 2
     assert (call.finish == "stop") == (call.token_ids[-1] == 0)
@@ -109,7 +109,7 @@ def test_greedy_and_filtered_calls():
 
 
 def test_a_stop_word_ends_a_call():
-    engine = opened(Table(table_words(WORDS)))
+    engine = opened(LogitTable(table_words(WORDS)))
     calls = drawn(engine, 100, max_new_tokens=50, stop=("R",))
     texts = [engine[0].codec("p").decode(call) for call in calls]
     assert not any("R" in text for text in texts)
@@ -124,6 +124,6 @@ def test_wrong_set_ups_are_refused():
     with pytest.raises(ConfigError, match="needs words"):
         opened(vocabulary=())
     with pytest.raises(ConfigError, match="other words"):
-        opened(Table(("x",)))
+        opened(LogitTable(("x",)))
     with pytest.raises(SystemFault, match="no weights"):
         drawn(opened())

@@ -21,7 +21,7 @@ from coterie.backends.models.activations import (  # noqa: E402
 from coterie.backends.models.memory import FP32, cache_bytes, most_logits  # noqa: E402
 from coterie.backends.models.policy import TorchPolicy  # noqa: E402
 from coterie.backends.models.sizes import _adapted_layers, _size  # noqa: E402
-from coterie.backends.trainers.forward import Probe, Scorer  # noqa: E402
+from coterie.backends.trainers.forward import Probe, TokenScorer  # noqa: E402
 from coterie.backends.trainers.packing import pack, pad, plan  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -91,7 +91,7 @@ def kept_by(network, forward):
 
 
 def measured(network, rows, packing):
-    scorer = Scorer(network, packing=packing, budget=10**6, name="p")
+    scorer = TokenScorer(network, packing=packing, budget=10**6, name="p")
     assert scorer.mode.packed == packing
     with scorer.session():
         return kept_by(network, lambda: scorer(rows))
@@ -154,7 +154,7 @@ def test_checkpointing_keeps_a_vector_a_layer(train, dtype):
     network.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     for layer in network.model.layers:
         layer.training = True
-    scorer = Scorer(network, packing=True, budget=10**6, name="p")
+    scorer = TokenScorer(network, packing=True, budget=10**6, name="p")
     rows = groups(4, 4, 48, 20)
     forward = largest_forward(4, 16, 48, 20, budget=None, packing=True)._replace(masked=19 * (48 + 19))
     with scorer.session(), Held() as held:

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from coterie.backends.trainers import forward, head as head_module
-from coterie.backends.trainers.forward import ForwardMode, Scorer
+from coterie.backends.trainers.forward import ForwardMode, TokenScorer
 from tests.backends.trainers.tiny import VOCABULARY, gradients, independent_logprobs, really_double, samples
 
 pytestmark = pytest.mark.torch
@@ -33,9 +33,9 @@ def model(kind: str = "Qwen3", **settings: Any) -> Any:
 
 def scored(
     network: Any, rows: list, packing: bool = True, budget: int = 10_000, **how: Any
-) -> tuple[Any, Any, Scorer]:
+) -> tuple[Any, Any, TokenScorer]:
     """Log-probs and entropies in the order of the rows."""
-    scorer = Scorer(network, packing=packing, budget=budget, name="p")
+    scorer = TokenScorer(network, packing=packing, budget=budget, name="p")
     logprobs: dict[int, Any] = {}
     entropies: dict[int, Any] = {}
     with scorer.session():
@@ -135,7 +135,7 @@ def test_few_logits_and_divided_models_keep_the_head_in_one(monkeypatch: pytest.
         raise AssertionError("the head ran in blocks")
 
     monkeypatch.setattr(forward, "LOGITS_AT_ONCE", trained * VOCABULARY)
-    scorer = Scorer(network, packing=True, budget=10_000, name="p")
+    scorer = TokenScorer(network, packing=True, budget=10_000, name="p")
     monkeypatch.setattr(forward, "head_scores", refuse)
     with scorer.session():
         scorer(rows)
@@ -200,7 +200,7 @@ def test_values_are_of_the_last_hidden_states_by_every_way(
     for row in rows:
         hidden = network.model(torch.from_numpy(row.token_ids)[None]).last_hidden_state[0]
         wanted.append(hidden[torch.from_numpy(row.loss_mask.nonzero()[0]) - 1] @ head)
-    scorer = Scorer(network, packing=packing, budget=10_000, name="p")
+    scorer = TokenScorer(network, packing=packing, budget=10_000, name="p")
     with scorer.session():
         (indices,) = scorer.plan(rows)
         scores = scorer([rows[index] for index in indices], value_head=head)
@@ -222,7 +222,7 @@ def test_an_engine_may_use_the_model_meanwhile() -> None:
     ids = torch.randint(3, VOCABULARY, (2, 9))
     mask = torch.tensor([[0, 0] + [1] * 7, [1] * 9])
     wanted = network(ids, attention_mask=mask).logits
-    with Scorer(network, packing=True, budget=100, name="p").session():
+    with TokenScorer(network, packing=True, budget=100, name="p").session():
         torch.testing.assert_close(network(ids, attention_mask=mask).logits, wanted)
 
 

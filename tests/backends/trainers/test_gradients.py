@@ -16,7 +16,7 @@ pytest.importorskip("transformers")
 pytest.importorskip("peft")
 
 from coterie.backends.models.minibatches import token_coefficients
-from coterie.backends.trainers.policies import Policy
+from coterie.backends.trainers.policies import PolicyWeights
 from coterie.backends.trainers.torch_trainer import TorchTrainer
 from coterie.core.protocols import TokenBatch
 from coterie.core.types import Sample, Span
@@ -85,7 +85,7 @@ def make(loss: Any, values: bool, train: str = "full", **how: Any) -> TorchTrain
     return trainer
 
 
-def gradients_of(owner: Policy) -> dict[str, torch.Tensor]:
+def gradients_of(owner: PolicyWeights) -> dict[str, torch.Tensor]:
     return {n: p.grad.detach().clone() for n, p in owner.weights().items() if p.grad is not None}
 
 
@@ -115,7 +115,7 @@ def by_hand(trainer: TorchTrainer, rows: Sequence[Sample], loss: Any) -> tuple[d
     return gradients_of(owner), float(total.detach())
 
 
-def _row_by_hand(owner: Policy, row: Sample, coefficients: np.ndarray, loss: Any) -> torch.Tensor:
+def _row_by_hand(owner: PolicyWeights, row: Sample, coefficients: np.ndarray, loss: Any) -> torch.Tensor:
     ids = torch.from_numpy(row.token_ids)
     found = owner.model(ids[None], output_hidden_states=True)
     everything = (found.logits[0] / row.temperature).log_softmax(-1)

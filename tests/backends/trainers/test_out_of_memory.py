@@ -17,7 +17,7 @@ pytest.importorskip("peft")
 
 from coterie.backends.models.policy import WarmStart
 from coterie.backends.trainers import forward
-from coterie.backends.trainers.forward import Scorer
+from coterie.backends.trainers.forward import TokenScorer
 from coterie.backends.trainers.optim import PolicyOptimizer
 from coterie.backends.trainers.out_of_memory import is_out_of_memory
 from coterie.backends.trainers.torch_trainer import TorchTrainer
@@ -66,15 +66,15 @@ def result(trainer: TorchTrainer) -> tuple[dict[str, Any], dict[str, float]]:
 def memory_of(tokens: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """A device that computes at most so many tokens at once; the list gets the size of each forward."""
     sizes: list[int] = []
-    original = Scorer._forward
+    original = TokenScorer._forward
 
-    def bounded(self: Scorer, packed: Any, *args: Any, **options: Any) -> Any:
+    def bounded(self: TokenScorer, packed: Any, *args: Any, **options: Any) -> Any:
         sizes.append(packed.ids.size)
         if packed.ids.size > tokens:
             raise short()
         return original(self, packed, *args, **options)
 
-    monkeypatch.setattr(Scorer, "_forward", bounded)
+    monkeypatch.setattr(TokenScorer, "_forward", bounded)
     return sizes
 
 
@@ -125,7 +125,7 @@ def test_a_device_with_less_memory_gives_the_same_result(
 
 
 POINTS: dict[str, Callable[[int], tuple[Any, str, Any]]] = {
-    "in the forward pass": lambda at: (Scorer, "_forward", Once(Scorer._forward, at)),
+    "in the forward pass": lambda at: (TokenScorer, "_forward", Once(TokenScorer._forward, at)),
     "before the backward pass": lambda at: (torch.Tensor, "backward", Once(torch.Tensor.backward, at)),
     "when gradients are there": lambda at: (
         torch.Tensor, "backward", Once(torch.Tensor.backward, at, after=True),
@@ -256,9 +256,9 @@ def test_a_warm_start_goes_on_in_smaller_parts(monkeypatch: Any) -> None:
 def test_the_failed_attempts_tensors_are_freed_before_the_next(monkeypatch: Any) -> None:
     trainer = trained()
     kept: list[Any] = []
-    original = Scorer._forward
+    original = TokenScorer._forward
 
-    def recording(self: Scorer, packed: Any, *args: Any, **options: Any) -> Any:
+    def recording(self: TokenScorer, packed: Any, *args: Any, **options: Any) -> Any:
         gc.disable()
         assert not any(tensor() is not None for tensor in kept), "a traceback holds them"
         states, logits = original(self, packed, *args, **options)
@@ -267,7 +267,7 @@ def test_the_failed_attempts_tensors_are_freed_before_the_next(monkeypatch: Any)
             raise short()
         return states, logits
 
-    monkeypatch.setattr(Scorer, "_forward", recording)
+    monkeypatch.setattr(TokenScorer, "_forward", recording)
     try:
         result(trainer)
     finally:
@@ -284,6 +284,6 @@ def test_errors_of_other_kinds_pass(monkeypatch: Any) -> None:
     assert is_out_of_memory(MemoryError()), "an array's"
     assert not is_out_of_memory(RuntimeError("shapes differ")) and not is_out_of_memory(OSError("no space"))
     trainer = trained()
-    monkeypatch.setattr(Scorer, "_forward", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(TokenScorer, "_forward", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         result(trainer)

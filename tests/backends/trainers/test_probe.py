@@ -19,7 +19,7 @@ transformers = pytest.importorskip("transformers")
 
 from coterie.backends.trainers import attention, attention_kernels, forward
 from coterie.backends.trainers.attention_kernels import Flex, Varlen, kernel_of, prompts, sequences
-from coterie.backends.trainers.forward import Scorer
+from coterie.backends.trainers.forward import TokenScorer
 from coterie.backends.trainers.packing import pack
 from coterie.backends.trainers.probe import PLAIN, ForwardMode, Probe, choose, in_float32, probe_rows
 from coterie.core.errors import ConfigError
@@ -48,7 +48,7 @@ def deep(
 
 
 def moded(network: Any, attention: str = "sdpa") -> ForwardMode:
-    return Scorer(network, packing=True, budget=1000, name="p", attention=attention).mode
+    return TokenScorer(network, packing=True, budget=1000, name="p", attention=attention).mode
 
 
 # ------------------------------------------------------------------------------------------ ways to be wrong
@@ -342,7 +342,7 @@ def test_attention_of_16_bits_is_that_of_float32_rounded(masked: bool, dtype: An
 
 def test_keys_of_grouped_heads_are_saved_once() -> None:
     network = deep(dtype=torch.float32, layers=1, num_attention_heads=8, num_key_value_heads=1)
-    scorer = Scorer(network, packing=True, budget=1000, name="p")
+    scorer = TokenScorer(network, packing=True, budget=1000, name="p")
     rows = samples(groups=2, siblings=4)
     wide = []
     with scorer.session():

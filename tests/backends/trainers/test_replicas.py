@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("peft")
 
-from coterie.backends.trainers.policies import Policy
+from coterie.backends.trainers.policies import PolicyWeights
 from coterie.backends.trainers.replicas import layout_of, receive
 from coterie.backends.trainers.torch_trainer import TorchTrainer
 from tests.backends.trainers.tiny import opened, policy, samples, turn_heads, update, with_targets
@@ -40,7 +40,7 @@ def trainer(train: str, seed: int) -> TorchTrainer:
     return made
 
 
-def state(played: Policy) -> dict[str, Any]:
+def state(played: PolicyWeights) -> dict[str, Any]:
     optimizer = played.optimizer
     assert optimizer is not None
     head = {} if played.value_head is None else {"head": played.value_head}

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import Field
 
 from coterie import Plugin, PolicyConfig, hookimpl
-from coterie.backends.models.table import Table, table_words
+from coterie.backends.models.table import LogitTable, table_words
 from coterie.core.config import RunConfig, Strict
 from coterie.core.errors import ConfigError
 from coterie.core.protocols import TrainerContext
@@ -46,14 +46,14 @@ class UrnTrainer(Plugin):
 
     def __init__(self, config: Any = None, build: Any = None) -> None:
         super().__init__(config, build)
-        self.tables: dict[str, Table] = {}
+        self.tables: dict[str, LogitTable] = {}
         self.versions: dict[str, int] = {}
         self.policies: Mapping[str, Any] = {}
 
     async def open(self, ctx: TrainerContext) -> None:
         self.policies = ctx.policies
         for name in ctx.policies:
-            self.tables[name], self.versions[name] = Table(table_words(ctx.vocabulary)), 0
+            self.tables[name], self.versions[name] = LogitTable(table_words(ctx.vocabulary)), 0
 
     async def annotate(self, samples: Sequence[Sample], name: str) -> dict[Key, np.ndarray]:
         raise ConfigError(f"the trainer `urn` has no {name}", path="trainer.type")
@@ -92,7 +92,7 @@ class UrnTrainer(Plugin):
     def load(self, folder: Path) -> None:
         for name, saved in json.loads((folder / "urns.json").read_text()).items():
             rows = {tuple(context): np.array(row) for context, row in saved["rows"]}
-            self.tables[name] = Table(self.tables[name].words, rows)
+            self.tables[name] = LogitTable(self.tables[name].words, rows)
             self.versions[name] = saved["version"]
 
     def digest(self) -> dict[str, str]:

@@ -16,7 +16,7 @@ import pytest
 
 from coterie.backends.models.minibatches import span_ids, token_coefficients
 from coterie.backends.models.policy import TabularPolicy
-from coterie.backends.models.table import Table, log_softmax, table_words
+from coterie.backends.models.table import LogitTable, log_softmax, table_words
 from coterie.backends.trainers.tabular import TabularTrainer
 from coterie.core.protocols import TokenBatch, TrainerContext
 from coterie.core.types import Key, Sample, Span
@@ -26,7 +26,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 WORDS = ("left", "right", "up")
-COLUMNS = Table(table_words(WORDS)).columns
+COLUMNS = LogitTable(table_words(WORDS)).columns
 LENGTHS = ("token_mean", "sequence_mean", "sequence_sum", "constant")
 CORRECTIONS = (None, {"level": "token"}, {"level": "sequence", "cap": 1.4})
 BOUNDS = {

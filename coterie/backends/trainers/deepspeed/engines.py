@@ -21,7 +21,7 @@ from coterie.backends.trainers.deepspeed.head import Head
 from coterie.backends.trainers.deepspeed.held import MASTERS, held
 from coterie.backends.trainers.deepspeed.settings import DeepSpeedConfig
 from coterie.backends.trainers.optim import StepInfo, adamw, finite, learning_rate
-from coterie.backends.trainers.policies import Policy
+from coterie.backends.trainers.policies import PolicyWeights
 from coterie.backends.trainers.ranks.place import RankPlace
 from coterie.core.errors import RunFolderError
 
@@ -63,7 +63,7 @@ class Engines:
         self._optimizers: dict[str, DeepSpeedOptimizer] = {}
         self._roots: dict[int, Root] = {}
 
-    def optimizer(self, policy: Policy) -> DeepSpeedOptimizer:
+    def optimizer(self, policy: PolicyWeights) -> DeepSpeedOptimizer:
         """A new optimiser over the policy's present weights; its engine is made when it is first needed."""
         optimizer = DeepSpeedOptimizer(policy, self)
         self._optimizers[policy.name] = optimizer
@@ -95,7 +95,7 @@ class Engines:
         count[0] = max(self.place.gather(count[0]))
         Init.param_id = max(self.place.gather(Init.param_id))
 
-    def root(self, policy: Policy) -> Root:
+    def root(self, policy: PolicyWeights) -> Root:
         """The module of a policy's engine."""
         if self.config.stage < 3:
             return Root(policy.weights().values())
@@ -109,7 +109,7 @@ class Engines:
             self._divided(policy, self._roots[key])
         return self._roots[key]
 
-    def _divided(self, policy: Policy, root: Root) -> None:
+    def _divided(self, policy: PolicyWeights, root: Root) -> None:
         """Make all users of a model gather its weights, and go through its root."""
         policy.scorer.divide(root)
         if policy.adapter is not None:
@@ -142,7 +142,7 @@ class DeepSpeedOptimizer:
     adds the gradients of all ranks, each rank steps its part of the weights, and all get the result.
     """
 
-    def __init__(self, policy: Policy, engines: Engines) -> None:
+    def __init__(self, policy: PolicyWeights, engines: Engines) -> None:
         self.policy, self._all = policy, engines
         self.settings, self.count, self.spent = policy.config.optimizer, 0, 0.0
         self.stage = engines.config.stage

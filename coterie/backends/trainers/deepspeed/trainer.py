@@ -22,10 +22,10 @@ from coterie.backends.trainers.deepspeed.engines import DeepSpeedOptimizer, Engi
 from coterie.backends.trainers.deepspeed.settings import DeepSpeedConfig, DeepSpeedPolicy, check_precision
 from coterie.backends.trainers.deepspeed.whole import export_whole
 from coterie.backends.trainers.devices import device_of
-from coterie.backends.trainers.forward import Scorer
+from coterie.backends.trainers.forward import TokenScorer
 from coterie.backends.trainers.offloading import present, visiting
 from coterie.backends.trainers.optim import Optimizer
-from coterie.backends.trainers.policies import Policy as PolicyWeights, set_up
+from coterie.backends.trainers.policies import PolicyWeights, set_up
 from coterie.backends.trainers.ranks.place import RankAddress
 from coterie.backends.trainers.source_weights import SourceWeights
 from coterie.backends.trainers.torch_trainer import TorchTrainer
@@ -118,7 +118,7 @@ class DeepSpeedTrainer(TorchTrainer):
         return super().rank_update(samples, step)
 
     def _optimiser_step(
-        self, policy: PolicyWeights, scorer: Scorer, batch: Sequence[Sample], meter: Meter
+        self, policy: PolicyWeights, scorer: TokenScorer, batch: Sequence[Sample], meter: Meter
     ) -> None:
         if isinstance(policy.optimizer, DeepSpeedOptimizer):
             policy.optimizer.head.trained = any("targets" in sample.extras for sample in batch)
@@ -131,7 +131,7 @@ class DeepSpeedTrainer(TorchTrainer):
     def _micro_batches(
         self,
         policy: PolicyWeights,
-        scorer: Scorer,
+        scorer: TokenScorer,
         batch: Sequence[Sample],
         coefficients: Sequence[np.ndarray],
         meter: Meter,

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from coterie.backends.trainers.export import export
 from coterie.backends.trainers.parameters import adapter_parameters, fill, plain_parameters
-from coterie.backends.trainers.policies import Policy
+from coterie.backends.trainers.policies import PolicyWeights
 
 
-def export_whole(policy: Policy, folder: Path | None, *, merge: bool) -> None:
+def export_whole(policy: PolicyWeights, folder: Path | None, *, merge: bool) -> None:
     """Export a policy through a whole copy of its model in rank 0's memory; every rank calls this.
 
     Args:

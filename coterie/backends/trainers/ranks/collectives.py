@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from coterie.backends.trainers.packing import Row, parts
+from coterie.backends.trainers.packing import TokenRow, parts
 from coterie.backends.trainers.ranks import group as groups, processes
 from coterie.backends.trainers.ranks.actors import RanksOnCluster
 from coterie.backends.trainers.ranks.commands import RankCommands
@@ -109,7 +109,7 @@ class DistributedPlace(RankPlace):
                     timeout=timeout,
                 )
 
-    def share(self, rows: Sequence[Row], packing: bool) -> list[int]:
+    def share(self, rows: Sequence[TokenRow], packing: bool) -> list[int]:
         """Indices of the rows of this rank (see `shares`)."""
         return shares(rows, self.world, packing)[self.number]
 
@@ -189,7 +189,7 @@ def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
         yield bucket
 
 
-def shares(rows: Sequence[Row], world: int, packing: bool) -> list[list[int]]:
+def shares(rows: Sequence[TokenRow], world: int, packing: bool) -> list[list[int]]:
     """Indices of each rank's rows, about equally many tokens each; the same on every rank.
 
     With packing, rows that share a prompt stay together, since the prompt is computed once on a rank. A group

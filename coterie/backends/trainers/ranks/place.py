@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from coterie.backends.trainers.packing import Row
+from coterie.backends.trainers.packing import TokenRow
 
 
 class RankAddress(NamedTuple):
@@ -25,7 +25,7 @@ class RankPlace:
 
     number, world, local = 0, 1, 0
 
-    def share(self, rows: Sequence[Row], packing: bool) -> list[int]:
+    def share(self, rows: Sequence[TokenRow], packing: bool) -> list[int]:
         """Indices of the rows of this rank, in their order."""
         return list(range(len(rows)))
 
