@@ -121,7 +121,7 @@ def _with_dtypes(
 
 def _read(run: Run, configs: Mapping[str, TorchPolicy]) -> tuple[list[Blueprint], dict[str, UserError]]:
     """The models that can be read here, and by policy of the others: why not."""
-    from coterie.backends.trainers.policies import initial_weights_of
+    from coterie.backends.models.bases import initial_weights_of
 
     models: list[Blueprint] = []
     unknown: dict[str, UserError] = {}

@@ -35,7 +35,7 @@ def annotated(policy: PolicyWeights, samples: Sequence[Sample], name: str) -> li
     """
     counts = [int(sample.loss_mask.sum()) for sample in samples]
     arrays = [np.zeros(count, np.float32) for count in counts]
-    if name == "values" and policy.config.train == "none":
+    if name == "values" and not policy.trained:
         return arrays
     head = policy.value_head if name == "values" else None
     if name == "values" and head is None:
@@ -65,7 +65,7 @@ def _numbers(scorer: TokenScorer, rows: Sequence[Sample], head: Tensor | None) -
 
 def forwards(policy: PolicyWeights, samples: Sequence[Sample], name: str) -> int:
     """The number of forwards that `annotated` takes."""
-    if not samples or (name == "values" and policy.config.train == "none"):
+    if not samples or (name == "values" and not policy.trained):
         return 0
     with policy.reference() if name == "ref_logprobs" else policy.scoring() as scorer:
         return len(scorer.plan(samples))

@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from coterie.backends.models.bases import initial_weights_of
 from coterie.backends.models.policy import TorchPolicy, declared
 from coterie.backends.models.precision import with_dtype
 from coterie.backends.trainers import torch_state
-from coterie.backends.trainers.policies import initial_weights_of
 from coterie.core.config import PolicyConfig
 
 

@@ -31,11 +31,8 @@ FLEX_BLOCK = 128
 """Side of the blocks of a FlexAttention mask; blocks without a visible key cost nothing."""
 
 
-def kernel_of(setting: str, device: torch.device, dtype: torch.dtype, path: str) -> str:
-    """The kernel that `attention` names; `auto` is `sdpa`.
-
-    Args:
-        path: of the setting, for error messages.
+def kernel_of(setting: str, device: torch.device, dtype: torch.dtype) -> str:
+    """The kernel that `trainer.attention` names; `auto` is `sdpa`.
 
     Raises:
         ConfigError: the kernel is not installed, or doesn't train on the device or in the dtype.
@@ -46,7 +43,7 @@ def kernel_of(setting: str, device: torch.device, dtype: torch.dtype, path: str)
     if why is not None:
         raise ConfigError(
             f"attention '{setting}' can't be used here",
-            path=path,
+            path="trainer.attention",
             why=why,
             fix="set it to `sdpa` (or `auto`), which every device computes",
         )

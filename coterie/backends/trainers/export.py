@@ -21,9 +21,8 @@ def export(policy: PolicyWeights, folder: Path, *, merge: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     initial = policy.initial
     if policy.adapter is None:
-        shares = initial.peft is not None and policy.module is initial.peft
-        model = _without_adapters(initial.peft) if shares else policy.model
-        _write_model(model, initial.tokenizer, folder)
+        shares = policy.module is not policy.model  # a base with the adapters of other policies
+        _write_model(_without_adapters(initial.peft) if shares else policy.model, initial.tokenizer, folder)
     elif merge:
         _write_model(_merged(initial.peft, policy.adapter), initial.tokenizer, folder)
     else:

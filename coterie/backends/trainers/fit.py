@@ -30,11 +30,11 @@ def check_fit(
         ConfigError: with the numbers. A device that isn't there is told when the trainer opens.
     """
     from coterie.backends.models import memory as sizes_in_bytes
+    from coterie.backends.models.bases import initial_weights_of
     from coterie.backends.models.policy import of_tensors
     from coterie.backends.models.precision import with_dtype
     from coterie.backends.models.sizes import least_size
     from coterie.backends.trainers.devices import device_of
-    from coterie.backends.trainers.policies import initial_weights_of
 
     try:
         place = device_of(device)

@@ -1,7 +1,8 @@
-"""The weights of models and of adapters by name: listed, copied, filled."""
+"""The weights of models and of adapters by name: listed, copied, filled, compared."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -39,3 +40,14 @@ def adapter_parameters(model: Any, adapter: str) -> dict[str, torch.nn.Parameter
             if piece.startswith("lora_") and pieces[place + 1] == adapter:
                 parameters[".".join(pieces[: place + 1] + pieces[place + 2 :])] = parameter
     return parameters
+
+
+def digest(tensors: Mapping[str, Tensor], head: int | None = None) -> str:
+    """sha256 over names, dtypes, shapes and bytes; with `head`, only of each tensor's first `head` values."""
+    hashed = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].detach()
+        values = tensor.reshape(-1)[:head].contiguous().cpu()
+        hashed.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        hashed.update(values.view(torch.uint8).numpy().tobytes())
+    return hashed.hexdigest()

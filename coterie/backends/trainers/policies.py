@@ -13,26 +13,31 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from coterie.backends.models.bases import initial_weights_of
 from coterie.backends.models.loading import in_memory, load_model, load_tokenizer
 from coterie.backends.models.policy import LoraSettings, ModelInit, TorchPolicy, check_settings
 from coterie.backends.models.precision import warn_of_float32, with_dtype
 from coterie.backends.trainers.attention_kernels import kernel_of
 from coterie.backends.trainers.forward import TokenScorer
-from coterie.backends.trainers.optim import Optimizer, PolicyOptimizer
+from coterie.backends.trainers.optim import Optimizer
 from coterie.backends.trainers.parameters import (
-    adapter_parameters as adapter_parameters,
+    adapter_parameters,
     copies,
+    digest,
     fill,
-    plain_parameters as plain_parameters,
+    plain_parameters,
 )
+from coterie.backends.trainers.settings import TorchConfig
 from coterie.backends.trainers.source_weights import SourceWeights
 from coterie.backends.trainers.value_head import NAME as VALUE_HEAD, value_head
 from coterie.core.errors import ConfigError, MissingExtra
+from coterie.core.protocols import TrainerContext
 from coterie.core.types.seeding import seed64
 
 Gather = Callable[[Iterable[Tensor], bool], AbstractContextManager[Any]]
@@ -84,6 +89,30 @@ class InitialWeights:
         return self.gather(self.weights().values(), write)
 
 
+@dataclass(frozen=True, slots=True)
+class TrainedWeights:
+    """Which weights of a policy are trained; what sets weights up, saves and exports them reads it here."""
+
+    module: bool
+    """A module of the policy's own, all of it; else the policy computes on a frozen base that it shares."""
+    adapter: str | None
+    """An adapter in the shared base, by its name there."""
+    value_head: bool
+
+    def __bool__(self) -> bool:
+        """Whether anything is trained."""
+        return self.module or self.adapter is not None
+
+
+def trained_weights(name: str, config: TorchPolicy, *, values: bool) -> TrainedWeights:
+    """What `train` says of a policy, with a value head where values are needed."""
+    return TrainedWeights(
+        module=config.train == "full",
+        adapter=adapter_name(name) if config.train == "lora" else None,
+        value_head=values and config.train != "none",
+    )
+
+
 @dataclass(slots=True, eq=False)
 class PolicyWeights:
     """One policy's weights."""
@@ -94,7 +123,8 @@ class PolicyWeights:
     model: Any
     """The CausalLM of the policy's forwards: its own module, or the shared base."""
     scorer: TokenScorer
-    adapter: str | None = None
+    trained: TrainedWeights
+    make_optimizer: Callable[[PolicyWeights], Optimizer]
     value_head: torch.nn.Parameter | None = None
     """Shape (H,), not part of the model; None unless values are needed."""
     value_rate: float | None = None
@@ -105,15 +135,17 @@ class PolicyWeights:
     """By version: copies of its part of the model on the CPU, for steps that were pinned to them."""
     initial_adapter: Mapping[str, Tensor] | None = None
     """The adapter of a `from`, a part of the initial weights; None: a new adapter, which changes nothing."""
-    make_optimizer: Callable[[PolicyWeights], Optimizer] | None = None
-    """None: `PolicyOptimizer`."""
     gather: Gather = _undivided
+
+    @property
+    def adapter(self) -> str | None:
+        """The name of the policy's adapter in the shared base; None: it has none."""
+        return self.trained.adapter
 
     @property
     def module(self) -> Any:
         """The module for engines: the PeftModel if the base has adapters."""
-        shares = self.initial.peft is not None and self.model is self.initial.frozen
-        return self.initial.peft if shares else self.model
+        return self.model if self.trained.module or self.initial.peft is None else self.initial.peft
 
     def own_parameters(self) -> dict[str, torch.nn.Parameter]:
         """The policy's part of its model: the adapter for `lora`, else all; names without PEFT's prefixes."""
@@ -135,8 +167,7 @@ class PolicyWeights:
 
     def gathered(self, parameters: Iterable[Tensor], write: bool = False) -> AbstractContextManager[Any]:
         """`whole` of some of the policy's parameters, or of its base's."""
-        gather = self.initial.gather if self.model is self.initial.frozen else self.gather
-        return gather(parameters, write)
+        return (self.gather if self.trained.module else self.initial.gather)(parameters, write)
 
     def digest(self) -> str:
         """sha256 over names, dtypes, shapes and bytes of the policy's weights."""
@@ -150,12 +181,8 @@ class PolicyWeights:
 
     def renew_optimizer(self) -> None:
         """Replace the optimiser by a new one over the present weights."""
-        if self.config.train == "none":
-            return
-        if self.make_optimizer is not None:
+        if self.trained:
             self.optimizer = self.make_optimizer(self)
-        else:
-            self.optimizer = PolicyOptimizer(self.weights(), self.config.optimizer, self.rates)
 
     @contextmanager
     def scoring(self) -> Iterator[TokenScorer]:
@@ -163,7 +190,7 @@ class PolicyWeights:
         with ExitStack() as stack:
             if self.adapter is not None:
                 self.initial.peft.set_adapter(self.adapter)
-            elif self.model is self.initial.frozen:
+            elif not self.trained.module:
                 stack.enter_context(self.initial.plain())
             stack.enter_context(self.scorer.session())
             yield self.scorer
@@ -231,48 +258,24 @@ class PolicyWeights:
                 yield table[self.adapter]
 
 
-def initial_weights_of(
-    policies: Mapping[str, TorchPolicy], sources: Mapping[str, SourceWeights] | None = None
-) -> dict[str, tuple[str, ...]]:
-    """First policy -> all policies with the same initial weights, in the configuration's order.
-
-    Args:
-        sources: the weights of policies with a `from`. Without them, equal values of `from` count as equal
-            weights, except where all weights are trained.
-    """
-    groups: dict[tuple[str, Any], list[str]] = {}
-    for name, config in policies.items():
-        key = config.model_dump_json(include={"model", "revision", "dtype", "warm_start"})
-        base: Any = None
-        if config.from_ is not None:
-            base = (config.from_, name if config.train == "full" else "")
-            if sources is not None:
-                base = ("from", id(sources[name].base))
-        groups.setdefault((key, base), []).append(name)
-    return {names[0]: tuple(names) for names in groups.values()}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySetup:
-    """The settings with which policies are set up."""
+    """With what policies are set up."""
 
-    seed: int
-    vocabulary: tuple[str, ...]
-    device: Any
-    packing: bool
-    budget: int
-    checkpointing: bool
-    references: bool
-    values: bool
-    """Whether trained policies have value heads."""
-    value_rate: float | None
-    attention: str = "auto"
-    make_optimizer: Callable[[PolicyWeights], Optimizer] | None = None
+    ctx: TrainerContext
+    config: TorchConfig
+    device: torch.device
+    make_optimizer: Callable[[PolicyWeights], Optimizer]
+
+    @property
+    def values(self) -> bool:
+        """Whether trained policies have value heads."""
+        return "values" in self.ctx.needs
 
 
 def set_up(
     configs: Mapping[str, TorchPolicy],
-    plan: PolicySetup,
+    setup: PolicySetup,
     sources: Mapping[str, SourceWeights] | None = None,
     groups: Sequence[Sequence[str]] | None = None,
 ) -> tuple[list[InitialWeights], dict[str, PolicyWeights]]:
@@ -284,93 +287,105 @@ def set_up(
     """
     for name, config in configs.items():
         check_settings(config, f"policies.{name}")
-    configs = with_dtype(configs, torch.device(plan.device).type)
+    configs = with_dtype(configs, setup.device.type)
+    if groups is None:
+        bases = None if sources is None else {name: source.base for name, source in sources.items()}
+        groups = [*initial_weights_of(configs, bases).values()]
     initial_weights, policies = [], {}
-    for names in groups if groups is not None else initial_weights_of(configs, sources).values():
-        initial, members = _set_up_initial({name: configs[name] for name in names}, plan, sources or {})
+    for names in groups:
+        initial, members = _set_up_initial({name: configs[name] for name in names}, setup, sources or {})
         initial_weights.append(initial)
         policies.update(members)
     return initial_weights, {name: policies[name] for name in configs}
 
 
 def _set_up_initial(
-    configs: Mapping[str, TorchPolicy], plan: PolicySetup, sources: Mapping[str, SourceWeights]
+    configs: Mapping[str, TorchPolicy], setup: PolicySetup, sources: Mapping[str, SourceWeights]
 ) -> tuple[InitialWeights, dict[str, PolicyWeights]]:
+    """The initial weights of some policies, and theirs."""
+    trained = {name: trained_weights(name, configs[name], values=setup.values) for name in configs}
+    own = [name for name in configs if trained[name].module]
     first, config = next(iter(configs.items()))
-    attention = kernel_of(
-        plan.attention, torch.device(plan.device), getattr(torch, config.dtype), "trainer.attention"
+    attention = kernel_of(setup.config.attention, setup.device, getattr(torch, config.dtype))
+    initial, original = _load_initial(configs, setup, sources)
+    if len(own) < len(configs) or "ref_logprobs" in setup.ctx.needs:
+        initial.frozen = original.requires_grad_(False)
+    modules = {name: copy.deepcopy(original) for name in own[initial.frozen is None :]}
+    if initial.frozen is None:
+        modules[own[0]] = original
+    for name in configs:
+        if (adapter := trained[name].adapter) is not None:
+            seed = seed64(setup.ctx.seed, name, "lora")
+            _attach_adapter(initial, configs[name].lora or LoraSettings(), adapter, seed)
+    scorer_of = partial(
+        TokenScorer, packing=setup.config.packing, budget=setup.config.micro_tokens, attention=attention
     )
+    if initial.frozen is not None:
+        initial.scorer = scorer_of(initial.frozen, name=first)
+    members = {}
+    for name in configs:
+        model, scorer = initial.frozen, initial.scorer
+        if trained[name].module:
+            model = modules[name].requires_grad_(True)
+            scorer = scorer_of(model, name=name)
+        assert scorer is not None
+        member = PolicyWeights(
+            name, configs[name], initial, model, scorer, trained[name], setup.make_optimizer
+        )
+        if name in sources and sources[name].adapter is not None:
+            sources[name].fill_adapter(member.own_parameters(), name)
+            member.initial_adapter = copies(member.own_parameters())
+        if trained[name].value_head:
+            member.value_head, member.value_rate = value_head(model), setup.config.value.learning_rate
+        member.renew_optimizer()
+        members[name] = member
+    return initial, members
+
+
+def _load_initial(
+    configs: Mapping[str, TorchPolicy], setup: PolicySetup, sources: Mapping[str, SourceWeights]
+) -> tuple[InitialWeights, Any]:
+    """The initial weights of some policies, without modules, and the module that they are in."""
+    first, config = next(iter(configs.items()))
+    vocabulary = setup.ctx.vocabulary
     for name in sources.keys() & configs.keys():  # before the model, which may be large
-        tokenizer = load_tokenizer(configs[name], policy=name, vocabulary=plan.vocabulary)
+        tokenizer = load_tokenizer(configs[name], policy=name, vocabulary=vocabulary)
         sources[name].check_vocabulary(tokenizer, name)
-    loaded = load_model(config, policy=first, seed=plan.seed, vocabulary=plan.vocabulary)
+    loaded = load_model(config, policy=first, seed=setup.ctx.seed, vocabulary=vocabulary)
     size = sum(parameter.numel() for parameter in loaded.module.parameters())
-    warn_of_float32(first, config.dtype, torch.device(plan.device).type, size)
-    original = loaded.module.to(plan.device).eval()
+    warn_of_float32(first, config.dtype, setup.device.type, size)
+    original = loaded.module.to(setup.device).eval()
     if isinstance(config.model, str):
         in_memory(original)
-    if plan.checkpointing:
+    if setup.config.gradient_checkpointing:
         original.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     context = min(loaded.context, *(member.context or loaded.context for member in configs.values()))
     initial = InitialWeights(first, tuple(configs), config, loaded.tokenizer, context)
     if first in sources:
         initial.warmed = sources[first].fill_base(plain_parameters(original), first)
-    full = [name for name, config in configs.items() if config.train == "full"]
-    if len(full) < len(configs) or plan.references:
-        initial.frozen = original.requires_grad_(False)
-    modules = {name: copy.deepcopy(original) for name in full[initial.frozen is None :]}
-    if initial.frozen is None:
-        modules[full[0]] = original
-    _attach_adapters(initial, {name: c for name, c in configs.items() if c.train == "lora"}, plan)
-    if initial.frozen is not None:
-        initial.scorer = TokenScorer(
-            initial.frozen, packing=plan.packing, budget=plan.budget, name=first, attention=attention
-        )
-    members = {}
-    for name, member in configs.items():
-        model, scorer, adapter = initial.frozen, initial.scorer, None
-        if member.train == "full":
-            model = modules[name].requires_grad_(True)
-            scorer = TokenScorer(
-                model, packing=plan.packing, budget=plan.budget, name=name, attention=attention
-            )
-        elif member.train == "lora":
-            adapter = adapter_name(name)
-        assert scorer is not None
-        members[name] = PolicyWeights(name, member, initial, model, scorer, adapter)
-        if name in sources and sources[name].adapter is not None:
-            sources[name].fill_adapter(members[name].own_parameters(), name)
-            members[name].initial_adapter = copies(members[name].own_parameters())
-        if plan.values and member.train != "none":
-            members[name].value_head, members[name].value_rate = value_head(model), plan.value_rate
-        members[name].make_optimizer = plan.make_optimizer
-        members[name].renew_optimizer()
-    return initial, members
+    return initial, original
 
 
-def _attach_adapters(initial: InitialWeights, configs: Mapping[str, TorchPolicy], plan: PolicySetup) -> None:
-    if not configs:
-        return
+def _attach_adapter(initial: InitialWeights, lora: LoraSettings, name: str, seed: int) -> None:
+    """Attach a new adapter to the frozen weights, drawn from `seed`."""
     try:
         import peft
     except ImportError as error:
         raise MissingExtra("peft", "torch", needed_by="train: lora") from error
-    for name, config in configs.items():
-        lora = config.lora or LoraSettings()
-        # PEFT makes adapters of a bf16 base in fp32 by itself, so they need no masters.
-        settings = peft.LoraConfig(
-            r=lora.rank,
-            lora_alpha=int(lora.alpha) if lora.alpha == int(lora.alpha) else lora.alpha,
-            lora_dropout=lora.dropout,
-            target_modules=lora.target_modules,
-            task_type="CAUSAL_LM",
-        )
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed64(plan.seed, name, "lora") % 2**63)
-            if initial.peft is None:
-                initial.peft = peft.get_peft_model(initial.frozen, settings, adapter_name=adapter_name(name))
-            else:
-                initial.peft.add_adapter(adapter_name(name), settings)
+    # PEFT makes adapters of a bf16 base in fp32 by itself, so they need no masters.
+    settings = peft.LoraConfig(
+        r=lora.rank,
+        lora_alpha=int(lora.alpha) if lora.alpha == int(lora.alpha) else lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules=lora.target_modules,
+        task_type="CAUSAL_LM",
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed % 2**63)
+        if initial.peft is None:
+            initial.peft = peft.get_peft_model(initial.frozen, settings, adapter_name=name)
+        else:
+            initial.peft.add_adapter(name, settings)
     initial.peft.eval()
 
 
@@ -381,14 +396,3 @@ def adapter_name(policy: str) -> str:
     if plain and unreserved and not hasattr(torch.nn.ModuleDict(), policy):
         return policy
     return "policy_" + hashlib.sha256(policy.encode()).hexdigest()[:12]
-
-
-def digest(tensors: Mapping[str, Tensor], head: int | None = None) -> str:
-    """sha256 over names, dtypes, shapes and bytes; with `head`, only of each tensor's first `head` values."""
-    hashed = hashlib.sha256()
-    for name in sorted(tensors):
-        tensor = tensors[name].detach()
-        values = tensor.reshape(-1)[:head].contiguous().cpu()
-        hashed.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        hashed.update(values.view(torch.uint8).numpy().tobytes())
-    return hashed.hexdigest()

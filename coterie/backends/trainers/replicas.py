@@ -92,7 +92,7 @@ def receive(
 def _receive_policy(place: RankPlace, layout: PolicyLayout, policy: PolicyWeights) -> None:
     policy.version = layout.version
     device = next(policy.model.parameters()).device
-    if policy.adapter is not None or policy.model is not policy.initial.frozen:
+    if policy.trained:
         place.broadcast(list(policy.own_parameters().values()))
     if policy.value_head is not None:
         place.broadcast([policy.value_head])

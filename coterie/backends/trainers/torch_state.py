@@ -25,8 +25,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from coterie.backends.models.policy import ModelInit
-from coterie.backends.trainers.parameters import copies
-from coterie.backends.trainers.policies import InitialWeights, PolicyWeights, digest
+from coterie.backends.trainers.parameters import copies, digest
+from coterie.backends.trainers.policies import InitialWeights, PolicyWeights
 from coterie.core.errors import RunFolderError
 
 _FORMAT = 1

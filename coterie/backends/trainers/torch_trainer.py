@@ -26,7 +26,7 @@ from coterie.backends.trainers.forward import TokenScorer
 from coterie.backends.trainers.kept_versions import KeptVersions
 from coterie.backends.trainers.losses import add_gradients
 from coterie.backends.trainers.offloading import Offloading, present
-from coterie.backends.trainers.optim import Optimizer
+from coterie.backends.trainers.optim import Optimizer, PolicyOptimizer
 from coterie.backends.trainers.out_of_memory import halving, optimiser_memory
 from coterie.backends.trainers.policies import InitialWeights, PolicySetup, PolicyWeights, set_up
 from coterie.backends.trainers.ranks.commands import Commands
@@ -107,27 +107,17 @@ class TorchTrainer(WithRanks, Offloading, KeptVersions, OpenDtypes, Apart, Plugi
         self._ctx = ctx
         fix_cublas(wanted=ctx.deterministic)
         self._device = device_of(self.config.device, self.place.local if self.place.world > 1 else None)
-        self._plan = PolicySetup(
-            seed=ctx.seed,
-            vocabulary=ctx.vocabulary,
-            device=self._device,
-            packing=self.config.packing,
-            budget=self.config.micro_tokens,
-            checkpointing=self.config.gradient_checkpointing,
-            references="ref_logprobs" in ctx.needs,
-            values="values" in ctx.needs,
-            value_rate=self.config.value.learning_rate,
-            make_optimizer=self._optimizer_factory(),
-            attention=self.config.attention,
+        self._setup = PolicySetup(
+            ctx=ctx, config=self.config, device=self._device, make_optimizer=self._new_optimizer
         )
         remote = {name for name, policy in ctx.policies.items() if getattr(policy, "behind_endpoint", False)}
         loaded = {name: policy for name, policy in ctx.policies.items() if name not in remote}
-        self._initial_weights, self._policies = set_up(declared(loaded, TorchPolicy), self._plan, sources)
+        self._initial_weights, self._policies = set_up(declared(loaded, TorchPolicy), self._setup, sources)
         return rank_device(self._device)
 
-    def _optimizer_factory(self) -> Callable[[PolicyWeights], Optimizer] | None:
-        """What makes the optimiser of a policy; None: `PolicyOptimizer`."""
-        return None
+    def _new_optimizer(self, policy: PolicyWeights) -> Optimizer:
+        """An optimiser over the policy's present weights."""
+        return PolicyOptimizer(policy.weights(), policy.config.optimizer, policy.rates)
 
     def _equalise(self) -> None:
         """Give every rank rank 0's weights, optimisers and versions."""
@@ -141,7 +131,7 @@ class TorchTrainer(WithRanks, Offloading, KeptVersions, OpenDtypes, Apart, Plugi
         configs = layout.configs(self._policies)
         if configs is not None or layout.groups != [initial.policies for initial in self._initial_weights]:
             configs = configs or {name: policy.config for name, policy in self._policies.items()}
-            self._initial_weights, self._policies = set_up(configs, self._plan, groups=layout.groups)
+            self._initial_weights, self._policies = set_up(configs, self._setup, groups=layout.groups)
         receive(self.place, layout, self._initial_weights, self._policies)
 
     async def close(self) -> None:
@@ -380,7 +370,7 @@ class TorchTrainer(WithRanks, Offloading, KeptVersions, OpenDtypes, Apart, Plugi
     def load(self, folder: Path) -> None:
         if other := self._saved_setup(Path(folder), self._initial_weights, self._policies):
             self._initial_weights, self._policies = [], {}  # freed before the others are made
-            self._initial_weights, self._policies = set_up(other.configs, self._plan, groups=other.groups)
+            self._initial_weights, self._policies = set_up(other.configs, self._setup, groups=other.groups)
         torch_state.load(Path(folder), self._initial_weights, self._policies)
         self._equalise()
 

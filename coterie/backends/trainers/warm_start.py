@@ -16,7 +16,8 @@ from coterie.backends.models.policy import OptimizerSettings, WarmStart
 from coterie.backends.trainers.forward import Probe, TokenScorer
 from coterie.backends.trainers.optim import PolicyOptimizer, StepInfo, finite
 from coterie.backends.trainers.out_of_memory import halving, optimiser_memory
-from coterie.backends.trainers.policies import InitialWeights, PolicyWeights, plain_parameters
+from coterie.backends.trainers.parameters import plain_parameters
+from coterie.backends.trainers.policies import InitialWeights, PolicyWeights
 from coterie.core.errors import ConfigError
 from coterie.core.protocols import Demonstration
 from coterie.core.types import Metrics

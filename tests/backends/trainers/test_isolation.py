@@ -11,7 +11,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("peft")
 
 from coterie.backends.trainers import optim
-from coterie.backends.trainers.policies import adapter_name, adapter_parameters, digest, plain_parameters
+from coterie.backends.trainers.parameters import adapter_parameters, digest, plain_parameters
+from coterie.backends.trainers.policies import adapter_name
 from coterie.backends.trainers.torch_trainer import TorchTrainer
 from tests.backends.trainers.tiny import MODEL, opened, policy, samples, update
 

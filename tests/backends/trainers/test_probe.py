@@ -179,10 +179,10 @@ def test_a_model_is_computed_in_float32_module_by_module_and_left_as_it_was() ->
 @pytest.mark.parametrize("setting", ["flash_attention_2", "flex"])
 def test_a_kernel_that_cant_train_here_is_refused_with_the_reason(setting: str) -> None:
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
-    assert kernel_of("auto", cpu, torch.float32, "trainer.attention") == "sdpa"
+    assert kernel_of("auto", cpu, torch.float32) == "sdpa"
     for device in (cpu, gpu) if setting == "flash_attention_2" else (cpu,):
         with pytest.raises(ConfigError) as refused:
-            kernel_of(setting, device, torch.bfloat16, "trainer.attention")
+            kernel_of(setting, device, torch.bfloat16)
         assert refused.value.path == "trainer.attention" and "sdpa" in str(refused.value.fix)
         reason = "not installed" if setting == "flash_attention_2" else "no backward pass"
         assert reason in str(refused.value.why)
@@ -191,12 +191,12 @@ def test_a_kernel_that_cant_train_here_is_refused_with_the_reason(setting: str) 
 def test_flash_attention_is_refused_for_weights_of_32_bits(monkeypatch: Any) -> None:
     monkeypatch.setitem(sys.modules, "flash_attn", fake_flash([]))
     gpu = torch.device("cuda")
-    assert kernel_of("flash_attention_2", gpu, torch.bfloat16, "") == "flash_attention_2"
+    assert kernel_of("flash_attention_2", gpu, torch.bfloat16) == "flash_attention_2"
     with pytest.raises(ConfigError, match="can't be used") as refused:
-        kernel_of("flash_attention_2", gpu, torch.float32, "")
+        kernel_of("flash_attention_2", gpu, torch.float32)
     assert "weights are float32" in str(refused.value.why)
     with pytest.raises(ConfigError) as refused:
-        kernel_of("flash_attention_2", torch.device("cpu"), torch.bfloat16, "")
+        kernel_of("flash_attention_2", torch.device("cpu"), torch.bfloat16)
     assert "computes on GPUs" in str(refused.value.why)
 
 

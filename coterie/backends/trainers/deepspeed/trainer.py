@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -88,8 +88,8 @@ class DeepSpeedTrainer(TorchTrainer):
         self._engines = Engines(deepspeed, self.config, self.place, device, self.persistent)
         return super().rank_open(ctx, sources)
 
-    def _optimizer_factory(self) -> Callable[[PolicyWeights], Optimizer]:
-        return self._opened.optimizer
+    def _new_optimizer(self, policy: PolicyWeights) -> Optimizer:
+        return self._opened.optimizer(policy)
 
     async def close(self) -> None:
         if self._engines is not None:
@@ -239,7 +239,7 @@ class DeepSpeedTrainer(TorchTrainer):
         configs = {name: policy.config for name, policy in self._policies.items()}
         groups = [initial.policies for initial in self._initial_weights]
         self._opened.close()
-        self._initial_weights, self._policies = set_up(configs, self._plan, groups=groups)
+        self._initial_weights, self._policies = set_up(configs, self._setup, groups=groups)
 
     def export(self, policy: str, folder: Path, *, merge: bool = False) -> None:
         if self._divided:
