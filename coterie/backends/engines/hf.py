@@ -30,7 +30,7 @@ from coterie.backends.models.loading import (
     require_torch,
 )
 from coterie.backends.models.policy import TensorPolicy, declared
-from coterie.backends.models.precision import dtype_of, with_choice
+from coterie.backends.models.precision import chosen_dtypes, dtype_of
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import MayChange, PluginConfig
 from coterie.core.types import Call, Request, Weights
@@ -277,7 +277,7 @@ class HFEngine(TensorEngine):
             module, tokenizer = load_folder(weights.folder, policy=weights.policy)
             in_memory(module.to(device)).requires_grad_(False)
             return module, tokenizer if weights.tokenizer is None else weights.tokenizer
-        config = with_choice(self._configs[weights.policy], weights.policy, device.type)
+        config = chosen_dtypes({weights.policy: self._configs[weights.policy]}, device.type)[weights.policy]
         loaded = load_model(config, policy=weights.policy, seed=0, vocabulary=self._opened.vocabulary)
         return in_memory(loaded.module.to(device)).requires_grad_(False), loaded.tokenizer
 

@@ -35,7 +35,8 @@ from coterie.backends.models.policy import TorchPolicy
 from coterie.backends.models.sizes import Adapted, ModelSize
 
 COPY_SHARE = 8
-"""A gathered key and value count as an eighth of a token in the budget (`trainers/packing.py`)."""
+"""A gathered key and value count as an eighth of a token in the budget (`trainers/packing.py`): they are two
+of about 16 vectors of the hidden size that a layer keeps per token for the backward pass."""
 INDEX = 8
 """Bytes of an index."""
 

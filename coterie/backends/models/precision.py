@@ -2,18 +2,19 @@
 
 On a CPU the rule is a measurement: bfloat16 halves what is read, and CPUs with instructions for its products
 (AVX-512 BF16, AMX, Arm's BF16) compute them about twice as fast, the others no faster. What a run chose is
-kept in its checkpoints (`trainers/dtypes.py`), so that a resumed run never changes it.
+kept in its checkpoints (`kept_dtypes`), so that a resumed run never changes it.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
 from coterie.backends.models.policy import TensorFields
+from coterie.core.config import PolicyConfig
 
 log = logging.getLogger("coterie")
 chosen = logging.getLogger("coterie.dtype")
@@ -71,15 +72,10 @@ def auto_choice(config: TensorFields, device: str) -> DtypeChoice:
     )
 
 
-def auto_dtype(config: TensorFields, device: str) -> str:
-    """The dtype of `auto_choice`."""
-    return auto_choice(config, device).dtype
-
-
 def with_dtype(configs: Mapping[str, Config], device: str) -> dict[str, Config]:
     """The policies with `dtype: auto` resolved for a type of device: `cpu`, `cuda`."""
     return {
-        name: config.model_copy(update={"dtype": auto_dtype(config, device)})
+        name: config.model_copy(update={"dtype": auto_choice(config, device).dtype})
         if config.dtype == "auto"
         else config
         for name, config in configs.items()
@@ -95,11 +91,42 @@ def choices(configs: Mapping[str, TensorFields], device: str) -> list[str]:
     return [f"{', '.join(keys)}: auto is {choice.dtype}: {choice.why}" for choice, keys in why.items()]
 
 
-def with_choice(config: Config, policy: str, device: str) -> Config:
-    """A policy with its dtype resolved, for an engine that reads the weights itself; logs a measurement."""
-    for sentence in choices({policy: config}, device):
+def chosen_dtypes(configs: Mapping[str, Config], device: str) -> dict[str, Config]:
+    """`with_dtype`, for who reads the weights; logs what was measured."""
+    for sentence in choices(configs, device):
         chosen.info("%s", sentence)
-    return with_dtype({policy: config}, device)[policy]
+    return with_dtype(configs, device)
+
+
+def left_open(policies: Mapping[str, PolicyConfig]) -> dict[str, Any]:
+    """The policies whose dtype is `auto`."""
+    return {
+        name: policy
+        for name, policy in policies.items()
+        if isinstance(policy, TensorFields) and policy.dtype == "auto"
+    }
+
+
+def kept_dtypes(
+    configs: Mapping[str, Config], open_: Collection[str], saved: Mapping[str, str | None]
+) -> dict[str, Config]:
+    """The policies with the dtypes with which a checkpoint's run began, where the configuration has none.
+
+    Args:
+        configs: with dtypes that were chosen here.
+        open_: the policies whose `dtype` is `auto`.
+        saved: by policy, the dtype in the checkpoint; None: it doesn't say.
+    """
+    kept = dict(configs)
+    for name in open_:
+        began = saved.get(name)
+        if name in kept and began is not None and began != configs[name].dtype:
+            log.warning(
+                "policies.%s.dtype: stays %s, with which the run began; auto is %s on this machine",
+                *(name, began, configs[name].dtype),
+            )
+            kept[name] = configs[name].model_copy(update={"dtype": began})
+    return kept
 
 
 def dtype_of(config: TensorFields, model: Any = None) -> str:
@@ -115,7 +142,7 @@ def dtype_of(config: TensorFields, model: Any = None) -> str:
         return str(model.get_input_embeddings().weight.dtype).removeprefix("torch.")
     import torch
 
-    return auto_dtype(config, "cuda" if torch.cuda.is_available() else "cpu")
+    return auto_choice(config, "cuda" if torch.cuda.is_available() else "cpu").dtype
 
 
 def warn_of_float32(policy: str, dtype: str, device: str, parameters: int) -> None:

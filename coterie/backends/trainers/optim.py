@@ -81,11 +81,25 @@ class Optimizer(Protocol):
     def masters(self) -> dict[str, Tensor]:
         """name -> the tensor whose `grad` is the sum; empty where the tensors are divided between ranks."""
 
+    def held(self) -> Iterator[Tensor]:
+        """Masters and moments, as they are now; weights may be among them."""
+
+    @property
+    def clear_gradients(self) -> Callable[[], None] | None:
+        """What drops the gradients of all micro-batches since the last step; None: nothing can."""
+
     def state(self) -> dict[str, Tensor]:
         """Moments and masters, by `<parameter>/<part>`; the step count is left out."""
 
     def restore(self, state: Mapping[str, Tensor], count: int, source: str) -> None:
-        """Restore a state, bit for bit; raises RunFolderError if it belongs to other parameters."""
+        """Restore a state, bit for bit.
+
+        Args:
+            source: the state's file, for error messages.
+
+        Raises:
+            RunFolderError: the state belongs to other parameters.
+        """
 
 
 class PolicyOptimizer:
@@ -106,9 +120,7 @@ class PolicyOptimizer:
         settings: OptimizerSettings,
         rates: Mapping[str, float] | None = None,
     ) -> None:
-        self.settings, self.count = settings, 0
-        self.spent = 0.0
-        """The share of the run's token budget that is spent; the horizon `budget` decays with it."""
+        self.settings, self.count, self.spent = settings, 0, 0.0
         self._weights = dict(weights)
         self._masters: dict[str, Tensor] = {
             name: weight if weight.dtype in (torch.float32, torch.float64) else _master(weight)
@@ -117,7 +129,6 @@ class PolicyOptimizer:
         self._adam = adamw(self._masters, settings, rates)
 
     def accumulate(self, loss: Callable[[], Tensor], *, last: bool) -> Tensor:
-        """Compute the loss of a micro-batch and add its gradients; returns the detached loss."""
         with self._absorbing(), adding_to(self._sum_of):
             value = loss()
             value.backward()
@@ -155,7 +166,6 @@ class PolicyOptimizer:
         return None
 
     def step(self) -> StepInfo:
-        """Clip the summed gradients to the global norm and step; skip the step if they are not finite."""
         masters = [master for master in self._masters.values() if master.grad is not None]
         norm = float(torch.nn.utils.get_total_norm([master.grad for master in masters]))
         rate = learning_rate(self.settings, self.count, self.spent)
@@ -182,26 +192,22 @@ class PolicyOptimizer:
                     weight.copy_(self._masters[name])
 
     def finite(self) -> bool:
-        """Whether all weights are finite numbers."""
         return finite(self._masters.values())
 
     def clear_gradients(self) -> None:
-        """Drop the gradients of all micro-batches since the last step."""
         for tensor in (*self._masters.values(), *self._weights.values()):
             tensor.grad = None
 
     def masters(self) -> dict[str, Tensor]:
-        """name -> the optimised tensor: the weight itself, or its fp32 master."""
+        """name -> the weight itself, or its fp32 master."""
         return dict(self._masters)
 
     def held(self) -> Iterator[Tensor]:
-        """The optimised tensors, and their moments as they are now."""
         yield from self._masters.values()
         for state in self._adam.state.values():
             yield from state.values()
 
     def state(self) -> dict[str, Tensor]:
-        """Moments and masters, by `<parameter>/<part>`; the step count is left out."""
         tensors: dict[str, Tensor] = {}
         for name, master in self._masters.items():
             if master is not self._weights[name]:
@@ -211,14 +217,6 @@ class PolicyOptimizer:
         return tensors
 
     def restore(self, state: Mapping[str, Tensor], count: int, source: str) -> None:
-        """Restore a state, bit for bit.
-
-        Args:
-            source: the state's file, for error messages.
-
-        Raises:
-            RunFolderError: the state belongs to other parameters.
-        """
         remaining = dict(state)
         self._adam.state.clear()
         for name, master in self._masters.items():

@@ -15,28 +15,24 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
 from coterie.backends.models.activations import COPY_SHARE
-
-_COPY_SHARE = COPY_SHARE
-"""A copied key and value count as an eighth of a token in the budget: they are two of about 16 vectors of the
-hidden size that a layer keeps per token for the backward pass."""
+from coterie.core.types import Sample
 
 
-class TokenRow(Protocol):
-    """A row that can be packed, such as a Sample."""
+class Probe(NamedTuple):
+    """A row of no episode: scored for a comparison, or a demonstration."""
 
-    @property
-    def token_ids(self) -> np.ndarray: ...
+    token_ids: np.ndarray
+    loss_mask: np.ndarray
+    temperature: float = 1.0
 
-    @property
-    def loss_mask(self) -> np.ndarray: ...
 
-    @property
-    def temperature(self) -> float: ...
+TokenRow = Sample | Probe
+"""A row that can be packed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,7 +131,7 @@ def plan(rows: Sequence[TokenRow], budget: int, packing: bool) -> list[list[int]
     for members in sorted(groups.values(), key=lambda members: (len(divided[members[0]].prompt), members[0])):
         prompt = len(divided[members[0]].prompt)
         costs = [
-            len(divided[index].completion) + (prompt + len(divided[index].completion)) / _COPY_SHARE
+            len(divided[index].completion) + (prompt + len(divided[index].completion)) / COPY_SHARE
             for index in members
         ]
         if spent + prompt + sum(costs) > budget:

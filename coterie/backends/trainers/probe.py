@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from coterie.backends.trainers.attention_kernels import HALF_ONLY, kernel
+from coterie.backends.trainers.packing import Probe
 
 log = logging.getLogger("coterie")
 
@@ -40,14 +41,6 @@ class ForwardMode(NamedTuple):
 
 PLAIN = ForwardMode(False, False)
 """The model's own forward of padded rows."""
-
-
-class Probe(NamedTuple):
-    """A row that is scored and never trained."""
-
-    token_ids: np.ndarray
-    loss_mask: np.ndarray
-    temperature: float = 1.0
 
 
 def choose(

@@ -88,23 +88,14 @@ def save(
     (folder / "state.json").write_text(_state_text(state))
 
 
-def groups(folder: Path) -> list[tuple[str, ...]]:
-    """The policies with the same initial weights, in a state that `save` wrote.
-
-    Raises:
-        RunFolderError: the state can't be read.
-    """
-    return [tuple(initial["policies"]) for initial in _read_state(folder)["starts"].values()]
-
-
-def dtypes(folder: Path) -> dict[str, str | None]:
-    """By policy: the dtype of its initial weights, in a state that `save` wrote; None: it doesn't say.
+def initial_groups(folder: Path) -> dict[tuple[str, ...], str | None]:
+    """Policies with the same initial weights -> the dtype of these, in a state; None: it doesn't say.
 
     Raises:
         RunFolderError: the state can't be read.
     """
     starts = _read_state(folder)["starts"].values()
-    return {name: initial.get("dtype") for initial in starts for name in initial["policies"]}
+    return {tuple(initial["policies"]): initial.get("dtype") for initial in starts}
 
 
 def part_of(folder: Path, policies: Collection[str]) -> dict[str, Path | bytes]:

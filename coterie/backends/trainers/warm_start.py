@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from coterie.backends.models.policy import OptimizerSettings, WarmStart
-from coterie.backends.trainers.forward import Probe, TokenScorer
+from coterie.backends.trainers.forward import TokenScorer
 from coterie.backends.trainers.optim import PolicyOptimizer, StepInfo, finite
 from coterie.backends.trainers.out_of_memory import halving, optimiser_memory
+from coterie.backends.trainers.packing import Probe
 from coterie.backends.trainers.parameters import plain_parameters
 from coterie.backends.trainers.policies import InitialWeights, PolicyWeights
 from coterie.core.errors import ConfigError

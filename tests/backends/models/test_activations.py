@@ -21,8 +21,13 @@ from coterie.backends.models.activations import (  # noqa: E402
 from coterie.backends.models.memory import FP32, cache_bytes, most_logits  # noqa: E402
 from coterie.backends.models.policy import TorchPolicy  # noqa: E402
 from coterie.backends.models.sizes import _adapted_layers, _size  # noqa: E402
-from coterie.backends.trainers.forward import Probe, TokenScorer  # noqa: E402
-from coterie.backends.trainers.packing import pack, pad, plan  # noqa: E402
+from coterie.backends.trainers.forward import TokenScorer  # noqa: E402
+from coterie.backends.trainers.packing import (  # noqa: E402
+    Probe,
+    pack,
+    pad,
+    plan,
+)
 
 pytestmark = pytest.mark.torch
 

@@ -14,7 +14,7 @@ from coterie.backends.models.precision import (  # noqa: E402
     CLEARLY,
     SMALL,
     Rates,
-    auto_dtype,
+    auto_choice,
     choices,
     has_instructions,
     measured,
@@ -57,7 +57,7 @@ def test_auto_is_resolved_by_the_device_and_a_named_dtype_stays(measurement):
     configs = {name: policy(dtype=name) for name in ("auto", "float32", "bfloat16")}
     assert TorchPolicy.model_validate({"model": MODEL, "train": "full"}).dtype == "auto"
     for device, chosen in (("cpu", "float32"), ("cuda", "bfloat16"), ("mps", "float32")):
-        assert auto_dtype(configs["auto"], device) == chosen
+        assert auto_choice(configs["auto"], device).dtype == chosen
         resolved = {name: config.dtype for name, config in with_dtype(configs, device).items()}
         assert resolved == {"auto": chosen, "float32": "float32", "bfloat16": "bfloat16"}
     assert choices(configs, "cpu") == [] and not measurement.asked
@@ -94,12 +94,12 @@ def test_models_just_below_the_bound_keep_float32(measurement):
     below, above = (large(model={**LARGE, "layers": layers}) for layers in (6, 7))
     sizes = [least_size(config, ()).parameters for config in (below, above)]
     assert sizes[0] < SMALL <= sizes[1]
-    assert [auto_dtype(config, "cpu") for config in (below, above)] == ["float32", "bfloat16"]
+    assert [auto_choice(config, "cpu").dtype for config in (below, above)] == ["float32", "bfloat16"]
 
 
 def test_a_model_that_cannot_be_read_is_not_measured(measurement, tmp_path):
     measurement(90, 205)
-    assert auto_dtype(large(model=str(tmp_path)), "cpu") == "float32"
+    assert auto_choice(large(model=str(tmp_path)), "cpu").dtype == "float32"
 
 
 @pytest.mark.parametrize("widths", [(576, 1536), (96, 100), (2**15, 2**16)])

@@ -8,17 +8,18 @@ import torch
 from torch import Tensor
 
 from coterie.backends.trainers.deepspeed.trainer import DeepSpeedTrainer
-from coterie.backends.trainers.offloaded import Device
+from coterie.backends.trainers.offloading import TorchDevice
 from coterie.backends.trainers.torch_trainer import TorchTrainer
 
 
-class Poisoned:
+class Poisoned(TorchDevice):
     """A device in the CPU's memory. A storage that is freed holds NaN, so that nothing can use it unseen.
 
     It is never handed out again, but for its return: an alias of it finds NaN as long as it is away.
     """
 
     def __init__(self) -> None:
+        super().__init__("cpu")
         self.freed = 0
         """Bytes."""
         self.most = 0
@@ -58,7 +59,7 @@ class _OnPoisoned:
         super().__init__(*arguments)
         self.device = Poisoned()
 
-    def _offload_device(self) -> Device:
+    def _offload_device(self) -> TorchDevice:
         return self.device
 
     def rank_freed(self) -> int:

@@ -13,7 +13,7 @@ peft = pytest.importorskip("peft")
 
 from torch import Tensor
 
-from coterie.backends.trainers.adapted_linear import _AdaptedLinear, fused_adapters
+from coterie.backends.trainers.forward import _AdaptedLinear, fused_adapters
 
 pytestmark = pytest.mark.torch
 

@@ -18,8 +18,7 @@ from coterie.backends.engines.hf import HFEngine
 from coterie.backends.engines.lean.precision import cache_dtype
 from coterie.backends.models import precision
 from coterie.backends.models.merged_weights import MergedWeights
-from coterie.backends.models.precision import Rates
-from coterie.backends.trainers.dtypes import kept, left_open
+from coterie.backends.models.precision import Rates, kept_dtypes, left_open
 from coterie.backends.trainers.replicas import layout_of
 from coterie.backends.trainers.torch_trainer import TorchTrainer
 from coterie.core.errors import RunFolderError
@@ -119,7 +118,7 @@ def test_a_named_dtype_is_not_replaced_by_a_checkpoints(machine, tmp_path: Path)
 
 def test_a_checkpoint_that_does_not_say_changes_nothing():
     configs = {"p": policy(dtype="float32"), "q": policy(dtype="float32")}
-    assert kept(configs, ("p", "q"), {"p": None}) == configs
+    assert kept_dtypes(configs, ("p", "q"), {"p": None}) == configs
 
 
 def test_other_ranks_take_the_dtypes_of_rank_0(machine, tmp_path: Path):

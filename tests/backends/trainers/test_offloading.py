@@ -26,8 +26,7 @@ from coterie.backends.engines.vllm.sync import BaseWeights
 from coterie.backends.models import device_memory
 from coterie.backends.models.policy import WarmStart
 from coterie.backends.trainers import offloaded, torch_state
-from coterie.backends.trainers.offloaded import Offloaded, TorchDevice
-from coterie.backends.trainers.offloading import masters_of, weights_of
+from coterie.backends.trainers.offloading import Offloaded, TorchDevice, masters_of, weights_of
 from coterie.backends.trainers.settings import TorchConfig, offload_of
 from coterie.backends.trainers.torch_trainer import TorchTrainer
 from coterie.core.errors import ConfigError, UserError

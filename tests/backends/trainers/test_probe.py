@@ -20,8 +20,8 @@ transformers = pytest.importorskip("transformers")
 from coterie.backends.trainers import attention, attention_kernels, forward
 from coterie.backends.trainers.attention_kernels import Flex, Varlen, kernel_of, prompts, sequences
 from coterie.backends.trainers.forward import TokenScorer
-from coterie.backends.trainers.packing import pack
-from coterie.backends.trainers.probe import PLAIN, ForwardMode, Probe, choose, in_float32, probe_rows
+from coterie.backends.trainers.packing import Probe, pack
+from coterie.backends.trainers.probe import PLAIN, ForwardMode, choose, in_float32, probe_rows
 from coterie.core.errors import ConfigError
 from tests.backends.trainers.tiny import gradients, samples
 

@@ -121,8 +121,8 @@ def test_tokens_of_each_age_have_a_mismatch_and_a_clip_fraction_of_their_own(mon
     seen: list[tuple[list[Sample], Any, Any]] = []
     original = losses.loss_of
 
-    def noted(objective: Any, settings: Any, owner: Any, scorer: Any, given: Any, *rest: Any) -> Any:
-        loss, tokens, surrogate = original(objective, settings, owner, scorer, given, *rest)
+    def noted(objective: Any, settings: Any, owner: Any, given: Any, *rest: Any) -> Any:
+        loss, tokens, surrogate = original(objective, settings, owner, given, *rest)
         seen.append((given, tokens, surrogate))
         return loss, tokens, surrogate
 

@@ -22,7 +22,6 @@ from coterie.backends.trainers.deepspeed.engines import DeepSpeedOptimizer, Engi
 from coterie.backends.trainers.deepspeed.settings import DeepSpeedConfig, DeepSpeedPolicy, check_precision
 from coterie.backends.trainers.deepspeed.whole import export_whole
 from coterie.backends.trainers.devices import device_of
-from coterie.backends.trainers.forward import TokenScorer
 from coterie.backends.trainers.offloading import present, visiting
 from coterie.backends.trainers.optim import Optimizer
 from coterie.backends.trainers.policies import PolicyWeights, set_up
@@ -117,13 +116,11 @@ class DeepSpeedTrainer(TorchTrainer):
             self._opened.make()
         return super().rank_update(samples, step)
 
-    def _optimiser_step(
-        self, policy: PolicyWeights, scorer: TokenScorer, batch: Sequence[Sample], meter: Meter
-    ) -> None:
+    def _optimiser_step(self, policy: PolicyWeights, batch: Sequence[Sample], meter: Meter) -> None:
         if isinstance(policy.optimizer, DeepSpeedOptimizer):
             policy.optimizer.head.trained = any("targets" in sample.extras for sample in batch)
         before = meter.steps
-        super()._optimiser_step(policy, scorer, batch, meter)
+        super()._optimiser_step(policy, batch, meter)
         if meter.steps > before:
             # DeepSpeed writes behind torch's back, and an engine sees by torch's count what has changed.
             increment_version(list(policy.own_parameters().values()))
@@ -131,7 +128,6 @@ class DeepSpeedTrainer(TorchTrainer):
     def _micro_batches(
         self,
         policy: PolicyWeights,
-        scorer: TokenScorer,
         batch: Sequence[Sample],
         coefficients: Sequence[np.ndarray],
         meter: Meter,
@@ -141,10 +137,10 @@ class DeepSpeedTrainer(TorchTrainer):
         From stage 2 on the ranks add the gradients of every micro-batch, layer by layer.
         """
         count = 0
-        for micro_batch in super()._micro_batches(policy, scorer, batch, coefficients, meter):
+        for micro_batch in super()._micro_batches(policy, batch, coefficients, meter):
             count += 1
             yield micro_batch
-        most = max(self.place.gather(len(self._planned(scorer, batch))))
+        most = max(self.place.gather(len(self._planned(policy, batch))))
         for _ in range(most - count):
             row = min(batch, key=lambda sample: len(sample.token_ids))
             yield [row], [np.zeros(len(row.token_ids), dtype=np.float32)], Meter((), policy.version)

@@ -1,0 +1,237 @@
+"""The weights of trainer `torch`: made, equal on all ranks, handed over, kept, saved, exported."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from coterie.backends.cluster.connection import Connection
+from coterie.backends.models.bases import initial_weights_of
+from coterie.backends.models.compute_threads import compute
+from coterie.backends.models.device_memory import RankDevice, occupy, rank_device, vacate
+from coterie.backends.models.devices import fix_cublas
+from coterie.backends.models.policy import TorchPolicy, declared
+from coterie.backends.models.precision import chosen_dtypes, kept_dtypes, left_open, with_dtype
+from coterie.backends.trainers import torch_state
+from coterie.backends.trainers.devices import check_ranks, device_of, on_gpu
+from coterie.backends.trainers.export import export
+from coterie.backends.trainers.offloading import Offloading, present
+from coterie.backends.trainers.optim import Optimizer, PolicyOptimizer
+from coterie.backends.trainers.policies import InitialWeights, PolicySetup, PolicyWeights, set_up
+from coterie.backends.trainers.ranks.actors import RanksOnCluster
+from coterie.backends.trainers.ranks.commands import Commands
+from coterie.backends.trainers.ranks.place import RankAddress, RankPlace
+from coterie.backends.trainers.replicas import TrainerLayout, check_same, layout_of, receive
+from coterie.backends.trainers.source_weights import SourceWeights, hollow, read_sources
+from coterie.core.config import PolicyConfig
+from coterie.core.errors import ConfigError, did_you_mean
+from coterie.core.plugins import Plugin
+from coterie.core.protocols import TrainerContext
+from coterie.core.types import Weights
+
+
+class TorchWeights(Offloading, Plugin):
+    """The part of trainer `torch` that has the weights.
+
+    Methods that begin with `rank_` run on every rank (see `ranks.commands`).
+    """
+
+    def __init__(self, config: Any = None, build: Any = None) -> None:
+        super().__init__(config, build)
+        self._initial_weights: list[InitialWeights] = []
+        self._policies: dict[str, PolicyWeights] = {}
+        self._sources: dict[str, SourceWeights] | None = None
+        # The active adapter is a setting of the shared module, so only one thread may compute at a time.
+        self._computing = threading.Lock()
+        self._left_open: tuple[str, ...] = ()
+        """The policies whose dtype is `auto`, which a checkpoint's replaces."""
+        self._cluster: RanksOnCluster | None = None
+        self.place, self._commands = RankPlace(), Commands(self)
+
+    def begin_with(self, weights: Mapping[str, Weights]) -> None:
+        """Copy the weights of policies with a `from` into memory; `open` gives them to the policies.
+
+        Raises:
+            ConfigError: they can't be read, or are no tensors.
+        """
+        self._sources = read_sources(weights)
+
+    def use_cluster(self, cluster: Connection) -> None:
+        """Start the other ranks on a cluster, once the trainer is opened."""
+        if self.config.ranks > 1:
+            self._cluster = RanksOnCluster(cluster, partial(on_gpu, self.config.device))
+
+    def required_dtypes(self, open_: Mapping[str, TorchPolicy]) -> Mapping[str, TorchPolicy]:
+        """Policies with `dtype: auto` for which the trainer has one dtype only, with that one."""
+        return {}
+
+    async def open(self, ctx: TrainerContext) -> None:
+        self.config.check_needs(ctx.needs, "trainer")
+        if self._cluster is None:  # else its connection refuses more ranks than can run
+            check_ranks(self.config.ranks, self.config.device)
+        _ = self.offloads  # a setting that the run doesn't allow is refused before anything is loaded
+        sources, self._sources = self._sources, None
+        await compute(self._open, ctx, sources)
+
+    def _open(self, ctx: TrainerContext, sources: dict[str, SourceWeights] | None) -> None:
+        open_ = left_open(ctx.policies)
+        self._left_open = tuple(open_)
+        resolved = chosen_dtypes({**open_, **self.required_dtypes(open_)}, device_of(self.config.device).type)
+        ctx = replace(ctx, policies={**ctx.policies, **resolved})
+        if self.config.ranks > 1:
+            from coterie.backends.trainers.ranks.collectives import start
+
+            self._commands = start(self, self.config.ranks, self.config, self._cluster)
+        occupy(self, self._commands.run("rank_open", ctx, sources, others=(ctx, hollow(sources))))
+        self._equalise()
+
+    def join(self, address: RankAddress) -> None:
+        """Take this rank's place among the others; every rank does."""
+        from coterie.backends.trainers.ranks.collectives import DistributedPlace
+
+        device = device_of(self.config.device, address.local)
+        self.place = DistributedPlace(address, device)
+
+    def rank_open(self, ctx: TrainerContext, sources: dict[str, SourceWeights] | None) -> RankDevice:
+        """Make the weights of all policies. The others are filled by rank 0's afterwards."""
+        self._ctx = ctx
+        fix_cublas(wanted=ctx.deterministic)
+        self._device = device_of(self.config.device, self.place.local if self.place.world > 1 else None)
+        self._setup = PolicySetup(
+            ctx=ctx, config=self.config, device=self._device, make_optimizer=self._new_optimizer
+        )
+        remote = {name for name, policy in ctx.policies.items() if getattr(policy, "behind_endpoint", False)}
+        loaded = {name: policy for name, policy in ctx.policies.items() if name not in remote}
+        self._initial_weights, self._policies = set_up(declared(loaded, TorchPolicy), self._setup, sources)
+        return rank_device(self._device)
+
+    def _new_optimizer(self, policy: PolicyWeights) -> Optimizer:
+        """An optimiser over the policy's present weights."""
+        return PolicyOptimizer(policy.weights(), policy.config.optimizer, policy.rates)
+
+    def _equalise(self) -> None:
+        """Give every rank rank 0's weights, optimisers and versions."""
+        if self.config.ranks > 1:
+            self._commands.run("rank_receive", layout_of(self._initial_weights, self._policies))
+        self.offload_optimizer()
+
+    @present
+    def rank_receive(self, layout: TrainerLayout) -> None:
+        """Take the state that rank 0 has."""
+        configs = layout.configs(self._policies)
+        if configs is not None or layout.groups != [initial.policies for initial in self._initial_weights]:
+            configs = configs or {name: policy.config for name, policy in self._policies.items()}
+            self._initial_weights, self._policies = set_up(configs, self._setup, groups=layout.groups)
+        receive(self.place, layout, self._initial_weights, self._policies)
+
+    async def close(self) -> None:
+        vacate(self)
+        self._commands.close()
+        self.place.close()
+        self.place, self._commands = RankPlace(), Commands(self)
+        self._initial_weights, self._policies, self._away = [], {}, None
+
+    # ------------------------------------------------------------------------------------ handed over, kept
+
+    def bases(self) -> dict[str, tuple[str, ...]]:
+        """The initial weights, as first policy -> all policies that begin with them."""
+        return {initial.name: initial.policies for initial in self._initial_weights}
+
+    def weights(self, policy: str) -> Weights:
+        """The live module. If `module` is a PeftModel and `adapter` is None, adapters are disabled."""
+        if policy in self._ctx.policies and policy not in self._policies:  # behind an endpoint
+            return Weights(policy=policy, version=0)
+        trained = self._policy(policy)
+        return Weights(
+            policy=policy,
+            version=trained.version,
+            module=trained.module,
+            adapter=trained.adapter,
+            tokenizer=trained.initial.tokenizer,
+        )
+
+    def keep(self, policy: str) -> None:
+        """Copy the policy's trained weights to the CPU's memory, under their version."""
+        known = self._policies.get(policy)
+        if known is not None and known.optimizer is not None and known.version not in known.kept:
+            known.kept[known.version] = {
+                name: tensor.detach().to("cpu", copy=True) for name, tensor in known.own_parameters().items()
+            }
+
+    def drop(self, policy: str, version: int) -> None:
+        if policy in self._policies:
+            self._policies[policy].kept.pop(version, None)
+
+    @contextmanager
+    def weights_at(self, policy: str, version: int) -> Iterator[Weights]:
+        """The live module, which has a kept version's values within the context."""
+        known = self._policies[policy]
+        self.come_back()
+        with self._computing, known.holding(known.kept[version]):
+            yield replace(self.weights(policy), version=version)
+
+    def digest(self) -> dict[str, str]:
+        digests: list[dict[str, str]] = self._commands.run("rank_digest")
+        for name in digests[0]:
+            check_same(name, [theirs[name] for theirs in digests])
+        return digests[0]
+
+    def rank_digest(self) -> dict[str, str]:
+        """`digest` on one rank."""
+        return {name: policy.digest() for name, policy in self._policies.items()}
+
+    def export(self, policy: str, folder: Path, *, merge: bool = False) -> None:
+        export(self._policy(policy), Path(folder), merge=merge)
+
+    # ------------------------------------------------------------------------------------------------ state
+
+    def save(self, folder: Path) -> None:
+        torch_state.save(Path(folder), self._initial_weights, self._policies)
+
+    @present
+    def load(self, folder: Path) -> None:
+        """Restore what `save` wrote.
+
+        A run's dtypes stay those with which it began. A `from` may have given some policies equal weights, or
+        not.
+        """
+        here = {name: policy.config for name, policy in self._policies.items()}
+        saved = torch_state.initial_groups(Path(folder))
+        dtypes = {name: dtype for names, dtype in saved.items() for name in names}
+        configs = kept_dtypes(here, self._left_open, dtypes)
+        begun = any(config.from_ is not None for config in here.values())
+        regrouped = begun and sorted(saved) != sorted(initial.policies for initial in self._initial_weights)
+        if (configs != here or regrouped) and dtypes.keys() == here.keys():
+            self._initial_weights, self._policies = [], {}  # freed before the others are made
+            self._initial_weights, self._policies = set_up(configs, self._setup, groups=[*saved])
+        torch_state.load(Path(folder), self._initial_weights, self._policies)
+        self._equalise()
+
+    def same_start(self, policies: Mapping[str, PolicyConfig]) -> dict[str, tuple[str, ...]]:
+        """The policies with the same initial weights; without those of a `from`, which are read elsewhere."""
+        made = {
+            name: policy
+            for name, policy in policies.items()
+            if policy.from_ is None and not getattr(policy, "behind_endpoint", False)
+        }
+        return initial_weights_of(with_dtype(declared(made, TorchPolicy), self._device.type))
+
+    def part_of_state(self, folder: Path, policies: Collection[str]) -> dict[str, Path | bytes]:
+        """The state of some policies; see `torch_state.part_of`."""
+        return torch_state.part_of(Path(folder), policies)
+
+    def join_states(self, parts: Sequence[Path], folder: Path, alike: Mapping[str, Sequence[str]]) -> None:
+        """The state of all policies; see `torch_state.join`."""
+        torch_state.join(parts, Path(folder), alike)
+
+    def _policy(self, name: str) -> PolicyWeights:
+        if name not in self._policies:
+            raise ConfigError(
+                f"there is no policy '{name}'", path="policies", fix=did_you_mean(name, self._policies)
+            )
+        return self._policies[name]
