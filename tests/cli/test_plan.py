@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from coterie.backends.models.shapes import advice
+from coterie.backends.models.sizes import advice
 from tests.cli.support import TABULAR, coterie, process
 from tests.cli.test_wrong_input import WITHOUT_TORCH, refused
 

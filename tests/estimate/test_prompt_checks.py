@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("transformers")
 
 import coterie
-from coterie.backends.models.word_tokenizer import words_tokenizer
+from coterie.backends.models.tokenizers import words_tokenizer
 from coterie.core.errors import ConfigError
 from tests.cli.support import coterie as command
 

@@ -438,7 +438,7 @@ def test_chat_formats(name):
 @pytest.mark.torch
 def test_chat_formats_with_real_tokenizers():
     pytest.importorskip("transformers")
-    from coterie.backends.models.word_tokenizer import words_tokenizer
+    from coterie.backends.models.tokenizers import words_tokenizer
     from tests.backends.chat_formats.tokenizers import DROPS, KEEPS, TRIMS, bpe
 
     tokenizer_of_words = words_tokenizer(["go", "left", "turn", "right", "stop"])

@@ -7,7 +7,7 @@ import json
 import pytest
 from hypothesis import given, strategies as st
 
-from coterie.backends.models.byte_tokenizer import bytes_tokenizer
+from coterie.backends.models.tokenizers import bytes_tokenizer
 from coterie.backends.models.wordcodec import WordCodec
 from coterie.core.types import Call
 from coterie.viewing.report.tokens import TokenCuts, byte_alphabet

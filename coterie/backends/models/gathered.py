@@ -1,8 +1,9 @@
-"""Whole tensors of a model that ranks divide, as a trainer hands them to an engine."""
+"""Tensors of weights that a trainer hands to an engine: gathered from its ranks, or in another process."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any, NoReturn
 
 from torch import Tensor
 
@@ -36,3 +37,21 @@ class Gathered:
         if self.state() != self._handed_over:
             raise SystemFault("the trainer's weights have changed since it handed them over")
         yield from tensors.items()
+
+
+class Distant(Gathered):
+    """Stands for tensors that are never in this process: as `Weights.tensors`, in an engine's process.
+
+    Args:
+        version: of the weights.
+        ways: by receiver that can get them from GPU to GPU: how.
+        ask: lets the process that has them send them to a receiver.
+    """
+
+    def __init__(self, version: int, ways: Mapping[str, str], ask: Callable[[Any], Awaitable[None]]) -> None:
+        super().__init__(_nowhere, lambda: version)
+        self.ways, self.send_by = dict(ways), ask
+
+
+def _nowhere() -> NoReturn:
+    raise RuntimeError("these tensors are in another process, which sends them")

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coterie.backends.models.byte_tokenizer import bytes_tokenizer
 from coterie.backends.models.end_tokens import with_end_ids
 from coterie.backends.models.hub import hub, unfetched
 from coterie.backends.models.policy import ModelInit, TensorFields, check_init, local_folder
 from coterie.backends.models.sources import bounded_context
-from coterie.backends.models.word_tokenizer import check_vocabulary, words_tokenizer
+from coterie.backends.models.tokenizers import bytes_tokenizer, check_vocabulary, words_tokenizer
 from coterie.core.errors import ConfigError, MissingExtra
 
 _UNBOUNDED = 10**9

@@ -31,7 +31,7 @@ from coterie.backends.models.sources import (
     local_folder as local_folder,
     weights_in,
 )
-from coterie.backends.models.word_tokenizer import check_vocabulary
+from coterie.backends.models.tokenizers import check_vocabulary
 from coterie.core.config import PolicyConfig, RunConfig, validate
 from coterie.core.errors import ConfigError, UserError
 from coterie.core.plugins import MayChange

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import copy
+import difflib
+import json
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from coterie.backends.models.hub import hub, unfetched
@@ -22,11 +27,12 @@ from coterie.backends.models.policy import (
     TorchPolicy,
     local_folder,
 )
-from coterie.backends.models.shapes import advice, known_config, stands_for
 from coterie.backends.models.sources import bounded_context
 from coterie.core.errors import ConfigError, MissingExtra, UserError
 
 log = logging.getLogger("coterie")
+FAMILY = re.compile(r".*?\d(?=-)")
+"""The start of an id, through its version: `Qwen/Qwen2.5` of `Qwen/Qwen2.5-7B-Instruct`."""
 
 
 class Adapted(NamedTuple):
@@ -272,3 +278,46 @@ def _read_config(source: str, revision: str | None, policy: str) -> Any:
             why=f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__,
             fix="download the model, or name a folder that holds its config.json",
         ) from error
+
+
+# ---------------------------------------------------------------------- well-known models, without a hub
+
+
+@cache
+def shapes() -> dict[str, dict[str, Any]]:
+    """Shapes of well-known models, by hub id, so that a plan needs no hub.
+
+    `config`: fields of config.json that decide sizes; `parameters`: those that the hub states, tied ones
+    counted once, against which a test checks each. Source: config.json and the safetensors index of each id
+    on huggingface.co, November 2026.
+    """
+    entries = json.loads(Path(__file__).with_name("shapes.json").read_text(encoding="utf-8"))
+    return {name: entry for entry in entries for name in entry["ids"]}
+
+
+def known_config(source: str, revision: str | None) -> Any | None:
+    """The configuration of a hub id from the table; None: it isn't there, or a revision is named."""
+    entry = shapes().get(source)
+    if entry is None or revision is not None:
+        return None
+    from transformers import AutoConfig
+
+    config = AutoConfig.for_model(**entry["config"])
+    config.shape_of_coterie = True
+    return config
+
+
+def advice(source: str, fix: str) -> str:
+    """The fix for an id that can't be read, behind the id of the table that is spelt nearly so, in any case
+    of letters, and before the families that the table has."""
+    by_lower = {name.lower(): name for name in shapes()}
+    near = difflib.get_close_matches(source.lower(), by_lower, n=1, cutoff=0.8)
+    question = f"did you mean '{by_lower[near[0]]}'? " if near and by_lower[near[0]] != source else ""
+    families = sorted({family.group() for name in shapes() if (family := FAMILY.match(name))})
+    known = f"`coterie plan` knows the shapes of {len(shapes())} ids by itself: {', '.join(families)}"
+    return f"{question}{fix}; {known}"
+
+
+def stands_for(config: Any) -> bool:
+    """Whether a configuration is one of the table."""
+    return bool(getattr(config, "shape_of_coterie", False))

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, assume, given, settings, strategies as st
 
 from coterie.backends.chat_formats.codec import opens_thought
 from coterie.backends.chat_formats.formats import AutoChat, PlainChat, TemplateChat
-from coterie.backends.models.word_tokenizer import words_tokenizer
+from coterie.backends.models.tokenizers import words_tokenizer
 from coterie.core.types import Call
 from tests.backends.chat_formats.qwen3 import QWEN3, QWEN3_THINKING
 from tests.backends.chat_formats.tokenizers import DROPS, KEEPS, TRIMS, bpe, metaspace

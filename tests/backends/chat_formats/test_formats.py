@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("transformers")
 
 from coterie.backends.chat_formats.formats import AutoChat, PlainChat, TemplateChat
-from coterie.backends.models.word_tokenizer import words_tokenizer
+from coterie.backends.models.tokenizers import words_tokenizer
 from coterie.core.errors import ConfigError, UserError
 from coterie.core.types import Call
 from tests.backends.chat_formats.tokenizers import DROPS, KEEPS, TRIMS, bpe

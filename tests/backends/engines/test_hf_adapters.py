@@ -19,7 +19,7 @@ from coterie.backends.chat_formats.formats import PlainChat  # noqa: E402
 from coterie.backends.engines.hf import HFEngine  # noqa: E402
 from coterie.backends.engines.rows import BatchRow, Drawn  # noqa: E402
 from coterie.backends.models.policy import TorchPolicy  # noqa: E402
-from coterie.backends.models.word_tokenizer import words_tokenizer  # noqa: E402
+from coterie.backends.models.tokenizers import words_tokenizer  # noqa: E402
 from coterie.compose import compose  # noqa: E402
 from coterie.core.errors import ConfigError  # noqa: E402
 from coterie.core.loop import train  # noqa: E402

@@ -232,7 +232,7 @@ def test_an_attempt_counts_unless_it_certainly_was_not_paid(fault, attempts, tmp
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory) -> str:
     pytest.importorskip("transformers")
-    from coterie.backends.models.word_tokenizer import words_tokenizer
+    from coterie.backends.models.tokenizers import words_tokenizer
 
     folder = tmp_path_factory.mktemp("tokenizer")
     words_tokenizer(("R", "D", "L", "U")).save_pretrained(folder)

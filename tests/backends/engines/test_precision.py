@@ -22,7 +22,7 @@ from coterie.backends.engines.sampling import RowSettings, draw_by_blocks  # noq
 from coterie.backends.engines.shared_base import SharedBase  # noqa: E402
 from coterie.backends.models.merged_weights import MergedWeights  # noqa: E402
 from coterie.backends.models.policy import TorchPolicy  # noqa: E402
-from coterie.backends.models.word_tokenizer import words_tokenizer  # noqa: E402
+from coterie.backends.models.tokenizers import words_tokenizer  # noqa: E402
 from coterie.core.types import Weights  # noqa: E402
 from tests.backends.engines.support import context, request, rows, tiny, wait, wave, worst_logprob  # noqa: E402
 

@@ -7,9 +7,9 @@ from hypothesis import given, strategies as st
 
 pytest.importorskip("transformers")
 
-from coterie.backends.models.byte_tokenizer import bytes_tokenizer
 from coterie.backends.models.loading import load_tokenizer
 from coterie.backends.models.policy import TorchPolicy
+from coterie.backends.models.tokenizers import bytes_tokenizer
 
 pytestmark = pytest.mark.torch
 TOKENIZER = bytes_tokenizer()

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from coterie.backends.models.shapes import known_config, shapes, stands_for
-from coterie.backends.models.sizes import _on_meta, _parameters, _read_config
+from coterie.backends.models.sizes import (
+    _on_meta,
+    _parameters,
+    _read_config,
+    known_config,
+    shapes,
+    stands_for,
+)
 
 pytestmark = pytest.mark.torch
 

@@ -6,7 +6,7 @@ pytest.importorskip("transformers")
 
 from hypothesis import given, strategies as st
 
-from coterie.backends.models.word_tokenizer import SPECIAL, words_tokenizer
+from coterie.backends.models.tokenizers import SPECIAL, words_tokenizer
 from coterie.core.errors import ConfigError
 
 pytestmark = pytest.mark.torch
