@@ -26,8 +26,9 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from coterie.backends.models.devices import gpu_memory
 from coterie.backends.models.memory import block_logits, most_logits
-from coterie.backends.trainers.forward import _in_chunks, memory_of
+from coterie.backends.trainers.forward import _in_chunks
 from coterie.backends.trainers.head import Term, head_scores
 from coterie.backends.trainers.liger_head import liger_kernel, liger_scores
 
@@ -47,7 +48,7 @@ def all_logits(hidden: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor,
 
 
 def chunks(hidden: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    size = most_logits(memory_of(hidden.device)) // VOCABULARY
+    size = most_logits(gpu_memory(hidden.device)) // VOCABULARY
     slices = [slice(start, start + size) for start in range(0, len(hidden), size)]
     scores = _in_chunks(
         lambda rows: torch.nn.functional.linear(rows, weight), hidden, targets, None, False, slices
@@ -56,7 +57,7 @@ def chunks(hidden: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor, Ten
 
 
 def blocks(hidden: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    most = block_logits(memory_of(hidden.device))
+    most = block_logits(gpu_memory(hidden.device))
     return head_scores((Term(hidden, weight),), None, targets, None, entropy_grad=False, most=most)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol
 from weakref import WeakKeyDictionary, WeakSet
 
 
@@ -27,15 +27,6 @@ class Lender(Protocol):
 
     async def sleep(self) -> None:
         """Free the device memory until it is needed again; nothing happens if it is free, or in use."""
-
-
-@runtime_checkable
-class Offloads(Protocol):
-    """A trainer that can leave its GPUs while it doesn't compute."""
-
-    async def offload(self) -> None:
-        """Free device memory until it computes again, if its settings say so. What an engine reads of its
-        weights stays readable."""
 
 
 _lenders: WeakSet[Lender] = WeakSet()
@@ -96,7 +87,11 @@ async def reclaim() -> None:
 
 
 async def make_room() -> None:
-    """Ask all trainers to leave their GPUs; an engine calls it before its servers start or wake."""
+    """Ask all trainers to leave their GPUs; an engine calls it before its servers start or wake.
+
+    A trainer that can has `offload()`, which frees device memory until it computes again, if its settings say
+    so. What an engine reads of its weights stays readable.
+    """
     for trainer in tuple(_occupied):
-        if isinstance(trainer, Offloads):
-            await trainer.offload()
+        if (offload := getattr(trainer, "offload", None)) is not None:
+            await offload()

@@ -39,6 +39,15 @@ def device_of(name: str, path: str) -> Any:
     return device
 
 
+def gpu_memory(device: Any) -> int | None:
+    """Bytes of a GPU; None for other devices. All of it, so that it is the same in a resumed run."""
+    if device.type != "cuda":
+        return None
+    import torch
+
+    return int(torch.cuda.get_device_properties(device).total_memory)
+
+
 def is_deterministic(wanted: Wanted, device: Any) -> bool:
     """Whether results on a device must repeat."""
     return device.type != "cuda" if wanted == "auto" else wanted

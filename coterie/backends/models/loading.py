@@ -11,7 +11,7 @@ from typing import Any
 
 from coterie.backends.models.end_tokens import with_end_ids
 from coterie.backends.models.hub import hub, unfetched
-from coterie.backends.models.policy import ModelInit, TensorFields, check_init, local_folder
+from coterie.backends.models.policy import LoraSettings, ModelInit, TensorFields, check_init, local_folder
 from coterie.backends.models.sources import bounded_context
 from coterie.backends.models.tokenizers import bytes_tokenizer, check_vocabulary, words_tokenizer
 from coterie.core.errors import ConfigError, MissingExtra
@@ -62,14 +62,15 @@ def load_model(config: TensorFields, *, policy: str, seed: int, vocabulary: tupl
         ConfigError: the model does not exist, or has no weights or no tokenizer.
         MissingExtra: torch or transformers is not installed.
     """
-    require_torch(f"policies.{policy}")
     tokenizer = load_tokenizer(config, policy=policy, vocabulary=vocabulary)
+    import torch
+
     if isinstance(config.model, ModelInit):
         module = _initialised(config.model, tokenizer, seed)
     else:
         module = pretrained(config.model, config.revision, f"policies.{policy}.model")
     # Trainers, and engines that load by themselves, resolve `auto` by their device before.
-    module.to(getattr(_torch(), "float32" if config.dtype == "auto" else config.dtype)).eval()
+    module.to(getattr(torch, "float32" if config.dtype == "auto" else config.dtype)).eval()
     context = context_of(module.config, tokenizer, policy=policy, limit=config.context)
     return Loaded(module, tokenizer, context)
 
@@ -185,10 +186,26 @@ def longest_input(config: Any, tokenizer: Any) -> int | None:
     return min((int(limit) for limit in limits if limit and limit < _UNBOUNDED), default=None)
 
 
-def _torch() -> Any:
-    import torch
+def attach_adapter(module: Any, name: str, lora: LoraSettings) -> Any:
+    """The module with a new adapter: a PeftModel around a CausalLM, or the PeftModel that it is.
 
-    return torch
+    PEFT makes adapters of a 16-bit base in fp32 by itself.
+    """
+    try:
+        import peft
+    except ImportError as error:
+        raise MissingExtra("peft", "torch", needed_by="train: lora") from error
+    settings = peft.LoraConfig(
+        r=lora.rank,
+        lora_alpha=int(lora.alpha) if lora.alpha == int(lora.alpha) else lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules=lora.target_modules,
+        task_type="CAUSAL_LM",
+    )
+    if not isinstance(module, peft.PeftModel):
+        return peft.get_peft_model(module, settings, adapter_name=name)
+    module.add_adapter(name, settings)
+    return module
 
 
 def made_config(init: ModelInit, tokenizer: Any) -> Any:

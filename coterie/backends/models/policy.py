@@ -144,6 +144,11 @@ class TrainingFields(TensorFields):
 class TensorPolicy(TensorFields):
     """A model that is loaded in the run's process: what the engine `hf` declares."""
 
+    @property
+    def _known_context(self) -> int | None:
+        """The model's longest input in tokens, where its configuration is on this machine."""
+        return known_context(self.model) if isinstance(self.model, str) else self.model.context
+
     def check(self, path: str, run: RunConfig) -> None:
         """Refuse a folder that isn't there, a `model.init` without tensors, and too long a context."""
         if isinstance(self.model, str):
@@ -152,7 +157,7 @@ class TensorPolicy(TensorFields):
             check_init(self.model, path)
             if self.model.tokenizer not in ("words", "bytes"):
                 local_folder(self.model.tokenizer, f"{path}.model.tokenizer")
-        check_context(self, path)
+        bounded_context(self._known_context, self.context, path)
         super().check(path, run)
 
     def check_words(self, path: str, vocabulary: Sequence[str] | None, longest: Mapping[str, int]) -> None:
@@ -162,8 +167,7 @@ class TensorPolicy(TensorFields):
         by_words = isinstance(self.model, ModelInit) and self.model.tokenizer == "words"
         if by_words and vocabulary is not None:
             check_vocabulary(vocabulary, f"{path}.model.tokenizer")
-        known = known_context(self.model) if isinstance(self.model, str) else self.model.context
-        context = self.context or known or math.inf
+        context = self.context or self._known_context or math.inf
         beyond = {role: tokens for role, tokens in longest.items() if tokens >= context}
         if beyond:
             log.warning(
@@ -269,12 +273,6 @@ def diverged(policy: str, step: int, path: str, loss: float) -> UserError:
 
 
 # ------------------------------------------------------------------------------------------------- the checks
-
-
-def check_context(policy: TensorFields, path: str) -> None:
-    """Raise ConfigError for a `context` beyond that of a model whose configuration is on this machine."""
-    longest = known_context(policy.model) if isinstance(policy.model, str) else policy.model.context
-    bounded_context(longest, policy.context, path)
 
 
 def check_settings(policy: TrainingFields, path: str) -> None:

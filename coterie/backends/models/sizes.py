@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from coterie.backends.models.hub import hub, unfetched
 from coterie.backends.models.loading import (
+    attach_adapter,
     load_tokenizer,
     longest_input,
     made_config,
@@ -28,7 +29,7 @@ from coterie.backends.models.policy import (
     local_folder,
 )
 from coterie.backends.models.sources import bounded_context
-from coterie.core.errors import ConfigError, MissingExtra, UserError
+from coterie.core.errors import ConfigError, UserError
 
 log = logging.getLogger("coterie")
 FAMILY = re.compile(r".*?\d(?=-)")
@@ -132,9 +133,11 @@ def blueprint(configs: Mapping[str, TorchPolicy], *, vocabulary: tuple[str, ...]
     }
     frozen = module.requires_grad_(False)
     if adapter_names:
-        frozen = _adapted(
-            module, {adapter_names[name]: configs[name].lora or LoraSettings() for name in adapter_names}
-        )
+        import torch
+
+        for name, adapter in adapter_names.items():
+            with torch.device("meta"):
+                frozen = attach_adapter(frozen, adapter, configs[name].lora or LoraSettings())
         counts = {name: _parameters(frozen, f".{adapter_names[name]}.") for name in adapter_names}
         adapted = {name: _adapted_layers(frozen, adapter_names[name]) for name in adapter_names}
         size = replace(size, adapters=counts, adapted=adapted)
@@ -219,25 +222,6 @@ def _adapted_layers(module: Any, adapter: str) -> tuple[Adapted, ...]:
             rank, inputs = first[adapter].weight.shape
             layers.append(Adapted(name.rpartition(".")[2], inputs, rank))
     return tuple(layers)
-
-
-def _adapted(module: Any, adapters: Mapping[str, LoraSettings]) -> Any:
-    """The module with adapters, by adapter name. PEFT decides which layers it adapts."""
-    try:
-        import peft
-    except ImportError as error:
-        raise MissingExtra("peft", "torch", needed_by="train: lora") from error
-    import torch
-
-    adapted = None
-    for name, lora in adapters.items():
-        settings = peft.LoraConfig(r=lora.rank, target_modules=lora.target_modules, task_type="CAUSAL_LM")
-        with torch.device("meta"):
-            if adapted is None:
-                adapted = peft.get_peft_model(module, settings, adapter_name=name)
-            else:
-                adapted.add_adapter(name, settings)
-    return adapted
 
 
 def _on_meta(model_config: Any, dtype: str) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from coterie.core.config import PolicyConfig
 from coterie.core.errors import ConfigError
@@ -31,6 +30,7 @@ def check_fit(
     """
     from coterie.backends.models import memory as sizes_in_bytes
     from coterie.backends.models.bases import initial_weights_of
+    from coterie.backends.models.devices import gpu_memory
     from coterie.backends.models.policy import of_tensors
     from coterie.backends.models.precision import with_dtype
     from coterie.backends.models.sizes import least_size
@@ -40,7 +40,7 @@ def check_fit(
         place = device_of(device)
     except ConfigError:
         return
-    limit = _memory(place, memory)
+    limit = memory if place.type == "cpu" else gpu_memory(place)
     configs = with_dtype(of_tensors(policies), place.type)
     parts: dict[str, dict[str, int]] = {}
     parameters: dict[str, int] = {}
@@ -97,12 +97,3 @@ def warn_of_hours(
             "%.3g tokens go through models of up to %.3g parameters (see `coterie plan`)",
             *(f"{hours:,}" if hours < 10**6 else f"{hours:.0e}", min(sum(tokens.values()), 10**300), largest),
         )
-
-
-def _memory(device: Any, machine: int | None) -> int | None:
-    """Bytes of a device; None: unknown."""
-    if device.type == "cuda":
-        import torch
-
-        return int(torch.cuda.get_device_properties(device).total_memory)
-    return machine if device.type == "cpu" else None

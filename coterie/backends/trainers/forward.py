@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
+from coterie.backends.models.devices import gpu_memory
 from coterie.backends.models.memory import LOGITS_AT_ONCE, block_logits, most_logits
 from coterie.backends.trainers.attention_kernels import kernel, layout_for
 from coterie.backends.trainers.head import embedded, head_scores, terms_of
@@ -164,7 +165,7 @@ class TokenScorer:
                 self._liger = liger_kernel(weight)
             if self._liger is not None:
                 return TokenScores(*liger_scores(self._liger, features, weight, targets, temperatures))
-        most = block_logits(memory_of(features.device))
+        most = block_logits(gpu_memory(features.device))
         return TokenScores(*head_scores(*known, targets, temperatures, entropy_grad=entropy_grad, most=most))
 
     def _slices(self, positions: int) -> list[slice]:
@@ -177,7 +178,7 @@ class TokenScorer:
 
     def _chunk_size(self) -> int:
         """Most positions whose logits are held at once."""
-        most = most_logits(memory_of(next(self.model.parameters()).device))
+        most = most_logits(gpu_memory(next(self.model.parameters()).device))
         return max(most // int(self.model.config.get_text_config().vocab_size), 1)
 
     def _forward(self, packed: PackedRows, mode: ForwardMode, *, hidden: bool) -> tuple[Any, Any]:
@@ -235,13 +236,6 @@ def _temperatures(values: np.ndarray, device: Any) -> Tensor | None:
     if (values <= 0.0).any():
         raise ValueError("greedy samples (temperature 0) have no log-probs to train on")
     return torch.from_numpy(values).to(device)
-
-
-def memory_of(device: torch.device) -> int | None:
-    """Bytes of a GPU; None for other devices. All of it, so that it is the same in a resumed run."""
-    if device.type != "cuda":
-        return None
-    return int(torch.cuda.get_device_properties(device).total_memory)
 
 
 def _identity(logits: Tensor) -> Tensor:

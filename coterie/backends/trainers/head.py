@@ -24,13 +24,11 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from coterie.backends.models.memory import LOGITS_AT_ONCE
+from coterie.backends.models.memory import LOGITS_AT_ONCE, NARROWEST_BLOCK
 
 Sum = Callable[[], Tensor]
 """Gives the tensor that a weight's gradient is added to, of the weight's shape; called in backward passes."""
 
-_NARROWEST = 256
-"""Fewest tokens of the vocabulary in a block: products of fewer columns are slow."""
 _sum_of: ContextVar[Callable[[Tensor], Sum | None]] = ContextVar("sum_of", default=lambda weight: None)
 
 
@@ -292,7 +290,7 @@ class _VocabularyBlocks:
         self.wide = torch.float64 if tensors[1].dtype == torch.float64 else torch.float32
         self.temperatures = temperatures
         self.tokens, self.vocabulary = len(targets), len(tensors[2])
-        self.width = min(max(most // max(self.tokens, 1), _NARROWEST), self.vocabulary)
+        self.width = min(max(most // max(self.tokens, 1), NARROWEST_BLOCK), self.vocabulary)
         self._starts = range(0, self.vocabulary, self.width)
         self._sorted, self._order = targets.sort()
         ends = torch.tensor([*self._starts, self.vocabulary], device=targets.device)

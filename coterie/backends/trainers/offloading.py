@@ -54,7 +54,7 @@ def visiting(method: Callable[Concatenate[Self, P], T]) -> Callable[Concatenate[
 
 
 class Offloading:
-    """The part of a trainer that implements `device_memory.Offloads`.
+    """The part of a trainer that `device_memory.make_room` asks.
 
     Masters and moments leave after each update. Weights leave when an engine asks for the memory: until then
     it may read them on the GPU, and afterwards it reads them in the CPU's memory.

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from coterie.backends.models.bases import initial_weights_of
-from coterie.backends.models.loading import in_memory, load_model, load_tokenizer
+from coterie.backends.models.loading import attach_adapter, in_memory, load_model, load_tokenizer
 from coterie.backends.models.policy import LoraSettings, ModelInit, TorchPolicy, check_settings
 from coterie.backends.models.precision import warn_of_float32, with_dtype
 from coterie.backends.trainers.attention_kernels import kernel_of
@@ -36,7 +36,7 @@ from coterie.backends.trainers.parameters import (
 from coterie.backends.trainers.settings import TorchConfig
 from coterie.backends.trainers.source_weights import SourceWeights
 from coterie.backends.trainers.value_head import NAME as VALUE_HEAD, value_head
-from coterie.core.errors import ConfigError, MissingExtra
+from coterie.core.errors import ConfigError
 from coterie.core.protocols import TrainerContext
 from coterie.core.types.seeding import seed64
 
@@ -315,8 +315,10 @@ def _set_up_initial(
         modules[own[0]] = original
     for name in configs:
         if (adapter := trained[name].adapter) is not None:
-            seed = seed64(setup.ctx.seed, name, "lora")
-            _attach_adapter(initial, configs[name].lora or LoraSettings(), adapter, seed)
+            lora = configs[name].lora or LoraSettings()
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed64(setup.ctx.seed, name, "lora") % 2**63)
+                initial.peft = attach_adapter(initial.peft or initial.frozen, adapter, lora).eval()
     scorer_of = partial(
         TokenScorer, packing=setup.config.packing, budget=setup.config.micro_tokens, attention=attention
     )
@@ -364,29 +366,6 @@ def _load_initial(
     if first in sources:
         initial.warmed = sources[first].fill_base(plain_parameters(original), first)
     return initial, original
-
-
-def _attach_adapter(initial: InitialWeights, lora: LoraSettings, name: str, seed: int) -> None:
-    """Attach a new adapter to the frozen weights, drawn from `seed`."""
-    try:
-        import peft
-    except ImportError as error:
-        raise MissingExtra("peft", "torch", needed_by="train: lora") from error
-    # PEFT makes adapters of a bf16 base in fp32 by itself, so they need no masters.
-    settings = peft.LoraConfig(
-        r=lora.rank,
-        lora_alpha=int(lora.alpha) if lora.alpha == int(lora.alpha) else lora.alpha,
-        lora_dropout=lora.dropout,
-        target_modules=lora.target_modules,
-        task_type="CAUSAL_LM",
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed % 2**63)
-        if initial.peft is None:
-            initial.peft = peft.get_peft_model(initial.frozen, settings, adapter_name=name)
-        else:
-            initial.peft.add_adapter(name, settings)
-    initial.peft.eval()
 
 
 def adapter_name(policy: str) -> str:

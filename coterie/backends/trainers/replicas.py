@@ -36,18 +36,9 @@ class TrainerLayout:
     groups: list[tuple[str, ...]]
     """The policies with the same initial weights."""
     warmed: list[bool]
-    dtypes: dict[str, str]
-    """By policy, of its initial weights."""
+    configs: dict[str, TorchPolicy]
+    """The policies, whose dtypes a checkpoint may have replaced."""
     policies: dict[str, PolicyLayout]
-
-    def configs(self, policies: Mapping[str, PolicyWeights]) -> dict[str, TorchPolicy] | None:
-        """The configurations with these dtypes; None: the policies have them."""
-        if self.dtypes == {name: policy.config.dtype for name, policy in policies.items()}:
-            return None
-        return {
-            name: policy.config.model_copy(update={"dtype": self.dtypes[name]})
-            for name, policy in policies.items()
-        }
 
 
 def layout_of(
@@ -57,7 +48,7 @@ def layout_of(
     return TrainerLayout(
         groups=[initial.policies for initial in initial_weights],
         warmed=[initial.warmed for initial in initial_weights],
-        dtypes={name: policy.config.dtype for name, policy in policies.items()},
+        configs={name: policy.config for name, policy in policies.items()},
         policies={
             name: PolicyLayout(
                 policy.version,

@@ -22,18 +22,11 @@ _WRAPPER = "base_model.model."
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SourceBase:
-    """The weights of a model. Policies that hold the same object share them."""
-
-    tensors: Mapping[str, Tensor]
-    """On the CPU, by their names in a plain model."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class SourceWeights:
     """What one policy begins with."""
 
-    base: SourceBase
+    base: Mapping[str, Tensor]
+    """The model's weights on the CPU, by their names in a plain model; the same object: shared weights."""
     adapter: Mapping[str, Tensor] | None
     """By the names of `adapter_parameters`, on the CPU; None: there is none, or a new one."""
     vocabulary: Mapping[str, int] | None
@@ -62,7 +55,7 @@ class SourceWeights:
         Raises:
             ConfigError: they have other names or shapes.
         """
-        return _copy(parameters, self.base.tensors, policy, "give the policy the `model` of the source")
+        return _copy(parameters, self.base, policy, "give the policy the `model` of the source")
 
     def fill_adapter(self, parameters: Mapping[str, Tensor], policy: str) -> None:
         """Copy the adapter's weights into parameters.
@@ -81,7 +74,7 @@ def read_sources(weights: Mapping[str, Weights]) -> dict[str, SourceWeights]:
     Raises:
         ConfigError: a folder can't be read, or a policy holds no tensors.
     """
-    bases: dict[Any, SourceBase] = {}
+    bases: dict[Any, Mapping[str, Tensor]] = {}
     return {policy: _read(policy, source, bases) for policy, source in weights.items()}
 
 
@@ -89,14 +82,14 @@ def hollow(sources: Mapping[str, SourceWeights] | None) -> dict[str, SourceWeigh
     """Zeros of the same names and shapes, which take no memory: for a rank that receives the weights."""
     if sources is None:
         return None
-    bases: dict[int, SourceBase] = {}
+    bases: dict[int, Mapping[str, Tensor]] = {}
 
     def zeros(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: torch.zeros((), dtype=t.dtype).expand(t.shape) for name, t in tensors.items()}
 
     return {
         policy: SourceWeights(
-            bases.setdefault(id(source.base), SourceBase(zeros(source.base.tensors))),
+            bases.setdefault(id(source.base), zeros(source.base)),
             None if source.adapter is None else zeros(source.adapter),
             source.vocabulary,
         )
@@ -104,7 +97,7 @@ def hollow(sources: Mapping[str, SourceWeights] | None) -> dict[str, SourceWeigh
     }
 
 
-def _read(policy: str, source: Weights, bases: dict[Any, SourceBase]) -> SourceWeights:
+def _read(policy: str, source: Weights, bases: dict[Any, Mapping[str, Tensor]]) -> SourceWeights:
     at = f"policies.{policy}.from"
     if source.folder is None:
         if not isinstance(source.module, torch.nn.Module):
@@ -130,9 +123,9 @@ def _read(policy: str, source: Weights, bases: dict[Any, SourceBase]) -> SourceW
     )
 
 
-def _base(module: Any, key: Any, bases: dict[Any, SourceBase]) -> SourceBase:
+def _base(module: Any, key: Any, bases: dict[Any, Mapping[str, Tensor]]) -> Mapping[str, Tensor]:
     if key not in bases:
-        bases[key] = SourceBase(_on_cpu(plain_parameters(module)))
+        bases[key] = _on_cpu(plain_parameters(module))
     return bases[key]
 
 

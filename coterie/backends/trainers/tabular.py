@@ -41,7 +41,15 @@ from coterie.backends.models.table import (
     write_rows,
 )
 from coterie.backends.trainers.surrogates import check_finite, surrogate_of
-from coterie.backends.trainers.tables import MOMENTS, Moments, Rows, Tables, TablesApart, rows_file
+from coterie.backends.trainers.tables import (
+    MOMENTS,
+    Moments,
+    Rows,
+    Tables,
+    TablesApart,
+    read_state,
+    rows_file,
+)
 from coterie.core.errors import ConfigError, RunFolderError
 from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.plugins.origin import origin_of
@@ -207,8 +215,8 @@ class TabularTrainer(TablesApart, Plugin):
         Raises:
             RunFolderError: the files are missing, or belong to other policies or words.
         """
+        state = read_state(folder)
         try:
-            state = json.loads((folder / "state.json").read_text())
             read = {name: read_rows(rows_file(folder, name)) for name in self._policies}
         except (OSError, ValueError, KeyError) as error:
             raise RunFolderError(

@@ -123,10 +123,10 @@ class TorchWeights(Offloading, Plugin):
     @present
     def rank_receive(self, layout: TrainerLayout) -> None:
         """Take the state that rank 0 has."""
-        configs = layout.configs(self._policies)
-        if configs is not None or layout.groups != [initial.policies for initial in self._initial_weights]:
-            configs = configs or {name: policy.config for name, policy in self._policies.items()}
-            self._initial_weights, self._policies = set_up(configs, self._setup, groups=layout.groups)
+        configs = {name: policy.config for name, policy in self._policies.items()}
+        groups = [initial.policies for initial in self._initial_weights]
+        if (layout.configs, layout.groups) != (configs, groups):
+            self._initial_weights, self._policies = set_up(layout.configs, self._setup, groups=layout.groups)
         receive(self.place, layout, self._initial_weights, self._policies)
 
     async def close(self) -> None:

@@ -113,7 +113,7 @@ def test_the_head_in_blocks_gives_the_same(monkeypatch: pytest.MonkeyPatch, tied
     network.zero_grad()
     monkeypatch.setattr(forward, "LOGITS_AT_ONCE", 0)
     monkeypatch.setattr(forward, "block_logits", lambda _: 11)
-    monkeypatch.setattr(head_module, "_NARROWEST", 7)
+    monkeypatch.setattr(head_module, "NARROWEST_BLOCK", 7)
     called = []
     monkeypatch.setattr(
         forward, "head_scores", lambda *a, **k: (called.append(1), head_module.head_scores(*a, **k))[1]

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.torch
 @pytest.fixture(autouse=True)
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of any width: small vocabularies then have many."""
-    monkeypatch.setattr(head_module, "_NARROWEST", 1)
+    monkeypatch.setattr(head_module, "NARROWEST_BLOCK", 1)
 
 
 def independent(logits: Tensor, targets: Tensor, temperatures: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -22,7 +22,6 @@ from coterie.backends.models.memory import (
     trainer_bytes,
 )
 from coterie.backends.models.sizes import ModelSize, _adapted_layers, _size
-from coterie.backends.trainers import head
 from tests.backends.trainers import tiny
 from tests.backends.trainers.test_checkpointing import Held
 
@@ -82,10 +81,6 @@ def test_the_plan_of_an_update_is_what_its_tensors_take(train, dtype):
     assert planned == pytest.approx(held.peak, rel=0.15)
     logits = FP32 * forward.trained * TOKENS
     assert activations < logits / 3, "no array of tokens x vocabulary"
-
-
-def test_the_narrowest_block_is_the_heads():
-    assert head._NARROWEST == NARROWEST_BLOCK
 
 
 @pytest.mark.parametrize("gpu", [None, 80e9])

@@ -169,7 +169,7 @@ class HostedTrainers:
     async def offload(self) -> None:
         """Free the memory of all trainers' GPUs until they compute again, if their settings say so."""
         hosts = self._hosts
-        if isinstance(self._plain, device_memory.Offloads):
+        if hasattr(self._plain, "offload"):
             await hosts.all([hosts.trainer(host, "offload") for host in hosts.hosts])
 
     # ------------------------------------------------------------------------------------------------ updates
