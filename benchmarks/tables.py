@@ -16,14 +16,14 @@ from typing import Any
 
 from coterie.core.storage.jsonl import to_json
 from coterie.studies import plot, table
-from coterie.studies.graph import Plan
+from coterie.studies.graph import StudyPlan
 from coterie.studies.reproduce import prepare
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 
 
-def rendered(stored: dict[str, Any]) -> tuple[dict[str, str], dict[str, Any], Plan]:
+def rendered(stored: dict[str, Any]) -> tuple[dict[str, str], dict[str, Any], StudyPlan]:
     """({suffix of a file: its content}, the table, its plan) of a stored table."""
     seeds = stored["seeds"]
     plan = prepare(

@@ -12,6 +12,8 @@ PUBLIC = {
     "coterie.api.export": "export",
     "coterie.estimate.plan": "RunEstimate plan",
     "coterie.api.rollouts": "read_rollouts",
+    "coterie.api.rows": "read_metrics",
+    "coterie.api.vocabulary": "vocabulary",
     "coterie.analysis.diagnosis.doctor": "doctor",
     "coterie.analysis.diagnosis.health": "HealthCheck",
     "coterie.analysis.diagnosis.machine": "MachineDiagnosis",
@@ -20,19 +22,22 @@ PUBLIC = {
     "coterie.analysis.replay.differences": "Mismatch",
     "coterie.analysis.replay.replay": "Replay replay",
     "coterie.viewing.report": "report",
-    "coterie.recipes": "load",
+    "coterie.recipes": "TableFrom find_plugin load read_yaml registered",
     "coterie.core.plugins": "Composed MayChange Plugin PluginConfig",
     "coterie.discovery.api_version": "API_VERSION",
+    "coterie.discovery.files": "load_plugin_file",
     "coterie.discovery.hookspecs": "Register",
     "coterie.core.plugins.origin": "plugin_call",
-    "coterie.core.config": "PolicyConfig",
+    "coterie.core.config": "PolicyConfig Resolved validate",
     "coterie.compose.policies": "RunConfig",
     "coterie.core.errors": """
         ConfigError CoterieError DataError MissingExtra PluginError PolicyFault RunFolderError
-        SystemFault TooManyMissing UserError did_you_mean
+        SystemFault TooManyMissing UserError WriteError did_you_mean
     """,
     "coterie.answers": "keep_answer known_answer",
     "coterie.spans": "TraceSpan",
+    "coterie.core.storage.atomic": "locked write_atomic",
+    "coterie.core.storage.jsonl": "to_json",
     "coterie.core.types": """
         TEAM Action Annotations Call ComponentKind Credit Decision Fault Finding HistoryEntry JointAction Key
         Message Metrics Node Prompt Request RewardWeights RoleInput Sample Sampling Score Scores Span Step
@@ -97,6 +102,8 @@ PUBLIC = {
         FingerprintsTasks GivesFinalAnswers HasVocabulary LeavesOut LocatesTasks MakesCodecs MayLackFeedback
         OmitsTask RecordsTasks SharesSlots TakesWeights TrainsApart UsesRunFolder WarmStarts
     """,
-    "coterie.studies": "Claim Method Study above at_most_half",
+    "coterie.stats": "Difference Interval clustered_bootstrap paired_difference",
+    "coterie.studies": "Analysis Claim ClaimResult Column Method Study above at_most_half order",
 }
-"""Module -> its public names. A test holds the imports above, for type checkers, against it."""
+"""Module -> its public names. After a change: `python docs/generate.py`."""
+MODULE_OF = {name: module for module, names in PUBLIC.items() for name in names.split()}

@@ -1,8 +1,9 @@
-"""Write the parts of the pages that are made from the code: `python docs/generate.py`.
+"""Write what is made from the code: `python docs/generate.py`. A test fails when a file is stale.
 
-A test fails when one is stale. `docs/cli.md` is generated whole. On other
-pages a generated table is between two comments, `<!-- Made by docs/generate.py: NAME. -->` and
-`<!-- End of NAME. -->`.
+`docs/cli.md` is generated whole. On other pages a generated table is between two comments,
+`<!-- Made by docs/generate.py: NAME. -->` and `<!-- End of NAME. -->`. Of the public names
+(`coterie/public.py`) it also makes the stubs for type checkers and `tests/golden/public_names.txt`. A public
+name that is gone must be meant: `python docs/generate.py --remove NAME`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import itertools
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -23,6 +24,7 @@ DOCS = Path(__file__).parent
 sys.path.insert(0, str(DOCS))  # a test runs this file by its path
 
 from kind_parts import cell as _cell, documented, kind_parts  # noqa: E402
+from stubs import stub  # noqa: E402
 
 from coterie.core.plugins import KINDS  # noqa: E402
 
@@ -221,7 +223,11 @@ SECTIONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("For sources that judge programs", "outputs", ("coterie.plugins.outputs", "coterie.answers")),
     ("For vendors of chat models", "vendors", ("coterie.backends.chat_models", "coterie.backends.remote")),
     ("For engines and trainers", "engines", ("coterie.backends", "coterie.core.concurrency")),
-    ("For studies", "studies", ("coterie.studies",)),
+    (
+        "For studies, and other programs around runs",
+        "studies",
+        ("coterie.studies", "coterie.stats", "coterie.core.storage"),
+    ),
 )
 """Sections of docs/public_names.md, their pages in docs/api, and the modules whose names they list."""
 
@@ -252,7 +258,7 @@ def module_of(name: str) -> str:
     """The module of a public name."""
     import coterie
 
-    return coterie._LAZY.get(name, "coterie.core.plugins")
+    return coterie.MODULE_OF.get(name, "coterie.core.plugins")
 
 
 def public_table() -> str:
@@ -360,11 +366,44 @@ def with_parts(page: str) -> str:
     return text
 
 
+STUB_HEAD = """\
+import pluggy
+
+"""
+STUB_END = """
+__version__: str
+hookimpl: pluggy.HookimplMarker"""
+NAMES = "../tests/golden/public_names.txt"
+
+
 def pages() -> dict[str, str]:
-    """Name -> text of every page that is generated, or has generated parts."""
-    return {"cli.md": cli_page(), **api_pages(), **{page: with_parts(page) for page in PARTS}}
+    """Path from docs/ -> text of every file that is generated, or has generated parts."""
+    import coterie
+    import coterie.testing
+
+    names = stub(coterie.MODULE_OF, "public.py", STUB_HEAD, STUB_END)
+    return {
+        "cli.md": cli_page(),
+        **api_pages(),
+        **{page: with_parts(page) for page in PARTS},
+        "../coterie/__init__.pyi": names,
+        "../coterie/testing/__init__.pyi": stub(coterie.testing.MODULE_OF, "__init__.py"),
+        NAMES: "".join(f"{name}\n" for name in sorted(coterie.__all__)),
+    }
+
+
+def check_removed(meant: Sequence[str]) -> None:
+    """End where a public name is gone that isn't among those that are meant to go."""
+    import coterie
+
+    before = (DOCS / NAMES).read_text(encoding="utf-8").split()
+    gone = sorted(set(before) - set(coterie.__all__) - set(meant))
+    if gone:
+        rule = "a public name follows the deprecation rule of docs/public_names.md"
+        sys.exit(f"coterie.{gone[0]} is gone: {rule}. If it may go: --remove {' '.join(gone)}")
 
 
 if __name__ == "__main__":
+    check_removed(sys.argv[2:] if sys.argv[1:2] == ["--remove"] else ())
     for name, text in pages().items():
         (DOCS / name).write_text(text, encoding="utf-8")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from coterie.api.comlrl.mapping import CHOOSING, ROWS
-from coterie.api.comlrl.translation import KINDS
+from coterie.comlrl.mapping import CHOOSING, ROWS
+from coterie.comlrl.translation import KINDS
 from tests.cli.comlrl_files import LINES, words
 from tests.cli.support import coterie
 

@@ -7,6 +7,7 @@ import importlib
 import inspect
 import pkgutil
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -58,10 +59,7 @@ def fresh(code: str) -> str:
 
 
 def test_no_name_comes_or_goes_by_accident():
-    assert sorted(GOLDEN) == GOLDEN
-    added, removed = sorted(set(coterie.__all__) - set(GOLDEN)), sorted(set(GOLDEN) - set(coterie.__all__))
-    assert not added, "a public name must be kept: if it is meant, add it to tests/golden/public_names.txt"
-    assert not removed, "a public name follows the deprecation rule of docs/public_names.md"
+    assert sorted(coterie.__all__) == GOLDEN, "python docs/generate.py; what goes must be meant (--remove)"
     assert len(set(coterie.__all__)) == len(coterie.__all__)
 
 
@@ -94,19 +92,32 @@ def test_no_name_hides_a_module():
     assert not {module.name for module in pkgutil.iter_modules(coterie.__path__)} & set(coterie.__all__)
 
 
-def test_type_checkers_see_the_same_names_from_the_same_modules():
-    tree = ast.parse((ROOT / "coterie" / "__init__.py").read_text(encoding="utf-8"))
-    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
-    seen = {
-        alias.asname: node.module
-        for node in block.body
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-        if alias.asname == alias.name
-    }
-    assert seen == coterie._LAZY
-    for name, module in seen.items():
+@pytest.mark.parametrize("room", ["studies", "comlrl"])
+def test_a_room_that_stands_on_the_public_names_imports_no_other_module(room):
+    files = sorted((ROOT / "coterie" / room).rglob("*.py"))
+    assert files
+    for path in files:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                assert not [alias.name for alias in node.names if alias.name.split(".")[0] == "coterie"], path
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "coterie":
+                inside = f"{node.module}.".startswith(f"coterie.{room}.")
+                names = {alias.name for alias in node.names}
+                assert inside or (node.module == "coterie" and names <= set(coterie.__all__)), (path, names)
+
+
+def test_the_map_names_the_module_of_each():
+    for name, module in coterie.MODULE_OF.items():
         assert getattr(importlib.import_module(module), name) is getattr(coterie, name)
+
+
+def test_a_name_that_goes_must_be_meant(monkeypatch):
+    check_removed = runpy.run_path(str(ROOT / "docs" / "generate.py"))["check_removed"]
+    check_removed(())
+    monkeypatch.setattr(coterie, "__all__", [name for name in coterie.__all__ if name != "Task"])
+    with pytest.raises(SystemExit, match=r"coterie\.Task is gone: .*--remove Task"):
+        check_removed(())
+    check_removed(["Task"])
 
 
 def test_importing_it_is_cheap_and_a_name_loads_its_own_module():

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import coterie
-from coterie.api.plugin_files import load_plugin_file
+from coterie import load_plugin_file
 from coterie.discovery import plugins
 from coterie.recipes import load, recipes
 
@@ -34,7 +34,7 @@ def test_the_environment_in_forty_lines_is_the_examples():
 def test_the_example_learns_to_communicate(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
     if "signals" not in plugins().registry.names("environment"):
-        load_plugin_file(plugins(), ROOT / "examples" / "signals.py")
+        load_plugin_file(ROOT / "examples" / "signals.py")
     recipe = ROOT / "examples" / "signals.yaml"
     before = coterie.evaluate(recipe, samples=50).success.mean
     coterie.train(recipe, out=tmp_path / "run")

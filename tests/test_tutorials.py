@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.api.plugin_files import load_plugin_file
+from coterie import load_plugin_file
 from coterie.api.rows import read_metrics
 from coterie.discovery import plugins
 from coterie.recipes import load
@@ -101,7 +101,7 @@ def test_the_commands_resolve(folder, line):
     recipe, *rest = shlex.split(line)
     for name in re.findall(r"-p (\S+)", line):
         if Path(name).stem not in plugins().registry.names("environment"):
-            load_plugin_file(plugins(), folder / name)
+            load_plugin_file(folder / name)
     assert load(recipe, overrides=[word for word in rest if "=" in word]).config.env["type"] == "signals"
 
 

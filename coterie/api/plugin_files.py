@@ -8,19 +8,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from coterie.compose.contents import module_file
-from coterie.discovery import Plugins, plugins
-from coterie.discovery.files import load_plugin_file as load_plugin_file, loaded_files as loaded_files
+from coterie.discovery import Plugins
+from coterie.discovery.files import load_plugin_file, loaded_files as loaded_files
 
 log = logging.getLogger("coterie")
-
-
-def load_file(path: Path | str) -> None:
-    """Load one file as a plugin of this process, as `coterie run -p FILE` does.
-
-    Raises:
-        PluginError: the file doesn't import, was loaded with another content, or its hooks are wrong.
-    """
-    load_plugin_file(plugins(), Path(path))
 
 
 def make_importable(module: str, file: Path) -> None:
@@ -44,7 +35,7 @@ def load_remembered(manager: Plugins, files: Iterable[str], folder: Path) -> Non
         if file in loaded or file.name in {path.name for path in loaded}:
             continue
         if file.is_file():
-            load_plugin_file(manager, file)
+            load_plugin_file(file, manager)
             log.info("%s: the plugin file %s is loaded again", folder, file)
         else:
             log.warning("%s: the plugin file %s is gone; name its new place: -p FILE", folder, file)

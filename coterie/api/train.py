@@ -19,7 +19,7 @@ from coterie.api.recording import step_recorder
 from coterie.api.resume import Resumption, resumption
 from coterie.api.rows import read_metrics
 from coterie.api.run_files import check_out, claimed, new_run, resumable
-from coterie.api.run_record import RunRecord
+from coterie.api.run_record import RunRecord, read_record
 from coterie.api.signals import Signals
 from coterie.api.starting_weights import find_sources
 from coterie.compose import check_hosts, check_packages, prepare, trained_splits
@@ -56,6 +56,8 @@ class TrainResult:
     """Signs that nothing was learned, by name as in the metrics `signal/<name>`: first and last step."""
     cancelled: Cancelled = field(default_factory=Cancelled)
     """The steps that were played ahead when the call ended."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """What the run was made with: versions of packages, and the beginning of each plugin file's digest."""
 
 
 def train(
@@ -114,7 +116,9 @@ def train(
         run = replace(run, folder=run_folder, store=store, recorder=step_recorder(run_folder, run.config),
                       progress=progress, interrupt=interrupt, facts=record.facts)  # fmt: skip
         with resumable(run_folder, store), logs.kept_in(run_folder.logs):
-            return to_its_end(_train(run, store, resumed))
+            result = to_its_end(_train(run, store, resumed))
+        recorded = read_record(folder)
+        return replace(result, versions=recorded.used if recorded is not None else {})
 
 
 def _check_new(out: Path | str | None, of_resumes: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ from coterie.cli.options import F
 from coterie.core.errors import UserError
 
 if TYPE_CHECKING:
-    from coterie.api.comlrl import Flags, Translation
+    from coterie.comlrl import Flags, Translation
 
 LISTS = ("--override", "--turn_gradient_weights")
 """Options of the original that take several words; click takes one, so each word gets the option's name."""
@@ -81,7 +81,7 @@ def from_option(command: F) -> F:
             raise UserError(f"{given[0]} is an option of CoMLRL's scripts", why="there is no --from", fix=fix)
         flags = None
         if origin is not None:
-            from coterie.api.comlrl import Flags
+            from coterie.comlrl import Flags
 
             flags = Flags(override, values)
         return command(*args, flags=flags, **options)
@@ -115,7 +115,7 @@ def translated(source: str | None, overrides: Sequence[str], flags: Flags) -> Tr
         UserError: there is no file, or a setting of the original stands among ours.
         ConfigError: a value has no meaning for us; its path is the original's key.
     """
-    from coterie.api.comlrl import read, translate
+    from coterie.comlrl import read, translate
 
     if source is None:
         raise UserError("--from comlrl needs a file", fix="coterie run --from comlrl configs/magrpo_he.yaml")

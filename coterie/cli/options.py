@@ -57,11 +57,10 @@ def sources_and_overrides(arguments: Sequence[str]) -> tuple[tuple[str, ...], tu
 
 def _load_plugins(ctx: click.Context, parameter: click.Parameter, files: Sequence[Path]) -> None:
     if files and not ctx.resilient_parsing:
-        from coterie.api.plugin_files import load_plugin_file
-        from coterie.discovery import plugins
+        from coterie.discovery.files import load_plugin_file
 
         for file in files:
-            load_plugin_file(plugins(), file)
+            load_plugin_file(file)
 
 
 def plugin_option(command: F) -> F:

@@ -10,20 +10,25 @@ from weakref import WeakKeyDictionary
 from coterie.core.errors import PluginError
 from coterie.discovery import api_version
 from coterie.discovery.imports import raised, timed
-from coterie.discovery.manager import Plugins, Report
+from coterie.discovery.manager import Plugins, Report, plugins
 
 _LOADED: WeakKeyDictionary[Plugins, dict[Path, tuple[bytes, Report]]] = WeakKeyDictionary()
 """By manager and file: the content that was loaded, and what became of it."""
 
 
-def load_plugin_file(manager: Plugins, path: Path) -> None:
-    """Load one file as a plugin. Its errors are the user's, so they are raised and not only reported.
+def load_plugin_file(path: Path | str, manager: Plugins | None = None) -> None:
+    """Load one file as a plugin of this process, as `coterie run -p FILE` does.
 
-    A file that is loaded already, with the same content, is left as it is.
+    Its errors are the user's, so they are raised and not only reported. A file that is loaded already, with
+    the same content, is left as it is.
+
+    Args:
+        manager: None: the one of this process.
 
     Raises:
         PluginError: the file doesn't import, was loaded with another content, or its hooks are wrong.
     """
+    path, manager = Path(path), plugins() if manager is None else manager
     if not path.is_file():
         raise PluginError(f"no such plugin file: {path}", fix="name a Python file")
     content, loaded = path.read_bytes(), _LOADED.setdefault(manager, {})

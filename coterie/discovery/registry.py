@@ -19,7 +19,7 @@ from coterie.core.plugins.origin import raised_at
 from coterie.discovery.imports import import_fix, install_fix, raised
 from coterie.extras import EXTRA_OF
 
-IN_A_FILE = "if a file of yours has it: -p FILE.py; in Python: coterie.api.plugin_files.load_file(FILE)"
+IN_A_FILE = "if a file of yours has it: -p FILE.py; in Python: coterie.load_plugin_file(FILE)"
 
 
 @dataclass(frozen=True, slots=True)

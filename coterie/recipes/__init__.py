@@ -17,7 +17,9 @@ from coterie.recipes.layers import (
 from coterie.recipes.listing import (
     OverlayInfo as OverlayInfo,
     RecipeInfo as RecipeInfo,
+    find_plugin as find_plugin,
     list_overlays as list_overlays,
     recipes as recipes,
+    registered as registered,
 )
 from coterie.recipes.overlays import names as names

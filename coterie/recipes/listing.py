@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from coterie.compose.curriculum import taken
 from coterie.compose.rules.table import check
@@ -49,6 +50,24 @@ class OverlayInfo:
     summary: str
     path: str
     distribution: str
+
+
+def registered(kind: str) -> list[str]:
+    """The names that plugins registered of a kind, as `study` or `column`, in alphabetical order."""
+    return plugins().registry.names(kind)
+
+
+def find_plugin(kind: str, name: str | Path) -> Any:
+    """What plugins registered of a kind under a name, for programs around runs.
+
+    Of recipes, overlays and columns this is their YAML file, which may be named by its path too; of any other
+    kind it is the object, and `name` may also be `package.module:Object`.
+
+    Raises:
+        ConfigError: there is no such recipe, overlay or column.
+        PluginError: nothing has that name, and the message has the nearest, or it can't be imported.
+    """
+    return locate(name, kind)[0] if kind in FILES else plugins().registry.load(kind, str(name))
 
 
 def recipes(*, details: bool = False) -> list[RecipeInfo]:

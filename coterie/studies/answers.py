@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from coterie.stats import clustered_bootstrap
-from coterie.studies.runner import Outcome
+from coterie import clustered_bootstrap
+from coterie.studies.runner import StudyOutcome
 
 GAP = "–"
 """Shown in place of a missing value."""
@@ -23,7 +23,7 @@ def measured(
     row: Mapping[str, Any],
     seeds: Sequence[int],
     returns: Mapping[tuple[str, int], Mapping[str, Sequence[float]] | None],
-    outcome: Outcome,
+    outcome: StudyOutcome,
 ) -> dict[str, Any]:
     """Return with its interval, tokens and seconds of an answer, over all seeds; None: not known."""
     pooled: dict[str, Sequence[float]] = {}

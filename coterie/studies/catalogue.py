@@ -6,10 +6,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from coterie.core.config import validate
-from coterie.core.errors import ConfigError, PluginError, did_you_mean, type_text
-from coterie.discovery import plugins
-from coterie.recipes import file_of, locate, read_yaml
+from coterie import ConfigError, PluginError, did_you_mean, find_plugin, read_yaml, registered, validate
 from coterie.studies.columns import (
     BASE,
     BY_ROLE,
@@ -30,21 +27,11 @@ def load_column(source: str | Path) -> Column:
     Raises:
         ConfigError: the column is unknown, unreadable or invalid; the path begins with the file's.
     """
-    text = str(source)
-    registry = plugins().registry
-    if text.endswith((".yaml", ".yml")):
-        path, name = Path(text), Path(text).stem
-        if not path.is_file():
-            raise ConfigError(f"no such column file: {path}", path="--columns")
-    elif text in registry.names("column"):
-        path, name = file_of(registry.find("column", text)), text
-    else:
-        raise ConfigError(
-            f"unknown column '{text}'",
-            path="--columns",
-            **registry.hints(text, registry.names("column"), "  (a file's name ends in .yaml)"),
-        )
-    return read_column(path, name)
+    try:
+        path = find_plugin("column", source)
+    except ConfigError as error:
+        raise ConfigError(error.what, path="--columns", why=error.why, fix=error.fix) from None
+    return read_column(path, str(source) if str(source) in registered("column") else path.stem)
 
 
 def read_column(path: Path, name: str) -> Column:
@@ -94,9 +81,9 @@ def _with_path(column: Path, name: str, variant: Variant) -> Variant:
         for source in (variant.recipe, *variant.overlays)
     )
     try:
-        locate(recipe)
+        find_plugin("recipe", recipe)
         for overlay in overlays:
-            locate(overlay, "overlay")
+            find_plugin("overlay", overlay)
     except ConfigError as error:
         raise ConfigError(error.what, path=f"{column}: forms.{name}", why=error.why, fix=error.fix) from None
     return variant.model_copy(update={"recipe": recipe, "overlays": overlays})
@@ -108,7 +95,7 @@ def _check(config: ColumnConfig) -> None:
     Raises:
         ConfigError: a role, a variant, a study or a method is unknown.
     """
-    studies = {name: plugins().registry.load("study", name) for name in plugins().registry.names("study")}
+    studies = {name: find_plugin("study", name) for name in registered("study")}
     named = {SOLO: config.alone, WITH_FROZEN_PARTNER: config.beside, "swap": config.swap or ()}
     for key, roles in named.items():
         for role in roles:
@@ -154,15 +141,11 @@ def load_study(name: str) -> Study:
     """A registered study.
 
     Raises:
-        ConfigError: no study has this name.
-        PluginError: the registered object is not a `Study`.
+        PluginError: no study has this name, or what has it is not a `Study`.
     """
-    registry = plugins().registry
-    if name not in registry.names("study"):
-        raise ConfigError(f"unknown study '{name}'", **registry.hints(name, registry.names("study")))
-    study = registry.load("study", name)
+    study = find_plugin("study", name)
     if not isinstance(study, Study):
-        raise PluginError(f"study '{name}' is {type_text(study)}", fix="a coterie.Study")
+        raise PluginError(f"study '{name}' is a {type(study).__name__}", fix="a coterie.Study")
     return study
 
 
@@ -178,7 +161,7 @@ def columns_of(study: Study, names: Sequence[str] | None, scale: str) -> list[Co
             raise ConfigError(f"column '{twice[0]}' is named twice", path="--columns")
         return [load_column(name) for name in names]
     columns = []
-    for name in plugins().registry.names("column"):
+    for name in registered("column"):
         column = load_column(name)
         missing = sorted(_variants(study, column) - set(column.variants))
         if missing or scale not in column.scales:

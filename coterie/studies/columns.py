@@ -23,11 +23,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from coterie.core.config import Strict
-from coterie.core.errors import ConfigError, did_you_mean
-from coterie.recipes import names
+from coterie import ConfigError, did_you_mean
 
 BASE = "base"
 """The variant that makes the common initial weights."""
@@ -39,7 +37,13 @@ BY_ROLE = (SOLO, WITH_FROZEN_PARTNER)
 """Keys of the column file whose variants are listed by the role that trains."""
 
 
-class Variant(Strict):
+class ColumnTable(BaseModel):
+    """A table of a column file: immutable, and unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
+
+
+class Variant(ColumnTable):
     """A recipe with its overlays and overrides."""
 
     recipe: str = Field(description="A recipe's name, or a YAML file beside the column's.")
@@ -57,10 +61,12 @@ class Variant(Strict):
         if isinstance(value, str):
             return {"recipe": value}
         given = value.get("with") if isinstance(value, dict) else None
-        return {**value, "with": names(given)} if isinstance(given, str) else value
+        if not isinstance(given, str):
+            return value
+        return {**value, "with": list(dict.fromkeys(name.strip() for name in given.split(",")))}
 
 
-class Scale(Strict):
+class Scale(ColumnTable):
     """The budgets of one scale."""
 
     tokens: int = Field(ge=1, description="Generated tokens of every training run.")
@@ -73,7 +79,7 @@ class Scale(Strict):
     )
 
 
-class ColumnConfig(Strict):
+class ColumnConfig(ColumnTable):
     """The contents of a column file, with the entries of `BY_ROLE` moved out of `forms`."""
 
     title: str

@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from coterie.core.config import Resolved
-from coterie.core.errors import ConfigError, did_you_mean
+from coterie import ConfigError, Resolved, did_you_mean
 from coterie.studies.columns import BASE, SOLO, Column
 from coterie.studies.study import Method, Study
 from coterie.studies.variants import check_roles, check_test, resolve, what_is_trained
@@ -87,7 +86,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class StudyPlan:
     """All jobs of one call, and the cells that they fill."""
 
     name: str
@@ -116,7 +115,7 @@ def plan(
     first_seed: int = 0,
     tokens: int | None = None,
     tasks: int | None = None,
-) -> Plan:
+) -> StudyPlan:
     """Resolve and check everything before the first process starts.
 
     Args:
@@ -149,7 +148,7 @@ def plan(
             builder = _JobBuilder(study, column, scale, seed, *budgets[column.name], jobs, tables, trained)
             for method in methods[column.name]:
                 cells[column.name, method.id, seed] = builder.cell(method)
-    return Plan(
+    return StudyPlan(
         name=name,
         study=study,
         scale=scale,

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from coterie.api.figures import BLUE, GREY, ORANGE, new_figure, plain, require_matplotlib, save
-from coterie.studies.graph import Plan
+from coterie import MissingExtra, write_atomic
+from coterie.studies.graph import StudyPlan
+
+BLUE, ORANGE, GREY, LINES = "#2563a8", "#d9822b", "#5c6670", "#e3e6ea"
 
 
-def draw(path: Path, table: Mapping[str, Any], plan: Plan) -> Path:
+def draw(path: Path, table: Mapping[str, Any], plan: StudyPlan) -> Path:
     """Draw one panel per column: success by method, or the curves of the study's analysis.
 
     Raises:
         MissingExtra: matplotlib is not installed.
+        WriteError: the file can't be written.
     """
-    require_matplotlib("the plot")
+    try:
+        from matplotlib.figure import Figure  # pyplot would choose a window system, and keep the figure
+    except ImportError as error:
+        raise MissingExtra("matplotlib", "torch", needed_by="the plot") from error
     columns = table["columns"]
-    figure = new_figure(max(6.4, 4.6 * len(columns)), 4.8)
+    figure = Figure(figsize=(max(6.4, 4.6 * len(columns)), 4.8), layout="constrained")
     panels = figure.subplots(1, len(columns), squeeze=False)[0]
     analysis = plan.study.analysis
     for axes, column in zip(panels, columns.values(), strict=True):
@@ -27,8 +34,14 @@ def draw(path: Path, table: Mapping[str, Any], plan: Plan) -> Path:
             analysis.draw(axes, curves, column["title"])
         else:
             _bars(axes, column)
-        plain(axes, right=True)
-    return save(figure, path)
+        axes.spines["top"].set_visible(False)
+        axes.grid(axis="y", color=LINES, linewidth=0.8)
+        axes.set_axisbelow(True)
+        axes.tick_params(colors=GREY)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=150)
+    write_atomic(path, picture.getvalue())
+    return path
 
 
 def _bars(axes: Any, column: Mapping[str, Any]) -> None:

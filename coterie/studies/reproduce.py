@@ -11,13 +11,11 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from coterie.core.errors import MissingExtra
-from coterie.core.storage.atomic import write_atomic, written
-from coterie.core.storage.jsonl import to_json
+from coterie import MissingExtra, to_json, write_atomic
 from coterie.studies import plot, table
 from coterie.studies.catalogue import columns_of, load_study
-from coterie.studies.graph import Plan, plan
-from coterie.studies.runner import Outcome, Runner, Watcher
+from coterie.studies.graph import StudyPlan, plan
+from coterie.studies.runner import Runner, StudyOutcome, Watcher, make_folder
 
 log = logging.getLogger("coterie")
 
@@ -29,7 +27,7 @@ class Reproduction:
     table: Mapping[str, Any]
     markdown: str
     files: Sequence[Path]
-    outcome: Outcome
+    outcome: StudyOutcome
 
 
 def prepare(
@@ -41,7 +39,7 @@ def prepare(
     columns: Sequence[str] | None = None,
     tokens: int | None = None,
     tasks: int | None = None,
-) -> Plan:
+) -> StudyPlan:
     """Resolve and check everything; write nothing.
 
     Raises:
@@ -57,7 +55,7 @@ def prepare(
 
 
 def reproduce(
-    prepared: Plan,
+    prepared: StudyPlan,
     out: Path,
     *,
     jobs: int,
@@ -90,11 +88,10 @@ def reproduce(
     return Reproduction(results, text, write(results, text, prepared, out), outcome)
 
 
-def write(results: Mapping[str, Any], text: str, prepared: Plan, out: Path) -> list[Path]:
-    """Write the files of a table, atomically except for the plot; return their paths."""
+def write(results: Mapping[str, Any], text: str, prepared: StudyPlan, out: Path) -> list[Path]:
+    """Write the files of a table, each as a whole; return their paths."""
     folder = results_folder(out, prepared.name)
-    with written(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     files = [folder / "table.md", folder / "table.csv", folder / "table.json"]
     pretty = json.dumps(json.loads(to_json(results)), indent=1, ensure_ascii=False)
     for path, content in zip(files, (text, table.as_csv(results), pretty + "\n"), strict=True):

@@ -10,6 +10,7 @@ OUT/jobs/<column>-s<seed>-<kind>-<subject>-<id>/
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -24,12 +25,10 @@ from pathlib import Path
 from threading import Event
 from typing import Any, Literal, Protocol
 
-from coterie.core.config import to_yaml
-from coterie.core.errors import RunFolderError
-from coterie.core.storage.atomic import locked, write_atomic, written
-from coterie.logs import verbose
-from coterie.recipes import read_yaml
-from coterie.studies.graph import Job, Plan, priorities
+from ruamel.yaml import YAML
+
+from coterie import RunFolderError, WriteError, locked, read_yaml, write_atomic
+from coterie.studies.graph import Job, StudyPlan, priorities
 
 State = Literal["done", "failed", "skipped", "interrupted"]
 ENVIRONMENT = {
@@ -59,7 +58,7 @@ class Watcher(Protocol):
 
 
 @dataclass(slots=True)
-class Outcome:
+class StudyOutcome:
     """The states and results of all jobs."""
 
     states: dict[str, State] = field(default_factory=dict)
@@ -75,7 +74,7 @@ class Outcome:
 
 
 @dataclass(slots=True)
-class _Child:
+class _JobProcess:
     job: Job
     process: subprocess.Popen[bytes]
     folder: Path
@@ -88,7 +87,7 @@ class Runner:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: StudyPlan,
         out: Path,
         *,
         jobs: int,
@@ -98,11 +97,11 @@ class Runner:
     ) -> None:
         self.plan, self.out, self.limit = plan, out.resolve(), jobs
         self.watcher, self.interrupt, self.plugin_files = watcher, interrupt, list(plugin_files)
-        self.outcome = Outcome()
-        self._children: list[_Child] = []
+        self.outcome = StudyOutcome()
+        self._children: list[_JobProcess] = []
         self._order = priorities(plan.jobs)
 
-    def run(self) -> Outcome:
+    def run(self) -> StudyOutcome:
         """Run all jobs; return when none can run any more, or when the interrupted ones have saved.
 
         Raises:
@@ -215,11 +214,10 @@ class Runner:
     def _start(self, job: Job) -> None:
         folder = self.folder(job.id)
         spec = {**self._spec(job), "command": self.outcome.commands[job.id]}
-        with written(folder):
-            folder.mkdir(exist_ok=True)
-            write_atomic(folder / "job.json", json.dumps(spec, indent=1) + "\n")
-            (folder / "error.json").unlink(missing_ok=True)  # of an earlier call
-        self._children.append(_Child(job, self._launch(folder), folder))
+        make_folder(folder)
+        write_atomic(folder / "job.json", json.dumps(spec, indent=1) + "\n")
+        (folder / "error.json").unlink(missing_ok=True)  # of an earlier call
+        self._children.append(_JobProcess(job, self._launch(folder), folder))
         self.watcher.started(job, len(self.outcome.states), len(self.plan.jobs))
 
     def _launch(self, folder: Path) -> subprocess.Popen[bytes]:
@@ -262,12 +260,12 @@ class Runner:
             "plugins": self.plugin_files,
         }
 
-    def _report_progress(self, child: _Child) -> None:
+    def _report_progress(self, child: _JobProcess) -> None:
         row = last_row(child.folder / "run" / "metrics.jsonl") if child.job.kind == "train" else None
         if row is not None and child.job.tokens:
             self.watcher.progressed(child.job, min(1.0, row.get("tokens/total", 0.0) / child.job.tokens), row)
 
-    def _ended(self, child: _Child, code: int) -> None:
+    def _ended(self, child: _JobProcess, code: int) -> None:
         if child.process.stdin is not None:
             child.process.stdin.close()
         job = child.job
@@ -286,6 +284,33 @@ class Runner:
     def _end(self, job: Job, state: State) -> None:
         self.outcome.states[job.id] = state
         self.watcher.ended(job, state, len(self.outcome.states), len(self.plan.jobs))
+
+
+def to_yaml(table: Mapping[str, Any]) -> str:
+    """A run's configuration as the text of its `config.yaml`."""
+    stream, yaml = io.StringIO(), YAML(typ="safe", pure=True)
+    yaml.default_flow_style = False
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+    yaml.dump(table, stream)
+    return stream.getvalue()
+
+
+def verbose() -> bool:
+    """Whether all output stays on the terminal (`coterie --verbose`)."""
+    return os.environ.get("COTERIE_VERBOSE") == "1"
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder, and those around it, where there is none.
+
+    Raises:
+        WriteError: e.g. the disk is full.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        fix = "free space on the disk or fix the permissions, then try again"
+        raise WriteError(f"{folder} can't be written", why=str(error), fix=fix) from error
 
 
 def display_path(path: Path) -> Path:

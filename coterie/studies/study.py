@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from coterie.stats import Interval
+from coterie import Interval
 from coterie.studies.columns import Column
 
 
@@ -42,7 +42,7 @@ Value = Literal["success", "return"]
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ClaimResult:
     """The result of checking a claim on one seed."""
 
     holds: bool | None
@@ -59,7 +59,7 @@ class Claim:
     statement: str
     methods: tuple[str, ...]
     """Ids of the methods that are compared; `check` receives their intervals in this order."""
-    check: Callable[..., Verdict]
+    check: Callable[..., ClaimResult]
     of: Value = "success"
 
 
@@ -125,8 +125,8 @@ def _comparison(
     holds: Callable[[Interval, Interval], bool | None],
     of: Value = "success",
 ) -> Claim:
-    def check(a: Interval, b: Interval) -> Verdict:
-        return Verdict(holds(a, b), _relation(a, b), {method: a.as_dict(), other: b.as_dict()})
+    def check(a: Interval, b: Interval) -> ClaimResult:
+        return ClaimResult(holds(a, b), _relation(a, b), {method: a.as_dict(), other: b.as_dict()})
 
     return Claim(statement, (method, other), check, of)
 

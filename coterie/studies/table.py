@@ -13,18 +13,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from coterie.stats import Interval, clustered_bootstrap, paired_difference
+from coterie import Interval, clustered_bootstrap, paired_difference
 from coterie.studies import answers
 from coterie.studies.columns import SOLO, WITH_FROZEN_PARTNER, Column
-from coterie.studies.graph import Cell, Plan
-from coterie.studies.runner import Outcome, display_path
-from coterie.studies.study import Method, Value, Verdict
+from coterie.studies.graph import Cell, StudyPlan
+from coterie.studies.runner import StudyOutcome, display_path
+from coterie.studies.study import ClaimResult, Method, Value
 
 GAP = answers.GAP
 VALUES: tuple[Value, Value] = ("success", "return")
 
 
-def collect(plan: Plan, outcome: Outcome, folders: Mapping[str, Path]) -> dict[str, Any]:
+def collect(plan: StudyPlan, outcome: StudyOutcome, folders: Mapping[str, Path]) -> dict[str, Any]:
     """The table as plain JSON values, without those that only the call knows (command, wall time).
 
     Args:
@@ -60,7 +60,9 @@ def collect(plan: Plan, outcome: Outcome, folders: Mapping[str, Path]) -> dict[s
     }
 
 
-def _column(plan: Plan, column: Column, outcome: Outcome, folders: Mapping[str, Path]) -> dict[str, Any]:
+def _column(
+    plan: StudyPlan, column: Column, outcome: StudyOutcome, folders: Mapping[str, Path]
+) -> dict[str, Any]:
     tokens, tasks = plan.budgets[column.name]
     methods = plan.methods[column.name]
     values, returns = (
@@ -97,7 +99,7 @@ def _column(plan: Plan, column: Column, outcome: Outcome, folders: Mapping[str, 
     return entry
 
 
-def _per_task(cell: Cell, outcome: Outcome, of: Value) -> Mapping[str, Sequence[float]] | None:
+def _per_task(cell: Cell, outcome: StudyOutcome, of: Value) -> Mapping[str, Sequence[float]] | None:
     """task -> success (or return) of each sample; None: the evaluation has no result."""
     result = outcome.results.get(cell.evaluation)
     if result is None or (of == "return" and cell.changed):
@@ -108,11 +110,11 @@ def _per_task(cell: Cell, outcome: Outcome, of: Value) -> Mapping[str, Sequence[
 
 
 def _row(
-    plan: Plan,
+    plan: StudyPlan,
     column: Column,
     method: Method,
     values: Mapping[tuple[str, int], Mapping[str, Sequence[float]] | None],
-    outcome: Outcome,
+    outcome: StudyOutcome,
 ) -> dict[str, Any]:
     seeds: list[dict[str, Any]] = []
     pooled: dict[str, Sequence[float]] = {}
@@ -170,7 +172,7 @@ def _gain(success: Mapping[str, Any] | None, other: Mapping[str, Any] | None) ->
     return None if success is None or other is None else success["mean"] - other["mean"]
 
 
-def _sum(name: str, jobs: Sequence[str], outcome: Outcome) -> float | None:
+def _sum(name: str, jobs: Sequence[str], outcome: StudyOutcome) -> float | None:
     """The sum of a number over the results of jobs; None: a job has no result."""
     numbers = [outcome.results[job][name] for job in jobs if job in outcome.results]
     return sum(numbers) if len(numbers) == len(jobs) else None
@@ -182,7 +184,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def _claims(
-    plan: Plan, values: Mapping[Value, Mapping[tuple[str, int], Mapping[str, Sequence[float]] | None]]
+    plan: StudyPlan, values: Mapping[Value, Mapping[tuple[str, int], Mapping[str, Sequence[float]] | None]]
 ) -> list[dict[str, Any]]:
     claims = []
     for claim in plan.study.claims:
@@ -195,7 +197,7 @@ def _claims(
                 seeds.append({"seed": seed, "holds": None, "told": GAP, "numbers": {}})
                 continue
             intervals: list[Interval] = [clustered_bootstrap(per_task, seed=seed) for per_task in per_method]
-            verdict: Verdict = claim.check(*intervals)
+            verdict: ClaimResult = claim.check(*intervals)
             numbers = dict(verdict.numbers)
             if len(per_method) == 2 and set(per_method[0]) == set(per_method[1]):
                 numbers["paired_difference"] = paired_difference(*per_method, seed=seed).as_dict()
@@ -217,7 +219,7 @@ def _analysis_claims(by_seed: Mapping[int, Mapping[str, Any]]) -> list[dict[str,
 # --------------------------------------------------------------------------------------------------- Markdown
 
 
-def markdown(table: Mapping[str, Any], plan: Plan) -> str:
+def markdown(table: Mapping[str, Any], plan: StudyPlan) -> str:
     """The page: for each column a table, its claims and its analysis; then the costs."""
     seeds = f"{len(plan.seeds)} seed" + ("s" if len(plan.seeds) > 1 else "")
     lines = [f"# {table['study']}", "", f"{table['summary']} Scale {table['scale']}, {seeds}.", ""]

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from coterie.core.config import Resolved
-from coterie.core.errors import ConfigError, did_you_mean
-from coterie.recipes import load
+from coterie import ConfigError, Resolved, did_you_mean, load
 from coterie.studies.columns import BY_ROLE, Column
 
 TASKS = ("env", "data")

@@ -22,19 +22,25 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from coterie import __version__
-from coterie.api.evaluate import evaluate as evaluate_run
-from coterie.api.export import export
-from coterie.api.plugin_files import load_plugin_file
-from coterie.api.rows import read_metrics
-from coterie.api.run_record import read_record
-from coterie.api.train import TrainResult, train as train_run
-from coterie.compose import compose
-from coterie.core.errors import ConfigError, CoterieError, RunFolderError, UserError, WriteError
-from coterie.core.storage.atomic import locked, write_atomic
-from coterie.core.storage.jsonl import to_json
-from coterie.discovery import plugins
-from coterie.recipes import load
+from coterie import (
+    ConfigError,
+    CoterieError,
+    RunFolderError,
+    TrainResult,
+    UserError,
+    WriteError,
+    __version__,
+    evaluate as evaluate_run,
+    export,
+    load,
+    load_plugin_file,
+    locked,
+    read_metrics,
+    to_json,
+    train as train_run,
+    vocabulary,
+    write_atomic,
+)
 
 INTERRUPTED = 130
 LOCK_SECONDS = 300.0
@@ -94,7 +100,7 @@ def _do(spec: Mapping[str, Any], folder: Path, interrupt: threading.Event) -> di
     """Do the job and return its result; None: interrupted."""
     begin = time.perf_counter()
     for plugin in spec["plugins"]:
-        load_plugin_file(plugins(), Path(plugin))
+        load_plugin_file(plugin)
     result = HANDLERS[spec["kind"]](spec, folder, interrupt)
     if result is None:
         return None
@@ -122,12 +128,11 @@ def base(spec: Mapping[str, Any], folder: Path, interrupt: threading.Event) -> d
     result, _ = _train(spec, folder, interrupt)
     shutil.rmtree(folder / "base", ignore_errors=True)
     export(result.folder, spec["policy"], folder / "base", merge=spec["merge"], checkpoint="latest")
-    run = compose(load(result.folder))
-    model = run.config.policies[spec["policy"]].model
+    model = load(result.folder).config.policies[spec["policy"]].model
     words = not isinstance(model, str) and dict(model).get("tokenizer") == "words"
-    known = sorted(run.vocabulary) if words else None
+    known = sorted(vocabulary(result.folder)) if words else None
     write_atomic(folder / "words.json", json.dumps(known) + "\n")
-    return {"run": "run", "base": "base", "tokens": 0, "versions": _used(result.folder)}
+    return {"run": "run", "base": "base", "tokens": 0, "versions": result.versions}
 
 
 def train(spec: Mapping[str, Any], folder: Path, interrupt: threading.Event) -> dict[str, Any] | None:
@@ -147,14 +152,8 @@ def train(spec: Mapping[str, Any], folder: Path, interrupt: threading.Event) -> 
         "budget": spec["tokens"],
         "seconds": start_up + steps,
         "config_digest": load(result.folder).digest(),
-        "versions": _used(result.folder),
+        "versions": result.versions,
     }
-
-
-def _used(folder: Path) -> dict[str, str]:
-    """The versions of the plugins of a run."""
-    record = read_record(folder)
-    return record.used if record is not None else {}
 
 
 def _train(spec: Mapping[str, Any], folder: Path, interrupt: threading.Event) -> tuple[TrainResult, float]:
@@ -220,9 +219,8 @@ def check_vocabulary(spec: Mapping[str, Any]) -> None:
     if spec["base"] is None:
         return
     known = json.loads((Path(spec["base"]) / "words.json").read_text(encoding="utf-8"))
-    settings = {key: spec[key] for key in ("overlays", "overrides", "scale")}
-    run = compose(load(spec["recipe"], **settings))
-    unknown = sorted({*run.vocabulary} - {*(known or run.vocabulary)})
+    words = vocabulary(spec["recipe"], **{key: spec[key] for key in ("overlays", "overrides", "scale")})
+    unknown = sorted({*words} - {*(known or words)})
     if unknown:
         raise ConfigError(
             f"the common initial weights don't know the word '{unknown[0]}'",

@@ -14,85 +14,31 @@ is installed.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from coterie.testing.checking.here import check as check
-    from coterie.testing.checking.results import Checked as Checked, NotChecked as NotChecked
-    from coterie.testing.checks.chat_format import check_chat_format as check_chat_format
-    from coterie.testing.checks.chat_model import check_chat_model as check_chat_model
-    from coterie.testing.checks.column import check_column as check_column
-    from coterie.testing.checks.command import check_command as check_command
-    from coterie.testing.checks.data_source import check_data_source as check_data_source
-    from coterie.testing.checks.engine import check_engine as check_engine
-    from coterie.testing.checks.environment import check_environment as check_environment
-    from coterie.testing.checks.estimator import check_estimator as check_estimator
-    from coterie.testing.checks.executor import check_executor as check_executor
-    from coterie.testing.checks.loss import check_loss as check_loss
-    from coterie.testing.checks.plugin import check_plugin as check_plugin
-    from coterie.testing.checks.reward import check_reward as check_reward
-    from coterie.testing.checks.role import check_role as check_role
-    from coterie.testing.checks.sampler import check_sampler as check_sampler
-    from coterie.testing.checks.sandbox import check_sandbox as check_sandbox
-    from coterie.testing.checks.study import check_study as check_study
-    from coterie.testing.checks.tool import check_tool as check_tool
-    from coterie.testing.checks.tracker import check_tracker as check_tracker
-    from coterie.testing.checks.trainer import check_trainer as check_trainer
-    from coterie.testing.checks.transition import check_transition as check_transition
-    from coterie.testing.example import Example as Example
-    from coterie.testing.support.building import build as build
-    from coterie.testing.support.failure import (
-        ConformanceError as ConformanceError,
-        ConformanceWarning as ConformanceWarning,
-    )
-    from coterie.testing.support.runs import (
-        coterie_run as coterie_run,
-        play_episode as play_episode,
-        scripted_engine as scripted_engine,
-    )
-    from coterie.testing.support.trees import Forest as Forest, J as J, tree_literals as tree_literals
-
-_LAZY = {
-    "build": "support.building",
-    "check": "checking.here",
-    "Checked": "checking.results",
-    "Example": "example",
-    "NotChecked": "checking.results",
-    "coterie_run": "support.runs",
-    "play_episode": "support.runs",
-    "scripted_engine": "support.runs",
-    "tree_literals": "support.trees",
-    "J": "support.trees",
-    "Forest": "support.trees",
-    "ConformanceError": "support.failure",
-    "ConformanceWarning": "support.failure",
-    "check_environment": "checks.environment",
-    "check_role": "checks.role",
-    "check_reward": "checks.reward",
-    "check_estimator": "checks.estimator",
-    "check_loss": "checks.loss",
-    "check_transition": "checks.transition",
-    "check_sampler": "checks.sampler",
-    "check_engine": "checks.engine",
-    "check_trainer": "checks.trainer",
-    "check_executor": "checks.executor",
-    "check_sandbox": "checks.sandbox",
-    "check_tool": "checks.tool",
-    "check_chat_format": "checks.chat_format",
-    "check_chat_model": "checks.chat_model",
-    "check_data_source": "checks.data_source",
-    "check_tracker": "checks.tracker",
-    "check_column": "checks.column",
-    "check_command": "checks.command",
-    "check_plugin": "checks.plugin",
-    "check_study": "checks.study",
+PUBLIC = {
+    "coterie.testing.checking.here": "check",
+    "coterie.testing.checking.results": "Checked NotChecked",
+    "coterie.testing.example": "Example",
+    "coterie.testing.support.building": "build",
+    "coterie.testing.support.failure": "ConformanceError ConformanceWarning",
+    "coterie.testing.support.runs": "coterie_run play_episode scripted_engine",
+    "coterie.testing.support.trees": "Forest J tree_literals",
 }
-__all__ = list(_LAZY)
+"""Module -> its public names. After a change: `python docs/generate.py`, which makes the stub of them."""
+CHECKS = """
+    chat_format chat_model column command data_source engine environment estimator executor loss plugin reward
+    role sampler sandbox study tool tracker trainer transition
+"""
+"""Kinds, of which each has its `check_<kind>` in a module of its name."""
+MODULE_OF = {name: module for module, names in PUBLIC.items() for name in names.split()}
+MODULE_OF |= {f"check_{kind}": f"coterie.testing.checks.{kind}" for kind in CHECKS.split()}
+__all__ = list(MODULE_OF)
 
 
 def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return getattr(import_module(f"coterie.testing.{_LAZY[name]}"), name)
+    if name in MODULE_OF:
+        return getattr(import_module(MODULE_OF[name]), name)
     raise AttributeError(f"module 'coterie.testing' has no attribute {name!r}")
 
 

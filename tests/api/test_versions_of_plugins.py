@@ -60,9 +60,9 @@ recipe, file, out = sys.argv[1:]
 coterie("run", recipe, "-p", file, "rewards.extra={}", "schedule.steps=1", "--out", out)
 evaluation = json.loads(coterie("eval", out, "--json", "--tasks", "2", "-p", file))
 listed = json.loads(coterie("runs", out, "--json"))
-from coterie.studies.worker import _used
-from pathlib import Path
-print(json.dumps({"eval": evaluation, "runs": listed[0]["versions"], "study": _used(Path(out))}))
+from coterie import train
+versions = dict(train(resume=out).versions)
+print(json.dumps({"eval": evaluation, "runs": listed[0]["versions"], "study": versions}))
 """
 
 

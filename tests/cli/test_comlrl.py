@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.api.comlrl.reading import literal
+from coterie.comlrl.reading import literal
 from coterie.core.errors import ConfigError
 from coterie.recipes import read_yaml
 from tests.backends.loopback import one_store_of_certificates
@@ -343,7 +343,7 @@ def test_a_threshold_that_every_joint_action_earns_is_mentioned(threshold, shift
     ],
 )
 def test_a_wrong_value_is_refused_by_the_original_key(setting, path, text, tmp_path):
-    from coterie.api.comlrl import Flags, read, translate
+    from coterie.comlrl import Flags, read, translate
 
     file = write(tmp_path, "mt_magrpo_he", magrpo={"external_mode": "level_feedback"})
     with pytest.raises(ConfigError) as caught:

@@ -76,7 +76,7 @@ def test_a_file_out_of_range_is_refused_before_its_hooks_are_called(tmp_path):
     file = tmp_path / "for_later.py"
     file.write_text(FILE)
     with pytest.raises(PluginError) as caught:
-        load_plugin_file(Plugins(), file)
+        load_plugin_file(file, Plugins())
     assert "version >=2" in str(caught.value) and "update Coterie" in str(caught.value)
     assert "boom" not in str(caught.value)
 
@@ -85,11 +85,11 @@ def test_an_import_that_fails_since_the_version_is_another_one_says_so(tmp_path)
     file = tmp_path / "for_later_names.py"
     file.write_text('from coterie import NameOfLater\n\ncoterie_api = ">=7,<8"\n')
     with pytest.raises(PluginError, match=r"(?s)version >=7,<8.*fix: update Coterie"):
-        load_plugin_file(Plugins(), file)
+        load_plugin_file(file, Plugins())
     file = tmp_path / "for_now.py"
     file.write_text('from coterie import NameOfLater\n\ncoterie_api = ">=1"\n')
     with pytest.raises(PluginError, match=r"cannot import name 'NameOfLater'"):
-        load_plugin_file(Plugins(), file)
+        load_plugin_file(file, Plugins())
 
 
 @pytest.fixture

@@ -11,8 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from coterie import hookimpl
-from coterie.api.plugin_files import load_plugin_file
+from coterie import hookimpl, load_plugin_file
 from coterie.core.errors import MissingExtra, PluginError
 from coterie.core.plugins import KINDS, Composed
 from coterie.discovery import KIND_OF, Plugins, Report, hookspecs, import_object
@@ -191,7 +190,7 @@ def test_an_unknown_name_tells_which_plugins_are_broken_or_left_out(entries):
     with pytest.raises(PluginError) as caught:
         manager.registry.find("reward", "theirs")
     assert "plugin 'two' of b-dist is broken: import failed: ImportError: no such lib" in caught.value.why
-    assert "-p FILE.py" in caught.value.fix and "load_file" in caught.value.fix
+    assert "-p FILE.py" in caught.value.fix and "coterie.load_plugin_file" in caught.value.fix
     manager, _ = loaded(frozenset({"two"}))
     for name in ("mine", "a-dist:mine"):
         with pytest.raises(PluginError) as caught:
@@ -264,26 +263,26 @@ def test_one_file_is_a_plugin(tmp_path):
     """)
     )
     manager = built_ins()
-    load_plugin_file(manager, file)
+    load_plugin_file(file, manager)
     assert manager.registry.load("reward", "from_file").__name__ == "Thing"
-    load_plugin_file(manager, file)  # as it was
-    load_plugin_file(manager, tmp_path / ".." / tmp_path.name / file.name)
+    load_plugin_file(file, manager)  # as it was
+    load_plugin_file(tmp_path / ".." / tmp_path.name / file.name, manager)
     assert [report.name for report in manager.reports].count("my_plugin_file") == 1
     file.write_text("raise ValueError('oops')")
     with pytest.raises(PluginError, match=r"(?s)is loaded already.*has changed since.*a new process"):
-        load_plugin_file(manager, file)
+        load_plugin_file(file, manager)
     broken = tmp_path / "broken_plugin_file.py"
     broken.write_text("raise ValueError('oops')")
     for _ in range(2):
         with pytest.raises(PluginError, match="fails when it is imported"):
-            load_plugin_file(manager, broken)
+            load_plugin_file(broken, manager)
     unmarked = tmp_path / "unmarked_plugin_file.py"
     unmarked.write_text("def register_rewards(register): pass")
     for _ in range(2):
         with pytest.raises(PluginError, match="hookimpl` is missing"):
-            load_plugin_file(manager, unmarked)
+            load_plugin_file(unmarked, manager)
     with pytest.raises(PluginError, match="no such plugin file"):
-        load_plugin_file(manager, tmp_path / "nothing.py")
+        load_plugin_file(tmp_path / "nothing.py", manager)
 
 
 EXITS = """
@@ -307,7 +306,7 @@ def test_a_file_that_exits_does_not_end_the_command_without_a_word(tmp_path, tex
     file = tmp_path / "exits.py"
     file.write_text(text)
     with pytest.raises(PluginError) as error:
-        load_plugin_file(built_ins(), file)
+        load_plugin_file(file, built_ins())
     assert what in f"{error.value} {error.value.why}" and "exits.py" in str(error.value)
 
 
@@ -431,7 +430,7 @@ def test_what_a_file_registers_wrongly_is_told_in_its_own_words(tmp_path, call, 
     body = f"from coterie import hookimpl\n@hookimpl\ndef register_rewards(register):\n    {call}\n"
     file.write_text(body if text else call)
     with pytest.raises(PluginError) as error:
-        load_plugin_file(built_ins(), file)
+        load_plugin_file(file, built_ins())
     message = f"{error.value} {error.value.why}"
     assert re.search(text, message, re.M) and "_call_registration" not in message
     if not text:

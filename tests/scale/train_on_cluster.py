@@ -10,8 +10,7 @@ from pathlib import Path
 import ray
 
 import coterie
-from coterie.api.plugin_files import load_plugin_file
-from coterie.discovery import plugins
+from coterie import load_plugin_file
 
 RUN = [
     "schedule.steps=2", "schedule.tasks_per_step=4", "schedule.evaluate_every=0", "schedule.record_every=0",
@@ -62,7 +61,7 @@ def plugin_of(folder: Path) -> Path:
 
 
 def main(out: Path, updates: str, plugin: Path) -> None:
-    load_plugin_file(plugins(), plugin)
+    load_plugin_file(plugin)
     ray.init(address="local", num_cpus=8, num_gpus=4, include_dashboard=False, log_to_driver=False)
     overrides = [*RUN, f"cluster.updates={updates}"]
     coterie.train("quickstart", overlays=["per_role", "ray"], overrides=overrides, out=out)

@@ -11,7 +11,7 @@ from coterie.recipes import read_yaml
 from coterie.studies import graph, worker
 from coterie.studies.catalogue import read_column
 from coterie.studies.columns import Column
-from coterie.studies.graph import Plan
+from coterie.studies.graph import StudyPlan
 from coterie.studies.runner import Runner
 from coterie.studies.study import Study
 
@@ -63,7 +63,7 @@ def column_file(folder: Path, **changes: Any) -> Path:
     return path
 
 
-def plan_of(name: str, study: Study, path: Path = COLUMN, **settings: Any) -> Plan:
+def plan_of(name: str, study: Study, path: Path = COLUMN, **settings: Any) -> StudyPlan:
     settings = {"scale": "cpu", "seeds": 1, **settings}
     column = shared_column() if path == COLUMN else read_column(path, path.stem)
     return graph.plan(name, study, [column], **settings)
@@ -74,7 +74,7 @@ def shared_column() -> Column:
     return read_column(COLUMN, COLUMN.stem)
 
 
-def runner(plan: Plan, out: Path, *, jobs: int = 2, **settings: Any) -> Runner:
+def runner(plan: StudyPlan, out: Path, *, jobs: int = 2, **settings: Any) -> Runner:
     from threading import Event
 
     return Runner(

@@ -22,8 +22,8 @@ from coterie.core.storage.atomic import locked
 from coterie.recipes import load
 from coterie.studies import worker
 from coterie.studies.catalogue import read_column
-from coterie.studies.graph import Plan, plan as plan_jobs
-from coterie.studies.runner import Outcome, Runner, display_path
+from coterie.studies.graph import StudyPlan, plan as plan_jobs
+from coterie.studies.runner import Runner, StudyOutcome, display_path
 from coterie.studies.study import Method, Study
 from coterie.studies.worker import check_vocabulary
 from tests.cli.support import coterie
@@ -70,7 +70,7 @@ def rows(folder: Path) -> list[dict[str, object]]:
     return [{k: v for k, v in json.loads(line).items() if not k.startswith("time/")} for line in lines]
 
 
-def result(outcome: Outcome) -> object:
+def result(outcome: StudyOutcome) -> object:
     """The successes of the only evaluation, by task."""
     return next(job["per_task"] for job in outcome.results.values() if job["kind"] == "evaluate")
 
@@ -185,14 +185,14 @@ def test_an_error_of_an_earlier_call_is_not_reported_again(tmp_path):
     assert not any("long fixed" in error for error in outcome.errors.values())
 
 
-def based(folder: Path) -> Plan:
+def based(folder: Path) -> StudyPlan:
     """The plan of a method that starts from common initial weights."""
     forms = {"base": "hand_over.yaml", "shared": "hand_over.yaml"}
     scales = {"cpu": {"tokens": 500, "tasks": 4, "base": True}}
     return plan_of("one", ONE, column_file(folder, forms=forms, scales=scales, paper={}))
 
 
-def started(plan: Plan, out: Path) -> Runner:
+def started(plan: StudyPlan, out: Path) -> Runner:
     """A runner whose call was interrupted before its first job."""
     event = Event()
     event.set()

@@ -26,7 +26,7 @@ from coterie.studies.library.cooperation import (
     smooth,
 )
 from coterie.studies.plot import draw
-from coterie.studies.runner import Outcome
+from coterie.studies.runner import StudyOutcome
 from coterie.studies.study import above, at_most_half, order
 from tests.studies.support import COLUMN, column_file, plan_of
 
@@ -37,7 +37,7 @@ def tasks(solved, of, seed=0):
 
 def outcome_of(plan, per_method, tokens=100):
     """An outcome with these successes of each method and seed; methods that are not named have failed."""
-    outcome = Outcome()
+    outcome = StudyOutcome()
     for (_, id_, seed), cell in plan.cells.items():
         for run in cell.trains:
             outcome.states[run] = "done"
@@ -248,10 +248,10 @@ def test_turns_fall_from_the_first_third_to_the_last():
 
 def test_curves_are_read_from_a_runs_metrics(tmp_path):
     rows = [
-        {"step": 1, "tokens/generated": 10.0, "reward/a": 0.0, "reward/b": 1.0},
-        {"step": 2, "tokens/generated": 20.0, "reward/a": 1.0, "reward/b": None, "eval/success": 0.5,
+        {"step": 1, "tokens/total": 10.0, "reward/a": 0.0, "reward/b": 1.0},
+        {"step": 2, "tokens/total": 30.0, "reward/a": 1.0, "reward/b": None, "eval/success": 0.5,
          "eval/turns_to_success": 3.0},
-        {"step": 3, "tokens/generated": 5.0, "reward/a": 2.0, "reward/b": 2.0, "eval/success": 0.0,
+        {"step": 3, "tokens/total": 35.0, "reward/a": 2.0, "reward/b": 2.0, "eval/success": 0.0,
          "eval/turns_to_success": None},
     ]  # fmt: skip
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

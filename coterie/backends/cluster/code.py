@@ -60,7 +60,7 @@ def use_code(code: Code) -> None:
     _check_versions(code.versions, _versions())
     for file, content in code.files.items():
         with _here(Path(file), content) as path:
-            load_plugin_file(plugins(), path)
+            load_plugin_file(path)
 
 
 def _node() -> str:

@@ -16,7 +16,7 @@ from coterie.cli.output import print_json
 from coterie.core.errors import MissingExtra
 
 if TYPE_CHECKING:
-    from coterie.api.comlrl import Flags
+    from coterie.comlrl import Flags
     from coterie.core.config import Resolved
 
 log = logging.getLogger("coterie")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from coterie.analysis.explained_prompts import ExplainedPrompt
     from coterie.analysis.explanation import Explanation, ObserverCall, ServedPart
     from coterie.analysis.prompt_origins import PromptPart
-    from coterie.api.comlrl import Flags
+    from coterie.comlrl import Flags
 
 COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red")
 LONGEST_VALUE = 40

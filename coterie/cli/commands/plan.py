@@ -13,7 +13,7 @@ from coterie.cli.options import json_option, layer_options, overrides, plugin_op
 from coterie.cli.output import print_json
 
 if TYPE_CHECKING:
-    from coterie.api.comlrl import Flags
+    from coterie.comlrl import Flags
 
 
 @click.command(cls=FromCommand, short_help="Estimate what a run costs, without loading a model.")

@@ -29,9 +29,9 @@ from coterie.core.errors import UserError
 from coterie.viewing.text import harmless, message
 
 if TYPE_CHECKING:
-    from coterie.api.comlrl import Flags
     from coterie.api.seeds import SeedRun
     from coterie.api.train import TrainResult
+    from coterie.comlrl import Flags
 
 
 @click.command(cls=FromCommand, short_help="Train a team.")

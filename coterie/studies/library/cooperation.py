@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.api.rows import read_metrics, tokens_so_far
-from coterie.core.errors import ConfigError
+from coterie import ConfigError, read_metrics
 from coterie.studies.columns import Column
 from coterie.studies.study import Analysis, Method, Study
 
@@ -56,7 +55,7 @@ def read(run: Path) -> dict[str, Any]:
         correlations [{roles, raw, smoothed, steps, window}]; claims.
     """
     rows = read_metrics(run / "metrics.jsonl")
-    tokens = tokens_so_far(rows)
+    tokens = [_number(row.get("tokens/total")) or 0.0 for row in rows]
     roles = sorted(
         {name.removeprefix("reward/") for row in rows for name in row if name.startswith("reward/")}
     )

@@ -181,7 +181,7 @@ def _file(path: Path) -> Target:
         raise UserError(f"no such plugin file: {path}", fix="name a Python file")
     manager = plugins()
     try:
-        load_plugin_file(manager, path)
+        load_plugin_file(path, manager)
     except PluginError as error:
         report = next((report for report in manager.reports if report.distribution == str(path)), None)
         if report is None:  # it was not imported

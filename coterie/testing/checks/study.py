@@ -22,7 +22,7 @@ def check_study(study: Any, where: str = "", *, columns: Sequence[Any] | None = 
 
     Args:
         where: the place that errors name; by default the summary.
-        columns: `coterie.studies.columns.Column`s to try; by default every registered one that is sound.
+        columns: `coterie.Column`s to try; by default every registered one that is sound.
 
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
@@ -65,7 +65,7 @@ def _lacking(study: Any, column: Any, where: str) -> str:
             return str(error.what)
     at = f"{where}: methods of the column '{column.name}'"
     wrong = [method for method in methods if not isinstance(method, Method)]
-    require(not wrong, f"have {wrong[:1]!r:.200}", where=at, fix="coterie.studies.study.Method")
+    require(not wrong, f"have {wrong[:1]!r:.200}", where=at, fix="a coterie.Method")
     ids = [method.id for method in methods]
     require(ids == [method.id for method in again], "differ when called twice", where=at, fix="no draws")
     twice = [id_ for id_, count in Counter(ids).items() if count > 1]

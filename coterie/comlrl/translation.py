@@ -7,17 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coterie.api.comlrl.mapping import CHOOSING, MODES, ROWS, WITH_TESTS, Case, Row
-from coterie.api.comlrl.reading import Given, Original
-from coterie.api.comlrl.values import Dropped, choice, text, truth, whole
-from coterie.core.errors import ConfigError, did_you_mean
-from coterie.recipes import TableFrom
+from coterie import ConfigError, TableFrom, did_you_mean
+from coterie.comlrl.mapping import CHOOSING, MODES, ROWS, WITH_TESTS, KeyRow, TranslatedCase
+from coterie.comlrl.reading import Given, Original
+from coterie.comlrl.values import Dropped, choice, text, truth, whole
 
 log = logging.getLogger("coterie")
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class DataSetType:
     """A type of data set of the original."""
 
     name: str
@@ -29,11 +28,11 @@ class Kind:
 
 
 KINDS = {
-    "humaneval": Kind("humaneval", "openai/openai_humaneval"),
-    "coophumaneval": Kind("coop_humaneval", "CoMLRL/CoopHumanEval"),
-    "mbpp": Kind("mbpp", "google-research-datasets/mbpp"),
-    "tldr": Kind("tldr", "trl-lib/tldr", turns=False),
-    "arxiv": Kind("arxiv", "OpenMLRL/arXiv_abstract", turns=False),
+    "humaneval": DataSetType("humaneval", "openai/openai_humaneval"),
+    "coophumaneval": DataSetType("coop_humaneval", "CoMLRL/CoopHumanEval"),
+    "mbpp": DataSetType("mbpp", "google-research-datasets/mbpp"),
+    "tldr": DataSetType("tldr", "trl-lib/tldr", turns=False),
+    "arxiv": DataSetType("arxiv", "OpenMLRL/arXiv_abstract", turns=False),
 }
 """By `dataset.type`."""
 ROLES = {True: (("aux", "main"), ("solver",)), False: (("first", "second"), ("solver",))}
@@ -80,7 +79,7 @@ def translate(original: Original) -> Translation:
     if turns > 1 and not kind.turns:
         path = f"{original.program}.num_turns"
         raise ConfigError(f"'{kind.name}' is played in one turn", path=path, fix=f"set {path}=1")
-    case = Case(
+    case = TranslatedCase(
         turns=turns,
         mode=_mode(original) if turns > 1 else "",
         roles=ROLES[kind.turns][agents == 1],
@@ -114,7 +113,7 @@ def translate(original: Original) -> Translation:
 KINDS_BY_SOURCE = {kind.name: kind for kind in KINDS.values()}
 
 
-def _kind(original: Original) -> tuple[Kind, str]:
+def _kind(original: Original) -> tuple[DataSetType, str]:
     """The kind of a configuration's data, and the data source that reads its rows."""
     named = original.get("dataset.type")
     name = str(original.get("dataset.name", ""))
@@ -125,7 +124,7 @@ def _kind(original: Original) -> tuple[Kind, str]:
             fix = f"set dataset.type to one of {', '.join(KINDS)}"
             raise ConfigError("the type of the data is not set", path="dataset.type", fix=fix)
         named = near[0]
-    kind: Kind = choice(KINDS)(named, "dataset.type")
+    kind: DataSetType = choice(KINDS)(named, "dataset.type")
     # The original's copies of MBPP have the columns of HumanEval.
     published = kind.name != "mbpp" or name in ("", kind.hub)
     return kind, kind.name if published else "coop_humaneval"
@@ -162,7 +161,7 @@ def _first(original: Original, keys: Sequence[str]) -> tuple[str, Given | None]:
 
 
 def _apply(
-    row: Row, original: Original, case: Case, settings: dict[str, Any], dropped: dict[str, str]
+    row: KeyRow, original: Original, case: TranslatedCase, settings: dict[str, Any], dropped: dict[str, str]
 ) -> str:
     """Add a row's settings, and name its keys that change nothing; the key that has an effect, or ""."""
     keys = [key.format(p=original.program) for key in row.keys]
@@ -204,7 +203,7 @@ def _one_turn(mentions: Mapping[str, str], settings: Mapping[str, Any]) -> dict[
     return {key: text + added for key, text in mentions.items() if "threshold" in key}
 
 
-def _check_length(row: Row, key: str, value: Any, case: Case) -> None:
+def _check_length(row: KeyRow, key: str, value: Any, case: TranslatedCase) -> None:
     """Refuse a list that has not one entry for each turn or role."""
     wanted = {"algorithm.turn_weights": (case.turns, "turn"), "policies.*.model": (len(case.roles), "role")}
     if isinstance(value, list) and len(value) != wanted[row.ours[0]][0]:
@@ -220,7 +219,7 @@ def _set_below(original: Original, keys: Sequence[str]) -> Iterator[str]:
             yield name
 
 
-def _others(original: Original, case: Case) -> dict[str, str]:
+def _others(original: Original, case: TranslatedCase) -> dict[str, str]:
     """Keys that change nothing although they are no row's: unknown ones, and a mode with one turn.
 
     Raises:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coterie.core.errors import ConfigError, did_you_mean
+from coterie import ConfigError, did_you_mean
 
 Reader = Callable[[Any, str], Any]
 """(value, dotted key of theirs) -> our value, or `Dropped`."""

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coterie.core.errors import ConfigError
-from coterie.recipes import read_yaml
+from coterie import ConfigError, read_yaml
 
 FLAGS = {
     "model_name": "model_name",

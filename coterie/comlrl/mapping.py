@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coterie.api.comlrl.values import (
+from coterie.comlrl.values import (
     Reader,
     choice,
     dtype,
@@ -31,7 +31,7 @@ ONE_TURN = "it has no effect with one turn, there too"
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class TranslatedCase:
     """What decides which rows have an effect."""
 
     turns: int
@@ -42,19 +42,19 @@ class Case:
     """Whether `reward_processor` is enabled."""
 
 
-When = Callable[[Case], str]
+When = Callable[[TranslatedCase], str]
 """The reason why a row has no effect; "" where it has one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class KeyRow:
     """A key of the original, under each of its names, with our settings."""
 
     keys: tuple[str, ...]
     ours: tuple[str, ...] = ()
     """Dotted settings; each gets the value that `read` returns, unless `make` returns a table of settings."""
     read: Reader | None = None
-    make: Callable[[Any, Case], Mapping[str, Any]] | None = None
+    make: Callable[[Any, TranslatedCase], Mapping[str, Any]] | None = None
     when: When | None = None
     why: str = ""
     """Where `ours` is empty: why there is no counterpart. Else a remark for the documentation."""
@@ -71,7 +71,7 @@ class Row:
         return bool(self.ours)
 
 
-def several_turns(case: Case) -> str:
+def several_turns(case: TranslatedCase) -> str:
     """For rows that need a second turn."""
     return "" if case.turns > 1 else ONE_TURN
 
@@ -79,7 +79,7 @@ def several_turns(case: Case) -> str:
 def in_mode(*modes: str, because: str) -> When:
     """For rows of some transition modes."""
 
-    def reason(case: Case) -> str:
+    def reason(case: TranslatedCase) -> str:
         if case.turns < 2:
             return ONE_TURN
         return "" if case.mode in modes else f"{because}, and the mode is {case.mode}"
@@ -87,59 +87,59 @@ def in_mode(*modes: str, because: str) -> When:
     return reason
 
 
-def processed(case: Case) -> str:
+def processed(case: TranslatedCase) -> str:
     """For the settings of the reward processor."""
     return "" if case.processed else "reward_processor.enabled is not true"
 
 
-def model_each(chosen: str | Sequence[str], case: Case) -> Mapping[str, Any]:
+def model_each(chosen: str | Sequence[str], case: TranslatedCase) -> Mapping[str, Any]:
     """One model for all roles, or a model for each role in the team's order."""
     if isinstance(chosen, str):
         return {"policies.*.model": chosen}
     return {f"policies.{role}.model": name for role, name in zip(case.roles, chosen, strict=True)}
 
 
-def in_epochs(epochs: int, case: Case) -> Mapping[str, Any]:
+def in_epochs(epochs: int, case: TranslatedCase) -> Mapping[str, Any]:
     """A schedule in epochs in the place of the recipe's steps."""
     return {"schedule.epochs": epochs, "schedule.steps": None}
 
 
-def rows_of(split: str) -> Callable[[str, Case], Mapping[str, Any]]:
+def rows_of(split: str) -> Callable[[str, TranslatedCase], Mapping[str, Any]]:
     """The rows of a split; the original has no test split, and the recipe's may overlap."""
     return lambda rows, case: {f"data.{split}": rows, "data.test": None}
 
 
-def whitened(on: bool, case: Case) -> Mapping[str, Any]:
+def whitened(on: bool, case: TranslatedCase) -> Mapping[str, Any]:
     """Advantages over their deviation, or as they are."""
     return {"algorithm.normalise": {"type": "scale" if on else "none"}}
 
 
-def _none(why: str, *keys: str) -> Row:
-    return Row(keys, why=why)
+def _none(why: str, *keys: str) -> KeyRow:
+    return KeyRow(keys, why=why)
 
 
 def _model(name: str) -> tuple[str, str]:
     return f"agent_model.{name}", f"model.{name}"
 
 
-ROWS: tuple[Row, ...] = (
+ROWS: tuple[KeyRow, ...] = (
     # ---- the model
-    Row(
+    KeyRow(
         ("agents", "model_name", *_model("name")),
         ("policies.*.model",),
         names,
         make=model_each,
         why="`agents` has a name for each role",
     ),
-    Row(
+    KeyRow(
         (*_model("torch_dtype"), *_model("dtype"), *_model("model_kwargs.torch_dtype")),
         ("policies.*.dtype",),
         dtype,
         why="`auto` and float16 leave the recipe's",
     ),
-    Row(("{p}.temperature", *_model("temperature")), ("sampler.sampling.temperature",), number),
-    Row(("{p}.top_p", *_model("top_p")), ("sampler.sampling.top_p",), number),
-    Row(("{p}.top_k", *_model("top_k")), ("sampler.sampling.top_k",), turned_off, null=True),
+    KeyRow(("{p}.temperature", *_model("temperature")), ("sampler.sampling.temperature",), number),
+    KeyRow(("{p}.top_p", *_model("top_p")), ("sampler.sampling.top_p",), number),
+    KeyRow(("{p}.top_k", *_model("top_k")), ("sampler.sampling.top_k",), turned_off, null=True),
     _none("a model's family is read from its own files", *_model("type")),
     _none("it is only printed there; the context is the model's (policies.*.context)", *_model("max_length")),
     _none("a prompt is text without markers of a model's own", *_model("special_tokens")),
@@ -148,39 +148,39 @@ ROWS: tuple[Row, ...] = (
     _none("sequences are packed, so nothing is padded", "tokenizer.padding_side"),
     _none("neither algorithm has a critic", "critic_model", "critics"),
     # ---- the data
-    Row(("dataset.train_split",), ("data.train",), text, make=rows_of("train")),
-    Row(("dataset.eval_split",), ("data.val",), text, make=rows_of("val")),
+    KeyRow(("dataset.train_split",), ("data.train",), text, make=rows_of("train")),
+    KeyRow(("dataset.eval_split",), ("data.val",), text, make=rows_of("val")),
     _none("the Hub's own login decides (huggingface-cli login)", "dataset.private"),
     # ---- the length
-    Row(("{p}.num_train_epochs",), ("schedule.epochs",), whole(1), make=in_epochs),
-    Row(
+    KeyRow(("{p}.num_train_epochs",), ("schedule.epochs",), whole(1), make=in_epochs),
+    KeyRow(
         ("{p}.train_batch_size", "{p}.per_device_train_batch_size", "{p}.rollout_buffer_size"),
         ("schedule.tasks_per_step",),
         whole(1),
         why="tasks of a step, all of whose turns and branches make one update",
     ),
-    Row(("{p}.save_steps",), ("schedule.checkpoint_every",), whole(0)),
-    Row(("{p}.eval_interval",), ("schedule.evaluate_every",), whole(0)),
-    Row(("{p}.eval_num_samples",), ("schedule.evaluate_tasks",), whole(1)),
+    KeyRow(("{p}.save_steps",), ("schedule.checkpoint_every",), whole(0)),
+    KeyRow(("{p}.eval_interval",), ("schedule.evaluate_every",), whole(0)),
+    KeyRow(("{p}.eval_num_samples",), ("schedule.evaluate_tasks",), whole(1)),
     _none("every step is logged", "{p}.logging_steps"),
     _none("an evaluation is played in the engine's batches (engine.max_batch)", "{p}.eval_batch_size"),
     _none("the engine and the trainer place the policies", "{p}.parallel_training", "{p}.agent_devices"),
-    Row(("seed", "{p}.seed"), ("seed",), whole(0)),
+    KeyRow(("seed", "{p}.seed"), ("seed",), whole(0)),
     # ---- sampling
-    Row(("{p}.num_generations",), ("sampler.branches",), whole(2)),
-    Row(("{p}.max_new_tokens",), ("sampler.sampling.max_new_tokens",), whole(1)),
-    Row(
+    KeyRow(("{p}.num_generations",), ("sampler.branches",), whole(2)),
+    KeyRow(("{p}.max_new_tokens",), ("sampler.sampling.max_new_tokens",), whole(1)),
+    KeyRow(
         ("{p}.joint_mode",),
         ("sampler.pairing",),
         choice({"aligned": "aligned", "align": "aligned", "cross": "cross", "crossed": "cross"}),
     ),
     # ---- the algorithm
-    Row(
+    KeyRow(
         ("{p}.agent_learning_rate", "{p}.learning_rate"), ("policies.*.optimizer.learning_rate",), number
     ),
-    Row(("{p}.discount",), ("algorithm.gamma",), number),
-    Row(("{p}.turn_gradient_weights",), ("algorithm.turn_weights",), numbers, when=several_turns),
-    Row(
+    KeyRow(("{p}.discount",), ("algorithm.gamma",), number),
+    KeyRow(("{p}.turn_gradient_weights",), ("algorithm.turn_weights",), numbers, when=several_turns),
+    KeyRow(
         ("{p}.early_termination_threshold", "{p}.termination_threshold"),
         ("algorithm.termination_threshold",),
         number,
@@ -188,7 +188,7 @@ ROWS: tuple[Row, ...] = (
         why="off where the file doesn't set it; there -0.2 is the default",
         mention="a joint action that earns this or more plays no further turn; null turns it off",
     ),
-    Row(
+    KeyRow(
         ("{p}.advantage_normalization", "{p}.normalize_advantage"),
         ("algorithm.normalise",),
         truth,
@@ -200,25 +200,25 @@ ROWS: tuple[Row, ...] = (
     _none("the early trainer's; `coterie run magrpo_v1` has its algorithm", "{p}.handoff"),
     _none("a branch that stops keeps its weight", "{p}.early_termination_weight"),
     # ---- the reward
-    Row(("{p}.reward_shift",), ("rewards.*.shift",), number),
-    Row(("reward_processor.shift",), ("rewards.*.shift",), number, when=processed),
-    Row(("reward_processor.scale_factor",), ("rewards.*.scale",), number, when=processed),
+    KeyRow(("{p}.reward_shift",), ("rewards.*.shift",), number),
+    KeyRow(("reward_processor.shift",), ("rewards.*.shift",), number, when=processed),
+    KeyRow(("reward_processor.scale_factor",), ("rewards.*.scale",), number, when=processed),
     # ---- later turns
-    Row(
+    KeyRow(
         ("{p}.sandbox_slice", "{p}.external_sandbox_slice", "external.sandbox_slice"),
         ("transition.sandbox_slice",),
         slice_of_tests,
         null=True,
         when=in_mode(*WITH_TESTS, because="only level_feedback, level_passed and passed run tests"),
     ),
-    Row(
+    KeyRow(
         ("{p}.external_original_prompt", "external.original_prompt"),
         ("transition.original_prompt",),
         truth,
         when=several_turns,
         default=False,
     ),
-    Row(
+    KeyRow(
         ("{p}.expert_model", "{p}.expert_edits_model", "external.expert_model"),
         ("transition.expert_model",),
         text,
