@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from coterie.api.open_run import to_its_end
 from coterie.api.rollouts import prompt_text
@@ -16,15 +16,6 @@ from coterie.discovery.members import MakesCodecs
 
 Row = Mapping[str, Any]
 Ids = tuple[int, ...]
-
-
-@runtime_checkable
-class LearnsWords(Protocol):
-    """A codec that knows the words alone that it has seen."""
-
-    def learn(self, words: Iterable[str]) -> None: ...
-
-    def encode_completion(self, text: str) -> tuple[int, ...]: ...
 
 
 class RecordedCodec:
@@ -114,9 +105,14 @@ def codecs_of(run: Run, rows: Sequence[Row]) -> tuple[dict[str, Codec], list[str
             made = dict(to_its_end(engine.codecs(ctx)))
     lacking = [policy for policy in config.policies if policy not in made]
     codecs = {**made, **{policy: RecordedCodec(rows, policy) for policy in lacking}}
+    learn_words(made.get, rows)
+    return codecs, lacking
+
+
+def learn_words(codec_of: Callable[[str], Any], rows: Iterable[Row]) -> None:
+    """Show the recorded texts to the codecs of policies that know the words alone that they have seen."""
     for row in rows:
-        codec = made.get(row["policy"]) if row["kind"] == "branch" else None
-        if isinstance(codec, LearnsWords):
+        codec = codec_of(row["policy"]) if row["kind"] == "branch" and row["policy"] else None
+        if hasattr(codec, "learn"):
             for text in (raw_text(row), *(call.get("text", "") for call in row["calls"])):
                 codec.encode_completion(text)
-    return codecs, lacking

@@ -15,7 +15,7 @@ from coterie.api.episodes import RecordedTree, trees_of
 from coterie.api.rollouts import read_rollouts
 from coterie.api.run_record import RunRecord, changed_versions, compose_recorded, recall
 from coterie.core.config import Resolved, RunConfig
-from coterie.core.errors import ConfigError, RunFolderError, UserError
+from coterie.core.errors import RunFolderError, UserError
 from coterie.core.storage.run_folder import RunFolder
 from coterie.core.training.run import Run
 from coterie.recipes import load, read_yaml
@@ -172,16 +172,3 @@ def step_row_of(rows: Sequence[Row], path: Path) -> Row:
     what = f"{path} doesn't begin with a row of kind 'step'"
     why = "the first row has the reward weights and the estimator's state; it was removed or moved"
     raise RunFolderError(what, why=why, fix="restore the file from a copy")
-
-
-def overridden(records: RunRecords, extra: Sequence[str], option: str) -> Run:
-    """The run with other settings.
-
-    Raises:
-        ConfigError: of one of the settings, with the option that set it.
-    """
-    try:
-        return records.run(extra=extra)
-    except ConfigError as error:
-        error.why = "; ".join(filter(None, (error.why, f"set by {option}")))
-        raise

@@ -26,7 +26,7 @@ class Import:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class TemplateParts:
     """A template in parts."""
 
     docstring: str
@@ -47,7 +47,7 @@ class Source:
         return {entry.bound for entry in self.imports}
 
 
-def read_source(text: str) -> Source:
+def read_source(text: str) -> TemplateParts:
     """The parts of a module: a docstring, imports, a body, and functions with `@hookimpl` at the end."""
     tree, lines = ast.parse(text), text.splitlines(keepends=True)
     imports: list[Import] = []
@@ -72,7 +72,7 @@ def read_source(text: str) -> Source:
         end = hooks[0].decorator_list[0].lineno - 1
         while lines[end - 1].startswith("#"):
             end -= 1
-    return Source(
+    return TemplateParts(
         docstring=(ast.get_docstring(tree) or "").strip(),
         imports=tuple(imports),
         body="".join(lines[last.end_lineno or 0 : end]).strip("\n"),

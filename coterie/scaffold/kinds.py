@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from coterie.scaffold.code import Source, read_source
+from coterie.scaffold.code import TemplateParts, read_source
 from coterie.scaffold.files import ScaffoldError
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -28,7 +28,7 @@ class Kind:
     """Whether a package has a module of it; False: its files are registered by their paths."""
 
     @property
-    def source(self) -> Source:
+    def source(self) -> TemplateParts:
         """Its one-file example."""
         return read_source(template(f"kinds/{self.name}.py"))
 

@@ -47,12 +47,12 @@ def scripted(kinds: Sequence[Kind]) -> bool:
 
 
 @dataclass(slots=True)
-class Block:
+class YamlBlock:
     """What stands under a key: a value in its line, or keys of its own, in their order."""
 
     value: str = ""
     comments: list[str] = field(default_factory=list)
-    keys: dict[str, Block] = field(default_factory=dict)
+    keys: dict[str, YamlBlock] = field(default_factory=dict)
 
 
 def merged(texts: Iterable[str]) -> str:
@@ -61,14 +61,14 @@ def merged(texts: Iterable[str]) -> str:
     Each text is block-style YAML of two spaces a level, with a key in every line. Keys of one place are
     joined; two lists in brackets are joined too; of two other values the upper one counts.
     """
-    root = Block()
+    root = YamlBlock()
     for text in texts:
         _lay(root, _parsed(text))
     return "".join(f"{line}\n" for line in _lines(root, ""))
 
 
-def _parsed(text: str) -> Block:
-    root = Block()
+def _parsed(text: str) -> YamlBlock:
+    root = YamlBlock()
     path, comments = [root], list[str]()
     for line in text.splitlines():
         if line.lstrip().startswith("#"):
@@ -78,13 +78,13 @@ def _parsed(text: str) -> Block:
         if match is None:
             raise ValueError(f"{line!r} is no `key: value`")
         del path[len(match[1]) // 2 + 1 :]
-        block = path[-1].keys[match[2]] = Block(match[3] or "", comments)
+        block = path[-1].keys[match[2]] = YamlBlock(match[3] or "", comments)
         path.append(block)
         comments = []
     return root
 
 
-def _lay(under: Block, over: Block) -> None:
+def _lay(under: YamlBlock, over: YamlBlock) -> None:
     for key, block in over.keys.items():
         present = under.keys.get(key)
         if present is None:
@@ -99,7 +99,7 @@ def _lay(under: Block, over: Block) -> None:
             under.keys[key] = block
 
 
-def _lines(block: Block, indent: str) -> Iterable[str]:
+def _lines(block: YamlBlock, indent: str) -> Iterable[str]:
     for key, inner in block.keys.items():
         yield from (f"{indent}{comment}" for comment in inner.comments)
         yield f"{indent}{key}: {inner.value}".rstrip()

@@ -10,8 +10,8 @@ from typing import Any
 from coterie.analysis.credit.component_returns import Rules
 from coterie.analysis.credit.effects import CheckedAction, TurnEffect, turn_effects
 from coterie.analysis.credit.playouts import Arm, Player, Playout
-from coterie.analysis.credit.states import Choice, choices
-from coterie.analysis.recorded_codec import LearnsWords, raw_text
+from coterie.analysis.credit.states import ChosenAction, choices
+from coterie.analysis.recorded_codec import learn_words
 from coterie.analysis.recorded_engine import RecordedActions
 from coterie.analysis.records import RunRecords, step_row_of
 from coterie.api.addresses import Which
@@ -110,7 +110,7 @@ def counterfactual(
     async def go() -> list[CheckedAction | None]:
         try:
             await replacing.open(chosen)
-            _learn_words(run, [row for of_step in rows.values() for row in of_step])
+            learn_words(run.engine.codec, [row for of_step in rows.values() for row in of_step])
             players = {step: player(step) for step in {choice.state.tree.step for choice in picked}}
             return await _played(players, picked, replacing.arms, samples, progress)
         finally:
@@ -161,31 +161,21 @@ def _notes(
     return notes
 
 
-def _learn_words(run: Run, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Show the recorded texts to codecs that know the words alone that they have seen."""
-    for row in rows:
-        if row["kind"] == "branch" and row["policy"]:
-            codec = run.engine.codec(row["policy"])
-            if isinstance(codec, LearnsWords):
-                for text in (raw_text(row), *(call.get("text", "") for call in row["calls"])):
-                    codec.encode_completion(text)
-
-
 async def _played(
     players: Mapping[int, Player],
-    picked: Sequence[Choice],
+    picked: Sequence[ChosenAction],
     arms: Mapping[str, Arm],
     samples: int,
     progress: Callable[[int, int], None] | None,
 ) -> list[CheckedAction | None]:
     """Every choice played on; None: its state was not reached again."""
-    jobs: dict[tuple[int, int | None], tuple[Choice, Arm]] = {}
+    jobs: dict[tuple[int, int | None], tuple[ChosenAction, Arm]] = {}
     for choice in picked:  # a state's arms are played once, whatever shares them
         jobs[id(choice.state), choice.branch] = choice, Arm(branch=choice.branch)
         jobs.setdefault((id(choice.state), None), (choice, arms[choice.state.role]))
     ended = 0
 
-    async def play(choice: Choice, arm: Arm, sample: int) -> Playout:
+    async def play(choice: ChosenAction, arm: Arm, sample: int) -> Playout:
         nonlocal ended
         played = await players[choice.state.tree.step].play(choice.state, arm, sample)
         ended += 1
@@ -205,7 +195,7 @@ async def _played(
     return result
 
 
-def _checked(choice: Choice, kept: Sequence[Playout], other: Sequence[Playout]) -> CheckedAction:
+def _checked(choice: ChosenAction, kept: Sequence[Playout], other: Sequence[Playout]) -> CheckedAction:
     return CheckedAction(
         task=choice.state.task.id,
         role=choice.state.role,

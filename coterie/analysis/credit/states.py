@@ -13,7 +13,7 @@ from coterie.core.types.seeding import seed64
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ChosenAction:
     """A recorded action to be checked."""
 
     state: RecordedState
@@ -29,7 +29,7 @@ class Choice:
 
 def choices(
     run: Run, trees: Mapping[int, Sequence[RecordedTree]], tasks: int, roles: Collection[str] = ()
-) -> list[Choice]:
+) -> list[ChosenAction]:
     """The actions that are checked.
 
     Of each task that is drawn, one recorded episode is walked; at each of its states every role's action is
@@ -49,7 +49,7 @@ def choices(
     seed = run.config.seed
     names = sorted(by_task, key=lambda name: seed64(seed, name, "credit check task"))[:tasks]
     known: dict[int, dict[tuple[str, int], tuple[Task, int | None]]] = {}
-    result: list[Choice] = []
+    result: list[ChosenAction] = []
     for name in names:
         ordered = sorted(by_task[name], key=lambda tree: seed64(seed, _name(tree), "credit check tree"))
         drawn = ordered[0]
@@ -71,13 +71,13 @@ def _name(tree: RecordedTree) -> str:
 
 def _of_tree(
     tree: RecordedTree, task: Task, level: int | None, seed: int, roles: Collection[str]
-) -> Iterator[Choice]:
+) -> Iterator[ChosenAction]:
     """The drawn actions on one episode of a tree, and their siblings of the other sign."""
     for state, key in _states(tree, task, level, seed):
         if roles and state.role not in roles:
             continue
         branch = state.node.joints[state.joint]["branches"][state.role]
-        choice = Choice(state, branch, drawn=True)
+        choice = ChosenAction(state, branch, drawn=True)
         yield choice
         siblings = state.node.decisions[state.role].branches
         others = [
@@ -86,7 +86,9 @@ def _of_tree(
             if _opposite(choice.advantage, mean_advantage(row)) and not _lost(row)
         ]
         if others:
-            yield Choice(state, others[seed64(seed, key, "credit check sibling") % len(others)], drawn=False)
+            yield ChosenAction(
+                state, others[seed64(seed, key, "credit check sibling") % len(others)], drawn=False
+            )
 
 
 def _states(
@@ -122,15 +124,15 @@ def _drawn_episode(tree: RecordedTree, seed: int) -> RecordedEpisode:
 
 
 def _counterparts(
-    choices: Sequence[Choice], others: Sequence[RecordedTree], task: Task, level: int | None, seed: int
-) -> Iterator[Choice]:
+    choices: Sequence[ChosenAction], others: Sequence[RecordedTree], task: Task, level: int | None, seed: int
+) -> Iterator[ChosenAction]:
     """For drawn actions without such a sibling: one of another chain."""
     paired = {id(choice.state) for choice in choices if not choice.drawn}
     for choice in choices:
         if not choice.advantage or id(choice.state) in paired:
             continue
         counterparts = (
-            Choice(state, state.node.joints[state.joint]["branches"][state.role], drawn=False)
+            ChosenAction(state, state.node.joints[state.joint]["branches"][state.role], drawn=False)
             for tree in others
             for state, _ in _states(tree, task, level, seed)
             if (state.role, state.node.turn, state.node.stage)

@@ -44,7 +44,7 @@ class Spell:
 
 
 @dataclass(frozen=True)
-class Trace:
+class MetricTrace:
     """A metric over the steps in which it is a number."""
 
     name: str
@@ -54,7 +54,7 @@ class Trace:
     """Shape (n,)."""
 
     @classmethod
-    def of(cls, rows: Sequence[Row], name: str) -> Trace:
+    def of(cls, rows: Sequence[Row], name: str) -> MetricTrace:
         """The metric of that name; a row without it, or in which it is no number, is left out."""
         pairs = [(row["step"], value) for row in rows if not math.isnan(value := number_of(row.get(name)))]
         steps = np.array([step for step, _ in pairs], dtype=np.int64)
@@ -133,9 +133,9 @@ class Trace:
         signs = np.sign(values[None, :] - values[:, None])
         return float(np.triu(signs, 1).sum() / (n * (n - 1) / 2))
 
-    def after(self, step: int) -> Trace:
+    def after(self, step: int) -> MetricTrace:
         """The part of the trace from a step on."""
-        return Trace(self.name, self.steps[self.steps >= step], self.values[self.steps >= step])
+        return MetricTrace(self.name, self.steps[self.steps >= step], self.values[self.steps >= step])
 
     def rise_since(self, step: int) -> float | None:
         """The rise since the steps before a change began; None: too few values."""
@@ -143,9 +143,9 @@ class Trace:
         part = self.after(int(self.steps[at])) if at < len(self.steps) else self.after(step)
         return part.rise if len(part.values) >= LEAST_OF_RISE else None
 
-    def map(self, name: str, function: Callable[[Floats], Floats]) -> Trace:
+    def map(self, name: str, function: Callable[[Floats], Floats]) -> MetricTrace:
         """The trace of another quantity, value by value."""
-        return Trace(name, self.steps, function(self.values))
+        return MetricTrace(name, self.steps, function(self.values))
 
 
 @dataclass(frozen=True)
@@ -163,14 +163,14 @@ class RunEvidence:
     credit: Sequence[CreditSickness] = ()
     """What the recorded steps show of free-riders and of dead components."""
 
-    def trace(self, name: str) -> Trace:
+    def trace(self, name: str) -> MetricTrace:
         """A metric over the run."""
         if name not in self._traces:
-            self._traces[name] = Trace.of(self.rows, name)
+            self._traces[name] = MetricTrace.of(self.rows, name)
         return self._traces[name]
 
     @cached_property
-    def _traces(self) -> dict[str, Trace]:
+    def _traces(self) -> dict[str, MetricTrace]:
         return {}
 
     @cached_property
@@ -208,7 +208,7 @@ class RunEvidence:
         return value if isinstance(value, int) else 0
 
     @cached_property
-    def success(self) -> list[Trace]:
+    def success(self) -> list[MetricTrace]:
         """The traces of success that are long enough: of evaluations, and of training."""
         traces = map(self.trace, ("eval/success", "success", "success_committed"))
         return [trace for trace in traces if trace.known]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from coterie.analysis.credit.sicknesses import RIDER_HELPS
-from coterie.analysis.diagnosis.evidence import LEAST_STEPS, RunEvidence, Trace
+from coterie.analysis.diagnosis.evidence import LEAST_STEPS, MetricTrace, RunEvidence
 from coterie.analysis.diagnosis.sicknesses import Seen, SicknessRule
 
 GROWN = 1.5
@@ -70,13 +70,13 @@ def _correlation(evidence: RunEvidence, role: str) -> float | None:
     return float(np.median(known)) if len(known) >= 2 else None
 
 
-def idle_groups(evidence: RunEvidence, role: str) -> Trace:
+def idle_groups(evidence: RunEvidence, role: str) -> MetricTrace:
     """The share of a role's groups that compare nothing, by step; without groups, 1 where advantages are "
     "0."""
     equal, small = (evidence.trace(f"groups/{role}/{name}") for name in ("zero_variance", "too_small"))
     if len(equal.values):
         if len(small.values) == len(equal.values):
-            return Trace(equal.name, equal.steps, equal.values + small.values)
+            return MetricTrace(equal.name, equal.steps, equal.values + small.values)
         return equal
     sizes = evidence.trace(f"advantage/{role}/abs")
     return sizes.map(sizes.name, lambda values: (values < 1e-9).astype(np.float64))

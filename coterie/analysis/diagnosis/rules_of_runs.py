@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from coterie.analysis.diagnosis.evidence import LEARNED, Row, RunEvidence, Trace
+from coterie.analysis.diagnosis.evidence import LEARNED, MetricTrace, Row, RunEvidence
 from coterie.analysis.diagnosis.rules_of_roles import idle_groups
 from coterie.analysis.diagnosis.sicknesses import Seen, SicknessRule
 from coterie.api import signals
@@ -91,7 +91,7 @@ def _learns_nothing(evidence: RunEvidence, _: str) -> Seen | None:
     return Seen(f"rise of {trace.name}, in standard errors", evidence.improves, 1.0, int(trace.steps[0]))
 
 
-def _best_reward(evidence: RunEvidence) -> Trace | None:
+def _best_reward(evidence: RunEvidence) -> MetricTrace | None:
     traces = [evidence.trace(f"reward/{role}") for role in evidence.roles]
     return max(traces, key=lambda trace: trace.rise, default=None)
 

@@ -15,7 +15,7 @@ from coterie.cli.output import print_json
 from coterie.core.errors import UserError
 
 if TYPE_CHECKING:
-    from coterie.testing.checking.apart import Outcome
+    from coterie.testing.checking.apart import CheckedTarget
     from coterie.testing.checking.results import Checked
 
 _LOOK = 0.25
@@ -60,7 +60,9 @@ def command(target: str, kind: str | None, watch: bool, timeout: float, verbose:
         raise click.exceptions.Exit(1)
 
 
-def _once(target: str, kind: str | None, timeout: float, verbose: bool, *, show: bool = True) -> Outcome:
+def _once(
+    target: str, kind: str | None, timeout: float, verbose: bool, *, show: bool = True
+) -> CheckedTarget:
     from coterie.testing.checking.apart import check_apart
     from coterie.testing.checking.report import SHORT, of_component, summary
 
@@ -86,7 +88,7 @@ def _coloured(text: str) -> str:
     return text
 
 
-def _as_json(target: str, outcome: Outcome) -> dict[str, object]:
+def _as_json(target: str, outcome: CheckedTarget) -> dict[str, object]:
     return {"target": target, "ok": outcome.ok, "components": [part.table() for part in outcome.results]}
 
 

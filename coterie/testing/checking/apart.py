@@ -36,7 +36,7 @@ OnResult = Callable[[Checked, int], None]
 
 
 @dataclass(slots=True)
-class Outcome:
+class CheckedTarget:
     """What became of a target."""
 
     results: list[Checked] = field(default_factory=list)
@@ -54,7 +54,7 @@ def check_apart(
     *,
     timeout: float = TIMEOUT,
     on_result: OnResult = lambda result, count: None,
-) -> Outcome:
+) -> CheckedTarget:
     """Check what a target names, in a process of its own.
 
     Args:
@@ -64,7 +64,7 @@ def check_apart(
     Raises:
         UserError: the target names nothing.
     """
-    outcome, skip = Outcome(), 0
+    outcome, skip = CheckedTarget(), 0
     while True:
         run = _Child(target, kind, timeout, skip)
         try:

@@ -12,7 +12,7 @@ from typing import Any
 from coterie.discovery import Entry, plugins
 from coterie.testing.checking.answers import answers, calls_of, observations
 from coterie.testing.checking.cases import Built, Case
-from coterie.testing.checking.uses import Use, reference, uses
+from coterie.testing.checking.uses import RecipeUse, reference, uses
 from coterie.testing.checking.wrong_arguments import refuse_wrong
 from coterie.testing.example import Example
 from coterie.testing.support.toys import GAME
@@ -22,7 +22,7 @@ TEAMED = ("environment", "reward", "transition")
 
 
 @dataclass(slots=True)
-class Team:
+class EpisodeTeam:
     """Who plays in the episodes of a check."""
 
     env: Any
@@ -63,7 +63,7 @@ def cases(entry: Entry, examples: Sequence[Example]) -> Iterator[Case]:
         yield replace(_case(entry, Example(use.settings if use else {}), use), source=source)
 
 
-def _case(entry: Entry, example: Example, use: Use | None) -> Case:
+def _case(entry: Entry, example: Example, use: RecipeUse | None) -> Case:
     table = {"type": reference(entry), **example.settings}
     if entry.kind in TEAMED:
         return _teamed(entry, table, example, use)
@@ -75,7 +75,7 @@ def _case(entry: Entry, example: Example, use: Use | None) -> Case:
     built = Built(entry.kind, table, name=name, order=order, env=env, tables=use.tables if use else {})
     case = Case(entry.kind, built, arguments=dict(example.arguments))
     if entry.kind == "trainer":
-        return _trainer(replace(case, subject=replace(built, name="", later=True)), use)
+        return _trainer(replace(case, subject=replace(built, name="", later=True)))
     if entry.kind == "engine" and use and "model" not in example.arguments:
         return case.with_arguments(model=_model(use) or {"init": "none"})
     if entry.kind == "tool" and "calls" not in example.arguments:
@@ -90,7 +90,7 @@ def _case(entry: Entry, example: Example, use: Use | None) -> Case:
 # ---- kinds that are checked along episodes -------------------------------------------------------------
 
 
-def _teamed(entry: Entry, table: dict[str, Any], example: Example, use: Use | None) -> Case:
+def _teamed(entry: Entry, table: dict[str, Any], example: Example, use: RecipeUse | None) -> Case:
     given = dict(example.arguments)
     team = _team(entry, table, example, use)
     given["roles"] = list(given.get("roles", team.roles))
@@ -120,7 +120,7 @@ def _teamed(entry: Entry, table: dict[str, Any], example: Example, use: Use | No
     return Case("reward", built, arguments=given, guessed=guessed, unchecked=tuple(unchecked))
 
 
-def _team(entry: Entry, table: Mapping[str, Any], example: Example, use: Use | None) -> Team:
+def _team(entry: Entry, table: Mapping[str, Any], example: Example, use: RecipeUse | None) -> EpisodeTeam:
     """The environment and the team: the example's, a recipe's, a sole neighbour's, or the kit's."""
     is_game = entry.kind == "environment"
     env: Any = table if is_game else example.env
@@ -142,7 +142,7 @@ def _team(entry: Entry, table: Mapping[str, Any], example: Example, use: Use | N
         order = list(use.order)
     else:
         order = _roles_of(env) or ["solver"]
-    team = Team(env, order, turns=turns, toy=toy, tables=tables)
+    team = EpisodeTeam(env, order, turns=turns, toy=toy, tables=tables)
     for role in team.roles:
         reads = (use.roles.get(role) if use else None) or _neighbour(entry, env, role)
         if reads:
@@ -150,7 +150,7 @@ def _team(entry: Entry, table: Mapping[str, Any], example: Example, use: Use | N
     return team
 
 
-def _plugins(given: Mapping[str, Any] | None, team: Team) -> dict[str, Any]:
+def _plugins(given: Mapping[str, Any] | None, team: EpisodeTeam) -> dict[str, Any]:
     """The roles that read the answers; an example may name them by their tables."""
     if given is None:
         return dict(team.plugins)
@@ -197,7 +197,7 @@ def _of(entry: Entry, kind: str) -> list[Entry]:
 # ---- other kinds ---------------------------------------------------------------------------------------
 
 
-def _role(entry: Entry, table: dict[str, Any], example: Example, use: Use | None) -> Case:
+def _role(entry: Entry, table: dict[str, Any], example: Example, use: RecipeUse | None) -> Case:
     given = dict(example.arguments)
     name = str(given.get("name") or (use.name if use else "solver"))
     env = example.env if example.env is not None else use.env if use else None
@@ -220,7 +220,7 @@ def _role(entry: Entry, table: dict[str, Any], example: Example, use: Use | None
     return Case("role", built, arguments=given, guessed=("render",), unchecked=(needs,))
 
 
-def _trainer(case: Case, use: Use | None) -> Case:
+def _trainer(case: Case) -> Case:
     given = dict(case.arguments)
     lacks = [name for name in ("model", "token_ids") if name not in given]
     if lacks:
@@ -229,7 +229,7 @@ def _trainer(case: Case, use: Use | None) -> Case:
     return case
 
 
-def _model(use: Use) -> Any:
+def _model(use: RecipeUse) -> Any:
     """The model of the first policy of a recipe, as a table."""
     for policy in use.policies.values():
         model: Any = getattr(policy, "model", None)

@@ -25,7 +25,7 @@ _HOOKS_FIX = "the hooks are in docs/writing_plugins.md"
 
 
 @dataclass(slots=True)
-class Target:
+class NamedComponents:
     """The components that a target names, and what is known of it before any is tried."""
 
     entries: list[Entry] = field(default_factory=list)
@@ -33,7 +33,7 @@ class Target:
     """Of each entry point or file that the target names: its hooks and names."""
 
 
-def find_target(text: str, kind: str | None = None) -> Target:
+def find_target(text: str, kind: str | None = None) -> NamedComponents:
     """What a target names.
 
     Args:
@@ -57,15 +57,15 @@ def find_target(text: str, kind: str | None = None) -> Target:
     if reports:
         return _of_kind(_joined(reports, entries), kind)
     if entries:
-        return Target(_ordered(entries))
+        return NamedComponents(_ordered(entries))
     if ":" in text:
-        return Target([_object(text, kind)])
+        return NamedComponents([_object(text, kind)])
     if re.fullmatch(r"[A-Za-z_][\w.]*", text) and _is_module(text):
         return _of_kind(_module(text), kind)
     raise _unknown(text, kind)
 
 
-def _of_kind(target: Target, kind: str | None) -> Target:
+def _of_kind(target: NamedComponents, kind: str | None) -> NamedComponents:
     if kind is not None:
         has = sorted({entry.kind for entry in target.entries})
         target.entries = [entry for entry in target.entries if entry.kind == kind]
@@ -97,9 +97,9 @@ def _ordered(entries: Iterable[Entry]) -> list[Entry]:
     return sorted(unique.values(), key=lambda entry: (entry.kind in FILES, KINDS.index(entry.kind)))
 
 
-def _joined(reports: Iterable[Report], entries: Iterable[Entry]) -> Target:
+def _joined(reports: Iterable[Report], entries: Iterable[Entry]) -> NamedComponents:
     """A distribution, or one of its entry points, with what else has the name."""
-    target, joined = Target(), list[Entry]()
+    target, joined = NamedComponents(), list[Entry]()
     for report in reports:
         target.plugins.append(_hooks(report))
         for kind, names in report.provides.items():
@@ -175,7 +175,7 @@ def _check_entry_point(report: Report, result: Checked) -> None:
         result.broken.append(Broken("its names are free", what, report.name, fix))
 
 
-def _file(path: Path) -> Target:
+def _file(path: Path) -> NamedComponents:
     """A file that is loaded as `-p` loads it."""
     if not path.is_file():
         raise UserError(f"no such plugin file: {path}", fix="name a Python file")
@@ -188,7 +188,7 @@ def _file(path: Path) -> Target:
             result = Checked("plugin", path.stem, str(path))
             broken = Broken("it is imported, and its hooks are known", _with_why(error), str(path), error.fix)
             result.broken.append(broken)
-            return Target(plugins=[result])
+            return NamedComponents(plugins=[result])
     report = next(report for report in manager.reports if report.distribution == str(path))
     return _joined([report], ())
 
@@ -204,7 +204,7 @@ def _is_module(name: str) -> bool:
         return False
 
 
-def _module(name: str) -> Target:
+def _module(name: str) -> NamedComponents:
     """A module: one of plugins, which has hooks, or one of components."""
     installed = [entry for entry in importlib.metadata.entry_points(group=GROUP) if entry.value == name]
     names = {(entry.name, entry.dist.name) for entry in installed if entry.dist is not None}
@@ -218,7 +218,7 @@ def _module(name: str) -> Target:
         what = f"fails when it is imported: {type(error).__name__}: {error}"
         fix = "correct the module: a run imports it too"
         result.broken.append(Broken("it is imported, and its hooks are known", what, name, fix))
-        return Target(plugins=[result])
+        return NamedComponents(plugins=[result])
     if _has_hooks(module):
         manager, report = plugins(), Report(name, name, "")
         manager.add(module, report)
@@ -231,7 +231,7 @@ def _module(name: str) -> Target:
     if not entries:
         what = f"the module {name} has neither hooks nor components"
         raise UserError(what, fix="@coterie.hookimpl over its hooks, or name MODULE:Class")
-    return Target(_ordered(entries))
+    return NamedComponents(_ordered(entries))
 
 
 def _has_hooks(module: ModuleType) -> bool:

@@ -21,7 +21,7 @@ _SCALES = ("smoke", "cpu")
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class RecipeUse:
     """A component in a recipe."""
 
     recipe: str
@@ -54,7 +54,7 @@ def reference(entry: Entry) -> str:
     return entry.name  # `package.module:Object`
 
 
-def uses(entry: Entry) -> Iterator[Use]:
+def uses(entry: Entry) -> Iterator[RecipeUse]:
     """The component's uses in recipes of its distribution, at their smallest scale; broken ones have none."""
     names = {entry.name, f"{entry.distribution}:{entry.name}", reference(entry)}
     if isinstance(entry.target, str):
@@ -75,11 +75,11 @@ def uses(entry: Entry) -> Iterator[Use]:
         yield from _in(recipe.name, config, entry.kind, names)
 
 
-def _in(recipe: str, config: RunConfig, kind: str, names: set[str]) -> Iterator[Use]:
+def _in(recipe: str, config: RunConfig, kind: str, names: set[str]) -> Iterator[RecipeUse]:
     for key, table, also in _tables(config, kind):
         settings = dict(as_table(table))
         if settings.pop("type", key) in names:
-            yield Use(
+            yield RecipeUse(
                 recipe=recipe,
                 settings={name: value for name, value in settings.items() if name not in also},
                 name=key,

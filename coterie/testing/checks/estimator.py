@@ -17,7 +17,7 @@ from coterie.testing.support.failure import finite, guarded, require, require_ki
 from coterie.testing.support.forest import PLANS, SyntheticStep, grow, order, reward_weights
 from coterie.testing.support.kept_state import kept, warn_of_kept
 from coterie.testing.support.promises import promise
-from coterie.testing.support.toys import EchoRole, NoFeedback
+from coterie.testing.support.toys import EchoRole, SilentTransition
 from coterie.testing.support.values import fingerprint
 
 ANNOTATIONS = ("ref_logprobs", "old_logprobs", "values", "teacher_logprobs")
@@ -95,7 +95,7 @@ def _accepts(estimator: Any, plan: Plan, name: str) -> bool:
         members={role: Member(role=EchoRole(), policy="policy") for role in ("planner", "executor")},
         order=order(plan),
         max_turns=3,
-        transition=NoFeedback(),
+        transition=SilentTransition(),
     )
     with guarded(f"{name}.check", "raise ConfigError for a plan that the estimator is not defined for"):
         try:

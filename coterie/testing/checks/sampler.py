@@ -14,7 +14,7 @@ from coterie.core.types.digest import digest, ids_sha256
 from coterie.testing.support.failure import guarded, require, require_kind
 from coterie.testing.support.promises import promise
 from coterie.testing.support.time_limit import in_time
-from coterie.testing.support.toys import EchoRole, EmittedScores, LetterEngine, NoFeedback, NumberGame
+from coterie.testing.support.toys import EchoRole, EmittedScores, LetterEngine, NumberGame, SilentTransition
 
 ROLES = ("planner", "executor", "critic")
 _UNTRAINED = "critic"
@@ -103,7 +103,7 @@ def _grow(
         },
         order=as_tuple(order),
         max_turns=_TURNS,
-        transition=NoFeedback(),
+        transition=SilentTransition(),
     )
     client = LocalEngineClient(cast(Engine, engine))
     active_rollouts = client.active_rollouts

@@ -24,7 +24,7 @@ _EPISODES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class _PlayedCall:
     """A call of a method, with what it gave during play."""
 
     method: str
@@ -47,7 +47,7 @@ async def check_memory(
     """
     promise("states are all that it knows of an episode")
     another = _another(env)
-    calls: list[_Call] = []
+    calls: list[_PlayedCall] = []
     for number in range(_EPISODES):
         calls += await _played(env, tasks[number % len(tasks)], team, turns, seed + number)
     await _repeat(env, calls, name, "when it is called again, after other calls")
@@ -56,7 +56,7 @@ async def check_memory(
             await _repeat(another, calls, name, "on another instance with the same settings")
 
 
-async def _repeat(instance: Any, calls: Sequence[_Call], name: str, where: str) -> None:
+async def _repeat(instance: Any, calls: Sequence[_PlayedCall], name: str, where: str) -> None:
     """Repeat the calls from the last to the first."""
     for call in reversed(calls):
         try:
@@ -85,13 +85,13 @@ def _another(env: Any) -> Any:
     return None
 
 
-async def _played(env: Any, task: Task, team: Players, turns: int, seed: int) -> list[_Call]:
+async def _played(env: Any, task: Task, team: Players, turns: int, seed: int) -> list[_PlayedCall]:
     """The calls of an episode, in the order of play."""
     rng = generator(seed, f"memory of {task.id}", "check_environment")
-    calls: list[_Call] = []
+    calls: list[_PlayedCall] = []
 
     async def note(method: str, function: Callable[..., Awaitable[Any]], *arguments: Any) -> None:
-        calls.append(_Call(method, function, arguments, await function(env, *arguments)))
+        calls.append(_PlayedCall(method, function, arguments, await function(env, *arguments)))
 
     pending = initial_stage(env, env.reset(task, seed), team)
     while pending is not None:
@@ -103,7 +103,7 @@ async def _played(env: Any, task: Task, team: Players, turns: int, seed: int) ->
         actions |= {role: unreadable() for role in roles if rng.random() < 0.15}
         ctx = StepContext(task=task, turn=pending.turn, seed=int(rng.integers(2**63)))
         step = await stepped(env, pending, actions, ctx)
-        calls.append(_Call("step", _step, (pending, actions, ctx), _mark(step)))
+        calls.append(_PlayedCall("step", _step, (pending, actions, ctx), _mark(step)))
         for role in roles if isinstance(env, Diagnoses) else ():
             await note("diagnose", _diagnosis, step.state, role)
         pending = following_stage(env, pending, step, turns, team)

@@ -143,7 +143,7 @@ class EmittedScores:
         return view.emitted
 
 
-class NoFeedback:
+class SilentTransition:
     """A transition mode without feedback."""
 
     async def tell(self, role: str, state: Any, history: Any, environment: Any) -> Sequence[str]:

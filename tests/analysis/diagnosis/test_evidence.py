@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given, strategies as st
 from scipy import stats
 
-from coterie.analysis.diagnosis.evidence import LEAST_STEPS, RunEvidence, Trace
+from coterie.analysis.diagnosis.evidence import LEAST_STEPS, MetricTrace, RunEvidence
 
 
 def trace(values, steps=None):
     steps = range(1, len(values) + 1) if steps is None else steps
-    return Trace.of([{"step": step, "m": value} for step, value in zip(steps, values, strict=True)], "m")
+    return MetricTrace.of(
+        [{"step": step, "m": value} for step, value in zip(steps, values, strict=True)], "m"
+    )
 
 
 def test_what_is_no_number_is_left_out():

@@ -8,7 +8,7 @@ from typing import Any
 from coterie.core.protocols import Batch, Member, Plan, Team
 from coterie.core.types import TEAM, Annotations, Credit, RewardWeights
 from coterie.testing import build
-from coterie.testing.support.toys import EchoRole, NoFeedback
+from coterie.testing.support.toys import EchoRole, SilentTransition
 from coterie.testing.support.trees import Forest, places
 
 BRANCHES = Plan(chains=1, branches=4, expand="best", pairing="aligned")
@@ -47,7 +47,7 @@ def team(order: Sequence[Sequence[str]] = (("one",),), turns: int = 4) -> Team:
         members={name: Member(role=EchoRole(), policy="p") for name in names},
         order=tuple(tuple(stage) for stage in order),
         max_turns=turns,
-        transition=NoFeedback(),
+        transition=SilentTransition(),
     )
 
 
