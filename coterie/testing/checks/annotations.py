@@ -27,21 +27,16 @@ async def check_annotations(
     where = f"{name}.annotate"
     for annotation in annotates:
         table = await awaited(where, trainer.annotate, samples, annotation)
-        require(isinstance(table, Mapping), f"returned {table!r:.200}", where=where, fix=_TABLE)
+        require(isinstance(table, Mapping), f"returned {table!r:.200}", where, fix=_TABLE)
         for sample in samples:
             count = int(sample.loss_mask.sum())
             values = table.get(sample.key)
             sound = values is not None and np.shape(values) == (count,) and np.isfinite(values).all()
-            require(
-                sound,
-                f"gave {values!r} for {count} tokens ({annotation})",
-                where=where,
-                fix=_TABLE,
-            )
+            require(sound, f"gave {values!r} for {count} tokens ({annotation})", where, fix=_TABLE)
             require(
                 not annotation.endswith("logprobs") or (np.asarray(values) <= 1e-5).all(),
                 f"gave {annotation} above 0",
-                where=where,
+                where,
                 fix="log-probabilities",
             )
 
@@ -87,21 +82,21 @@ def _check_moved(
             require(
                 np.allclose(then, now, atol=1e-5),
                 f"gave other {annotation} after an update",
-                where=where,
+                where,
                 fix="compute them with the policy's initial weights",
             )
         elif annotation == "old_logprobs":
             require(
                 not np.array_equal(then, now),
                 f"gave the same {annotation} after an update",
-                where=where,
+                where,
                 fix="compute them with the present weights",
             )
         elif annotation == "values":
             require(
                 np.square(now - 1.0).mean() < np.square(then - 1.0).mean(),
                 "brought the values no nearer to the samples' `targets`",
-                where=f"{name}.update",
+                f"{name}.update",
                 fix="train the value head on extras['targets']",
             )
 
@@ -121,7 +116,7 @@ def _check_batches(
         require(
             batch.sequence is not None,
             "gave the loss no sequence ids",
-            where=where,
+            where,
             fix="set TokenBatch.sequence and .sequences: coterie.span_ids",
         )
         ids = _numpy(batch.sequence)
@@ -130,14 +125,14 @@ def _check_batches(
         require(
             numbered,
             f"numbered {batch.sequences} sequences {np.unique(ids)}",
-            where=where,
+            where,
             fix="from 0, without gaps",
         )
         for field, annotation in (("ref_logprobs", "ref_logprobs"), ("old", "old_logprobs")):
             require(
                 annotation not in annotates or getattr(batch, field) is not None,
                 f"gave the loss no {annotation}, which the samples have",
-                where=where,
+                where,
                 fix=f"set TokenBatch.{field}",
             )
     expected = sum(int(row.loss_mask.sum()) for row in samples)
@@ -146,7 +141,7 @@ def _check_batches(
         tokens > 0 and (tokens * len(samples) == sequences * expected if whole else share),
         f"gave the loss {sequences} sequences in {tokens} tokens, where {len(samples)} samples have "
         f"{expected}",
-        where=where,
+        where,
         fix="make each span of a sample a sequence",
     )
 

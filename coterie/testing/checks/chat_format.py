@@ -49,7 +49,7 @@ def check_chat_format(
         codec, fresh = (chat_format.codec(tokenizer, _CONTEXT) for _ in range(2))
     missing = lacking(Codec, codec)
     fix = "see coterie.Codec"
-    require(not missing, f"its codec lacks {', '.join(missing)}", where=f"{name}.codec", fix=fix)
+    require(not missing, f"its codec lacks {', '.join(missing)}", f"{name}.codec", fix=fix)
     promise("encoding repeats, and tells conversations apart")
     questions = [_user(text) for text in texts]
     _check_encoding(codec, fresh, questions, name)
@@ -80,41 +80,32 @@ def _encode(codec: Any, messages: Sequence[Message], name: str, *previous: Any) 
     with guarded(where):
         prompt = codec.encode(messages, *previous)
     sound = isinstance(prompt, Prompt) and isinstance(prompt.ids, tuple) and bool(prompt.ids)
-    require(sound, f"returned {prompt!r}", where=where, fix="a Prompt with a tuple of ids")
-    require(
-        all(type(index) is int for index in prompt.ids), "ids are no ints", where=where, fix="a tuple of int"
-    )
+    require(sound, f"returned {prompt!r}", where, fix="a Prompt with a tuple of ids")
+    require(all(type(index) is int for index in prompt.ids), "ids are no ints", where, fix="a tuple of int")
     return prompt
 
 
 def _check_encoding(codec: Any, fresh: Any, questions: Sequence[Message], name: str) -> None:
     where = f"{name}: encode"
     context = codec.context
-    require(
-        context is None or context > 0, f"is {context!r}", where=f"{name}: context", fix="tokens, or None"
-    )
+    require(context is None or context > 0, f"is {context!r}", f"{name}: context", fix="tokens, or None")
     prompts = [_encode(codec, [question], name) for question in questions]
     for question, prompt in zip(questions, prompts, strict=True):
         again = {_encode(codec, [question], name), _encode(fresh, [dict(question)], name)}
         require(
             again == {prompt},
             f"gave other ids for the same message {question['content']!r}",
-            where=where,
+            where,
             fix="no draws, no memory between calls",
         )
         require(
             not prompt.continues,
             "sets `continues` on a first prompt",
-            where=where,
+            where,
             fix="continue only where a previous call is given",
         )
     distinct = len({prompt.ids for prompt in prompts}) == len(prompts)
-    require(
-        distinct,
-        "gave different messages the same ids",
-        where=where,
-        fix="use texts that the tokenizer knows",
-    )
+    require(distinct, "gave different messages the same ids", where, fix="use texts that the tokenizer knows")
 
 
 def _sampled(codec: Any, prompt: Prompt, text: str, finish: Any) -> Call:
@@ -127,7 +118,7 @@ def _sampled(codec: Any, prompt: Prompt, text: str, finish: Any) -> Call:
 
 def _check_round_trip(codec: Any, text: str, name: str) -> None:
     fix = "warm starts need `encode_completion(text)`: the ids of an answer, with the stop token"
-    require(hasattr(codec, "encode_completion"), "has no encode_completion", where=f"{name}: codec", fix=fix)
+    require(hasattr(codec, "encode_completion"), "has no encode_completion", f"{name}: codec", fix=fix)
     prompt = _encode(codec, [_user(text)], name)
     for finish in ("stop", "length"):
         with guarded(f"{name}: decode"):
@@ -135,7 +126,7 @@ def _check_round_trip(codec: Any, text: str, name: str) -> None:
         require(
             decoded == text,
             f"gave {decoded!r} for {text!r} ({finish})",
-            where=f"{name}: decode",
+            f"{name}: decode",
             fix="drop the stop token, keep everything else",
         )
 
@@ -164,27 +155,27 @@ def _check_continued(
         require(
             prompt.ids[: len(ids)] == ids,
             "sets `continues` and doesn't begin with the prompt and the sampled ids",
-            where=where,
+            where,
             fix="reuse the ids verbatim, encode only what is new",
         )
         require(
             len(prompt.ids) > len(ids),
             "continues without the new messages",
-            where=where,
+            where,
             fix="append the ids of the new messages",
         )
     else:
         require(
             not must,
             "encodes a conversation afresh although it only went on",
-            where=where,
+            where,
             fix="compare texts and reuse the previous ids; continues=False where turns are rewritten",
         )
         encoded_afresh = _encode(fresh, messages, name)
         require(
             prompt.ids == encoded_afresh.ids,
             "continues nothing, and differs from a fresh encoding",
-            where=where,
+            where,
             fix="without `continues`, ignore the previous call",
         )
 
@@ -201,7 +192,7 @@ def _check_other_history(codec: Any, texts: Sequence[str], name: str) -> None:
         require(
             not prompt.continues,
             f"continues a call although the history holds {difference}",
-            where=f"{name}: encode",
+            f"{name}: encode",
             fix="continue only where the history begins with the previous messages and the call's text",
         )
 
@@ -234,7 +225,7 @@ def _check_messages(codec: Any, texts: Sequence[str], name: str) -> None:
         require(
             first.ids != second.ids,
             f"leaves out {what}",
-            where=f"{name}: encode",
+            f"{name}: encode",
             fix="put its text into the prompt, or raise a UserError: the format has no place for it",
         )
 
@@ -246,6 +237,6 @@ def _check_ends(codec: Any, texts: Sequence[str], name: str) -> None:
         require(
             not codec.stop_ids or set(ids[-1:]) & codec.stop_ids,
             f"gives {text!r} the last id {ids[-1:]}, which is none of stop_ids",
-            where=f"{name}: encode_completion",
+            f"{name}: encode_completion",
             fix="end it with the token that ends a turn, so that a warm start teaches the policy to stop",
         )

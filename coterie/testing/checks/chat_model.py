@@ -72,7 +72,7 @@ def check_chat_model(
     require(
         isinstance(model.structured, bool),
         f"is {model.structured!r}",
-        where=f"{kind}.structured",
+        f"{kind}.structured",
         fix="True or False",
     )
 
@@ -82,7 +82,7 @@ def check_chat_model(
             asked = copy.deepcopy([*requests])  # a model may change what it is given
             answers = await asyncio.gather(*[_answer(model, kind, request) for request in asked * 2])
             where = f"{kind}.answer"
-            require(asked == list(requests), "changed its request", where=where, fix="copy it")
+            require(asked == list(requests), "changed its request", where, fix="copy it")
             promise("equal requests at temperature 0 have equal answers, in the form that was asked for")
             _check_answers(model, requests, answers, repeats, where)
 
@@ -100,14 +100,14 @@ def _check_answers(
     faults = [answer for answer in answers if isinstance(answer, Exception)]
     fix = "check that what it needs is available"
     what = f"answered none of the requests: {faults[0] if faults else 'there are none'}"
-    require(len(faults) < len(answers), what, where=where, fix=fix)
+    require(len(faults) < len(answers), what, where, fix=fix)
     first, again = answers[: len(requests)], answers[len(requests) :]
     for request, answer, other in zip(requests, first, again, strict=True):
         if isinstance(answer, Exception) or isinstance(other, Exception):
             continue
         if repeats and request.temperature == 0:
             shown = f"answered {answer.text!r}, then {other.text!r}, at temperature 0"
-            require(answer.text == other.text, shown, where=where, fix="draw nothing, or set repeats=False")
+            require(answer.text == other.text, shown, where, fix="draw nothing, or set repeats=False")
         if model.structured and request.schema is not None:
             _check_form(answer.text, request.schema, where)
 
@@ -128,12 +128,12 @@ async def _answer(model: Any, kind: str, request: ChatRequest) -> ChatAnswer | S
             return error.__cause__
         raise
     sound = isinstance(result, ChatAnswer)
-    require(sound, f"returned {type_text(result)}", where=where, fix="coterie.ChatAnswer(text=...)")
+    require(sound, f"returned {type_text(result)}", where, fix="coterie.ChatAnswer(text=...)")
     for name in ("text", "version"):
         value = getattr(result, name)
-        require(isinstance(value, str), f"returned {value!r} as {name}", where=where, fix="text")
+        require(isinstance(value, str), f"returned {value!r} as {name}", where, fix="text")
     fix = "raise SystemFault where there is no text: an empty answer can't be scored"
-    require(result.text.strip(), "answered without text", where=where, fix=fix)
+    require(result.text.strip(), "answered without text", where, fix=fix)
     return result
 
 
@@ -147,4 +147,4 @@ def _check_form(text: str, schema: Mapping[str, Any], where: str) -> None:
     missing = [
         name for name in schema.get("required", ()) if not isinstance(table, dict) or name not in table
     ]
-    require(not missing, f"answered {text[:200]!r} without {', '.join(missing)}", where=where, fix=fix)
+    require(not missing, f"answered {text[:200]!r} without {', '.join(missing)}", where, fix=fix)

@@ -32,7 +32,7 @@ def check_column(target: Any, where: str = "") -> None:
     where = where or str(target)
     with guarded(where, "a path, or `package:file.yaml`"):
         path = Path(resource_path(target))
-    require(path.is_file(), f"there is no file {path}", where=where, fix="a path, or `package:file.yaml`")
+    require(path.is_file(), f"there is no file {path}", where, fix="a path, or `package:file.yaml`")
     try:
         column = read_column(path, path.stem)
         check_variants(column)
@@ -43,4 +43,4 @@ def check_column(target: Any, where: str = "") -> None:
     known = list(dict.fromkeys(role for team in teams for role in team))
     for role in column.roles:
         what = f"`roles` names '{role}', which no variant's team has"
-        require(role in known, what, where=where, fix=did_you_mean(role, known))
+        require(role in known, what, where, fix=did_you_mean(role, known))

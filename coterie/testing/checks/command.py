@@ -25,9 +25,7 @@ def check_command(command: Any, where: str = "") -> None:
 
     promise("it is a click command")
     where = where or str(getattr(command, "name", "") or "the command")
-    require(
-        isinstance(command, click.Command), f"is {type_text(command)}", where=where, fix="@click.command()"
-    )
+    require(isinstance(command, click.Command), f"is {type_text(command)}", where, fix="@click.command()")
     promise("it shows its help")
     _check_help(command, where, ())
 
@@ -40,9 +38,9 @@ def _check_help(command: Any, where: str, path: tuple[str, ...]) -> None:
     what = f"exits with {done.exit_code} for {' '.join((*path, '--help'))}"
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         what += f": {type(done.exception).__name__}: {done.exception}"
-    require(done.exit_code == 0, what, where=where, fix="leave --help to click")
+    require(done.exit_code == 0, what, where, fix="leave --help to click")
     described = bool((command.help or command.short_help or "").strip())
-    require(described, "has no help", where=where, fix="give its function a docstring")
+    require(described, "has no help", where, fix="give its function a docstring")
     if isinstance(command, click.Group):
         for name, inner in sorted(command.commands.items()):
             _check_help(inner, f"{where}: {name}", (*path, name))

@@ -44,23 +44,23 @@ def check_data_source(
             looped = [row for row, _ in zip(records, range(count), strict=False)]
             again = source.records(split)
             repeated = [again[index] for index in range(min(len(again), limit))]
-        require(rows or split != splits[0], f"the split '{split}' has no record", where=where, fix="give one")
+        require(rows or split != splits[0], f"the split '{split}' has no record", where, fix="give one")
         for row in rows:
             is_record = isinstance(row, Mapping) and all(isinstance(key, str) for key in row)
             fix = "{field: value}, fields named by text"
-            require(is_record, f"{row!r} is no record", where=where, fix=fix)
+            require(is_record, f"{row!r} is no record", where, fix=fix)
             pickled(row, where)
         marks = [fingerprint(row) for row in rows]
         require(
             marks == [fingerprint(row) for row in looped],
             "gives other rows in a loop than by index",
-            where=where,
+            where,
             fix="iterate in the order of the indices",
         )
         require(
             marks == [fingerprint(row) for row in repeated],
             "gives other rows when called again",
-            where=where,
+            where,
             fix="no draws: shuffling is the run's task",
         )
         for row, mark in zip(rows, marks, strict=True):
@@ -68,7 +68,7 @@ def check_data_source(
             require(
                 first_split == split,
                 f"{row!r} is in '{first_split}' and in '{split}'",
-                where=where,
+                where,
                 fix="split by a hash of the content: a score on training data measures nothing",
             )
 

@@ -132,7 +132,7 @@ async def _check_open(
     require(
         tokens[:2] == tokens[2:],
         "the seed changes the tokens at temperature 0",
-        where=f"{name}.generate",
+        f"{name}.generate",
         fix="take the most likely token",
     )
 
@@ -160,7 +160,7 @@ def _requests(
         require(
             prompt.ids and prompt.ids == again.ids,
             "encodes one message in two ways",
-            where=where,
+            where,
             fix="no draws in `encode`",
         )
         for branch in range(4):
@@ -204,10 +204,10 @@ async def _generate(
 
 def _checked(engine: Any, request: Request, call: Any, where: str) -> Call:
     """The call, which a run would not refuse."""
-    require(isinstance(call, Call), f"returned {type_text(call)}", where=where, fix="a Call")
+    require(isinstance(call, Call), f"returned {type_text(call)}", where, fix="a Call")
     other = request.version not in (None, call.version)
     what = f"has version {call.version!r}, and the request names {request.version!r}"
-    require(not other, what, where=where, fix="draw with Request.version")
+    require(not other, what, where, fix="draw with Request.version")
     try:
         return check_call(engine, request, call)
     except PluginError as error:
@@ -221,54 +221,54 @@ def _check_call(engine: Any, request: Request, call: Call, version: int, name: s
     require(
         call.prompt_ids == request.prompt_ids,
         "has other prompt_ids than the request",
-        where=where,
+        where,
         fix="copy the request's",
     )
     require(
         call.continues == request.continues,
         "has another `continues` than the request",
-        where=where,
+        where,
         fix="copy the request's",
     )
     require(
         call.version == version,
         f"has version {call.version!r}, loaded was {version!r}",
-        where=where,
+        where,
         fix="the version of the loaded Weights",
     )
     others = sorted({drawn for drawn, _ in call.version_runs} - {version})
     what = f"version_runs names {others}, and {version!r} alone was loaded while it was drawn"
-    require(not others, what, where=where, fix="the versions whose weights drew the tokens")
-    require(call.finish in FINISHES, f"finish is {call.finish!r}", where=where, fix=f"one of {FINISHES}")
+    require(not others, what, where, fix="the versions whose weights drew the tokens")
+    require(call.finish in FINISHES, f"finish is {call.finish!r}", where, fix=f"one of {FINISHES}")
     count, limit = len(call.token_ids), request.sampling.max_new_tokens
     require(
         len(call.logprobs) == count,
         f"{len(call.logprobs)} log-probs for {count} tokens",
-        where=where,
+        where,
         fix="one log-prob a sampled token",
     )
     bad = [value for value in call.logprobs if not (math.isfinite(value) and value <= 1e-6)]
     require(
         not bad,
         f"a log-prob of {bad[:1]}",
-        where=where,
+        where,
         fix="the log-prob of the sampled token before any filter, at most 0",
     )
     require(
         1 <= count <= limit,
         f"{count} tokens where max_new_tokens is {limit}",
-        where=where,
+        where,
         fix="from 1 to max_new_tokens",
     )
     require(
         call.finish != "length" or count == limit,
         f"finish is 'length' after {count} of {limit} tokens",
-        where=where,
+        where,
         fix="'length' only where max_new_tokens was reached",
     )
     with guarded(f"{name}: decode"):
         text = engine.codec(_POLICY).decode(call)
-    require(isinstance(text, str), f"returned {text!r}", where=f"{name}: decode", fix="a text")
+    require(isinstance(text, str), f"returned {text!r}", f"{name}: decode", fix="a text")
 
 
 def _same(first: dict[Key, Call], second: dict[Key, Call], name: str, how: str) -> None:
@@ -277,13 +277,13 @@ def _same(first: dict[Key, Call], second: dict[Key, Call], name: str, how: str) 
         require(
             call.token_ids == before.token_ids and call.finish == before.finish,
             f"{how}, the same request gave {call.token_ids} instead of {before.token_ids}",
-            where=f"{name}.generate",
+            f"{name}.generate",
             fix="key every draw by request.seed and the token's position, never by batch row or time",
         )
         difference = max(abs(a - b) for a, b in zip(call.logprobs, before.logprobs, strict=True))
         require(
             difference <= _TOLERANCE,
             f"{how}, log-probs differ by {difference:.2g}",
-            where=f"{name}.generate",
+            f"{name}.generate",
             fix="compute every row alike, whatever else is in the batch",
         )

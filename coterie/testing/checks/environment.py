@@ -162,7 +162,7 @@ def _check_declared(env: Any, name: str, roles: Sequence[str]) -> None:
     require(
         not unknown,
         f"doesn't know the role '{', '.join(unknown)}'",
-        where=f"{name}.roles",
+        f"{name}.roles",
         fix="name every role that `observe` accepts, or leave it empty for any",
     )
 
@@ -184,7 +184,7 @@ class _EpisodeChecker:
         require(
             not given or any(value is not None for value in given),
             f"gave None for each of {len(given)} scores: a run would call all of them missing",
-            where=f"{self.name}.step",
+            f"{self.name}.step",
             fix="a number for what was judged; None only where the judgement failed, and no entry for none",
         )
 
@@ -196,7 +196,7 @@ class _EpisodeChecker:
         require(
             pending is not None,
             f"'{task.id}' is over before any role acts",
-            where=f"{self.name}.acting_roles",
+            f"{self.name}.acting_roles",
             fix="return () only in final states",
         )
         while pending is not None:
@@ -231,7 +231,7 @@ class _EpisodeChecker:
         fix = "" if digests else "give the environment a `digest(state) -> str`"
         with guarded(where, fix):
             text = self.env.digest(state) if digests else digest(state)
-        require(isinstance(text, str), f"returned {text!r}", where=where, fix="a text")
+        require(isinstance(text, str), f"returned {text!r}", where, fix="a text")
         return text
 
     @contextmanager
@@ -241,10 +241,7 @@ class _EpisodeChecker:
         yield
         after = self.digest(state), fingerprint(state)
         require(
-            before == after,
-            "changed the state that it was given",
-            where=f"{self.name}.{method}",
-            fix=_FIX_STATE,
+            before == after, "changed the state that it was given", f"{self.name}.{method}", fix=_FIX_STATE
         )
 
     def _reset(self, task: Task, seed: int) -> Any:
@@ -254,8 +251,8 @@ class _EpisodeChecker:
         with guarded(where):
             first, second = self.env.reset(task, seed), self.env.reset(task, seed)
         same = self.digest(first) == self.digest(second) and fingerprint(first) == fingerprint(second)
-        require(same, "gives another state when called twice", where=where, fix="draw from `seed` alone")
-        require(fingerprint(task) == mark, "changed the task", where=where, fix="copy what is mutable in it")
+        require(same, "gives another state when called twice", where, fix="draw from `seed` alone")
+        require(fingerprint(task) == mark, "changed the task", where, fix="copy what is mutable in it")
         self._check_pickling(first, where)
         return first
 
@@ -264,7 +261,7 @@ class _EpisodeChecker:
         require(
             self.digest(copy) == self.digest(state),
             "a state that was pickled and read back has another digest",
-            where=where,
+            where,
             fix="digest the values inside, never ids, addresses or the order of a set",
         )
 
@@ -280,7 +277,7 @@ class _EpisodeChecker:
         require(
             mark == fingerprint(second),
             "shows something else when called twice",
-            where=where,
+            where,
             fix="no draws in `observe`: draw in `reset` or `step`, and keep the draw in the state",
         )
         before = fingerprint(state)
@@ -291,7 +288,7 @@ class _EpisodeChecker:
         require(
             unharmed,
             "returns parts of the state (or of itself) that a caller can change",
-            where=where,
+            where,
             fix="copy lists, dicts and arrays, or hold them as tuples",
         )
         return again
@@ -303,7 +300,7 @@ class _EpisodeChecker:
             with self._unchanged(state, "diagnose"), guarded(where):
                 diagnosis = self.env.diagnose(state, role)
                 text = await in_time(diagnosis) if inspect.isawaitable(diagnosis) else diagnosis
-            require(isinstance(text, str), f"returned {text!r}", where=where, fix="a text, empty for nothing")
+            require(isinstance(text, str), f"returned {text!r}", where, fix="a text, empty for nothing")
 
     def _demonstrate(self, state: Any, roles: Sequence[str], seed: int) -> None:
         if not isinstance(self.env, Demonstrates):
@@ -314,8 +311,8 @@ class _EpisodeChecker:
         for role in roles:
             with self._unchanged(state, "demonstrate"), guarded(where):
                 texts = [demonstrate(state, role, 0.5, np.random.default_rng(seed)) for _ in range(2)]
-            require(isinstance(texts[0], str), f"returned {texts[0]!r}", where=where, fix="a message's text")
-            require(texts[0] == texts[1], "doesn't repeat", where=where, fix="draw from `rng` alone")
+            require(isinstance(texts[0], str), f"returned {texts[0]!r}", where, fix="a message's text")
+            require(texts[0] == texts[1], "doesn't repeat", where, fix="draw from `rng` alone")
 
     # ---- stepping ------------------------------------------------------------------------------------------
 
@@ -344,17 +341,17 @@ class _EpisodeChecker:
             require(
                 self._mark(step) == mark,
                 "a state that one branch reached changed when a sibling was stepped",
-                where=where,
+                where,
                 fix=_FIX_STATE,
             )
-        require(fingerprint(actions) == actions_before, "changed the actions", where=where, fix="copy them")
+        require(fingerprint(actions) == actions_before, "changed the actions", where, fix="copy them")
         promise("a step repeats")
         again = self._mark(await stepped(self.env, copy, actions, ctx))
         for part, before, after in zip(("state", "scores", "info", "turn_over"), mark, again, strict=True):
             require(
                 before == after,
                 f"the same state, actions and seed gave another {part}",
-                where=where,
+                where,
                 fix="draw from `ctx.seed` alone, and keep nothing outside the state",
             )
         return step
@@ -374,14 +371,12 @@ class _EpisodeChecker:
         with self._unchanged(state, "outcome"), guarded(where):
             outcome, again = self.env.outcome(state), self.env.outcome(state)
         table = isinstance(outcome, Mapping) and isinstance(again, Mapping)
-        require(table, f"returned {outcome!r}", where=where, fix='a table: return {"success": 1.0}')
-        require("success" in outcome, "has no `success`", where=where, fix="0 or 1, or a share")
+        require(table, f"returned {outcome!r}", where, fix='a table: return {"success": 1.0}')
+        require("success" in outcome, "has no `success`", where, fix="0 or 1, or a share")
         for metric, value in outcome.items():
             none = isinstance(value, float) and math.isnan(value)
             fix = "a finite number" if metric == "success" else "a finite number; NaN: there is none"
-            require(none or finite(value), f"{metric} is {value!r}", where=where, fix=fix)
-        require(
-            0 <= outcome["success"] <= 1, f"success is {outcome['success']}", where=where, fix="from 0 to 1"
-        )
+            require(none or finite(value), f"{metric} is {value!r}", where, fix=fix)
+        require(0 <= outcome["success"] <= 1, f"success is {outcome['success']}", where, fix="from 0 to 1")
         same = fingerprint(outcome) == fingerprint(again)
-        require(same, "gives other numbers when called twice", where=where, fix="no draws")
+        require(same, "gives other numbers when called twice", where, fix="no draws")

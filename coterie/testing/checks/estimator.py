@@ -51,19 +51,16 @@ def check_estimator(
     name = require_kind(estimator, "estimator")
     unknown = [need for need in estimator.needs if need not in ANNOTATIONS]
     require(
-        not unknown,
-        f"unknown annotations {unknown}",
-        where=f"{name}.needs",
-        fix=f"of {', '.join(ANNOTATIONS)}",
+        not unknown, f"unknown annotations {unknown}", f"{name}.needs", fix=f"of {', '.join(ANNOTATIONS)}"
     )
     for component, weight in dict(estimator.weights).items():
-        require(finite(weight), f"'{component}' weighs {weight!r}", where=f"{name}.weights", fix="a number")
+        require(finite(weight), f"'{component}' weighs {weight!r}", f"{name}.weights", fix="a number")
     promise("it accepts a sampling plan, or raises ConfigError")
     accepted = [plan for plan in plans if _accepts(estimator, plan, name)]
     require(
         accepted,
         "refuses every sampling plan that was tried",
-        where=f"{name}.check",
+        f"{name}.check",
         fix="call check_estimator with plans=[...] that the estimator accepts",
     )
     credited = 0
@@ -75,7 +72,7 @@ def check_estimator(
     require(
         credited,
         "gave no branch any credit",
-        where=name,
+        name,
         fix="return an advantage for each scored branch: a branch without one is not trained",
     )
     _warn_of_kept(estimator, grow(accepted[0], 0), name, keeps)
@@ -111,7 +108,7 @@ def _check_on(estimator: Any, forest: SyntheticStep, name: str, seed: int) -> in
     mark = fingerprint((forest.trees, list(forest.scores)))
     credit, state = _credit(estimator, forest, name, None)
     unchanged = fingerprint((forest.trees, list(forest.scores))) == mark
-    require(unchanged, "changed the trees or the scores", where=name, fix="they are values")
+    require(unchanged, "changed the trees or the scores", name, fix="they are values")
     _check_credit(credit, forest, name)
 
     promise("the order of the trees changes nothing")
@@ -128,7 +125,7 @@ def _check_on(estimator: Any, forest: SyntheticStep, name: str, seed: int) -> in
     require(
         key is None,
         f"has the key {key!r}, which JSON makes {json.dumps({key: 0})[1:-4]}",
-        where=f"{name}: its state",
+        f"{name}: its state",
         fix="texts as keys, such as str(key): a resumed run gets the state back from JSON",
     )
     again, again_state = _credit(estimator, forest, name, None)
@@ -136,16 +133,13 @@ def _check_on(estimator: Any, forest: SyntheticStep, name: str, seed: int) -> in
     require(
         fingerprint(again_state) == fingerprint(state),
         "two calls on one step, both without a state, return other states",
-        where=name,
+        name,
         fix="keep nothing on `self`: the state that is returned is all that a checkpoint has",
     )
     before = copy.deepcopy(state)
     next_credit, _ = _credit(estimator, forest, name, state)
     require(
-        fingerprint(before) == fingerprint(state),
-        "changed the state that it was given",
-        where=name,
-        fix="copy it",
+        fingerprint(before) == fingerprint(state), "changed the state that it was given", name, fix="copy it"
     )
     _check_credit(next_credit, forest, name)
     _same(
@@ -181,7 +175,7 @@ def _credit(estimator: Any, forest: SyntheticStep, name: str, state: Any) -> tup
             state,
         )
     pair = isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[0], Credit)
-    require(pair, f"returned {type_text(answer)}", where=name, fix="(Credit, state)")
+    require(pair, f"returned {type_text(answer)}", name, fix="(Credit, state)")
     return answer
 
 
@@ -189,38 +183,31 @@ def _check_credit(credit: Credit, forest: SyntheticStep, name: str) -> None:
     for table in ("advantage", "weight", "target", "returns"):
         for key, value in getattr(credit, table).items():
             where = f"{name}: {table} of {key.text()}"
-            require(
-                key in forest.tokens,
-                "there is no such branch",
-                where=where,
-                fix="node.key.of_branch(role, b)",
-            )
-            require(np.isfinite(value).all(), f"is {value}", where=where, fix="leave the key out instead")
+            require(key in forest.tokens, "there is no such branch", where, fix="node.key.of_branch(role, b)")
+            require(np.isfinite(value).all(), f"is {value}", where, fix="leave the key out instead")
             count = forest.tokens[key]
             require(
                 (np.ndim(value) == 0 and table != "target") or np.shape(value) == (count,),
                 f"has shape {np.shape(value)} for {count} sampled tokens",
-                where=where,
+                where,
                 fix="one number, or one a token",
             )
-            require(
-                table != "weight" or value >= 0, f"is {value}", where=where, fix="a weight is not negative"
-            )
+            require(table != "weight" or value >= 0, f"is {value}", where, fix="a weight is not negative")
     for key in credit.advantage:
         require(
             key not in forest.missing,
             f"{key.text()} has credit, and its scores are missing",
-            where=name,
+            name,
             fix="leave the branch out of the credit, of the baseline and of every denominator; 0 is a score",
         )
     for metric, number in credit.metrics.items():
         require(
             isinstance(metric, str) and metric.partition("/")[0] not in FRAMEWORK_METRICS,
             "is a name of the framework's",
-            where=f"{name}: metric {metric!r}",
+            f"{name}: metric {metric!r}",
             fix="begin it with the estimator's own name",
         )
-        require(finite(number), f"{number!r}", where=f"{name}: metric {metric}", fix="a finite number")
+        require(finite(number), f"{number!r}", f"{name}: metric {metric}", fix="a finite number")
 
 
 def _same(first: Credit, second: Credit, name: str, difference: str) -> None:
@@ -232,6 +219,6 @@ def _same(first: Credit, second: Credit, name: str, difference: str) -> None:
         require(
             equal,
             difference,
-            where=f"{name}: {table}",
+            f"{name}: {table}",
             fix="keep nothing between calls except the state; sort by key",
         )

@@ -113,7 +113,7 @@ async def _check(executor: Any, name: str) -> None:
     promise("it opens the rollout side once")
     await _called(f"{name}.open", executor.open, given)
     fix = "open it once" if side.opened else "await ctx.side.open(ctx.engine)"
-    require(side.opened == 1, _times("opened", side.opened), where=f"{name}.open", fix=fix)
+    require(side.opened == 1, _times("opened", side.opened), f"{name}.open", fix=fix)
     promise("jobs are played at the same time, each to its rollout")
     await _check_rollouts(executor, side, f"{name}.play")
     promise("an exception reaches the caller as it was raised")
@@ -124,7 +124,7 @@ async def _check(executor: Any, name: str) -> None:
     await _called(f"{name}.close", executor.close)
     fix = "close it once" if side.closed else "await the rollout side's close"
     what = _times("closed", side.closed) if side.closed else "left the rollout side open"
-    require(side.closed == 1, what, where=f"{name}.close", fix=fix)
+    require(side.closed == 1, what, f"{name}.close", fix=fix)
 
 
 def _times(what: str, count: int) -> str:
@@ -136,7 +136,7 @@ async def _called(where: str, method: Any, *arguments: Any) -> Any:
     with guarded(where):
         awaitable = method(*arguments)
     fix = f"make it `async def {where.rpartition('.')[2]}`"
-    require(inspect.isawaitable(awaitable), f"returned {awaitable!r:.200}", where=where, fix=fix)
+    require(inspect.isawaitable(awaitable), f"returned {awaitable!r:.200}", where, fix=fix)
     return await _in_time(where, _guarded(where, awaitable))
 
 
@@ -181,20 +181,20 @@ async def _check_rollouts(executor: Any, side: NappingSide, where: str) -> None:
             _failed(f"returned {rollout!r:.200} for the job {job.task.id}", where, error.fix)
         fix = "return the Rollout of the side as it is"
         what = f"returned a tree that the side didn't play: {rollout.tree!r:.200}"
-        require(rollout.tree in side.trees, what, where=where, fix=fix)
+        require(rollout.tree in side.trees, what, where, fix=fix)
         scored = await _in_time(f"{where}: the future `scored`", rollout.scored)
         sound = isinstance(scored, ScoredRollout) and scored.metrics == {"check/job": job.task.payload}
-        require(sound, f"returned a Rollout whose `scored` is {scored!r:.200}", where=where, fix=fix)
+        require(sound, f"returned a Rollout whose `scored` is {scored!r:.200}", where, fix=fix)
     changed = [job for job in side.received if job not in jobs]
     what = f"gave the side {len(side.received)} jobs for {len(jobs)}"
     if changed:
         what = f"gave the side a job that it was not given: {changed[0]!r}"
     fix = "await the side's play of the job as it is, once"
-    require(not changed and len(side.received) == len(jobs), what, where=where, fix=fix)
+    require(not changed and len(side.received) == len(jobs), what, where, fix=fix)
     require(
         side.most > 1,
         "plays one job after the other",
-        where=where,
+        where,
         fix="let several calls play at the same time: engines batch requests across episodes",
     )
 
@@ -203,9 +203,9 @@ async def _check_exception(executor: Any, where: str) -> None:
     (failing,) = _jobs([_FAILS])
     unchanged = "let the exception through unchanged"
     error = await _in_time(where, _raised(executor.play(failing)))
-    require(error is not None, "swallowed an exception", where=where, fix="let it through")
+    require(error is not None, "swallowed an exception", where, fix="let it through")
     what = f"raised {error!r} for SystemFault('the job broke')"
-    require(type(error) is SystemFault and str(error) == "the job broke", what, where=where, fix=unchanged)
+    require(type(error) is SystemFault and str(error) == "the job broke", what, where, fix=unchanged)
 
 
 async def _raised(work: Awaitable[Any]) -> BaseException | None:
@@ -227,11 +227,11 @@ async def _check_cancelled(executor: Any, side: NappingSide, where: str) -> None
     await asyncio.wait([cancelled], timeout=_SECONDS)
     with guarded(where):
         await _in_time(where, kept)
-    require(cancelled.cancelled(), "goes on when its call is cancelled", where=where, fix="let it through")
+    require(cancelled.cancelled(), "goes on when its call is cancelled", where, fix="let it through")
     await asyncio.sleep(1.0)  # twice as long as the job takes
     require(
         side.played == ["train-1"],
         f"played {side.played} to the end after the call of {_LONG} was cancelled",
-        where=where,
+        where,
         fix="cancel that job alone: an active rollout that nobody awaits keeps request batches from forming",
     )

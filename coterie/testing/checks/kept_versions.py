@@ -37,7 +37,7 @@ async def check_kept_versions(
     require(
         digest_of(trainer, name) == after and weights_of(trainer, POLICY, name).version > version,
         "changed the present weights",
-        where=f"{name}.weights_at",
+        f"{name}.weights_at",
         fix="put the present weights back when its context ends",
     )
     folder.mkdir()
@@ -53,7 +53,7 @@ async def check_kept_versions(
     require(
         digest_of(loaded, name) == digest_of(trainer, name) == after,
         "changed the present weights",
-        where=f"{name}.drop",
+        f"{name}.drop",
         fix="forget the kept copy alone",
     )
 
@@ -63,7 +63,7 @@ def _check_at(trainer: Any, version: int, kept: str | None, name: str, when: str
     with guarded(where), trainer.weights_at(POLICY, version) as weights:
         sound = isinstance(weights, Weights) and (weights.policy, weights.version) == (POLICY, version)
         what = f"gave {weights!r} for version {version!r}{when}"
-        require(sound, what, where=where, fix="Weights of that version")
+        require(sound, what, where, fix="Weights of that version")
         given = _read(weights, where)
     if kept is None or given is None:  # an engine reads them in a way that only it and the trainer know
         return
@@ -72,7 +72,7 @@ def _check_at(trainer: Any, version: int, kept: str | None, name: str, when: str
     require(
         given == kept,
         f"gave {which} under version {version!r}{when}, not those that were kept",
-        where=where,
+        where,
         fix="copy the weights in `keep`, and give that copy: a resume draws with it",
     )
 

@@ -39,7 +39,7 @@ async def check_leases(
             {call.version for call in calls.values()} == {version + 1},
             f"a request of version {wanted} is drawn by version {next(iter(calls.values())).version!r}, and "
             f"{version + 1} was loaded last",
-            where=f"{name}.generate",
+            f"{name}.generate",
             fix="draw with Request.version; None is what was loaded last",
         )
     await awaited(f"{name}.release", engine.release, policy, version)
@@ -48,7 +48,7 @@ async def check_leases(
     require(
         {call.version for call in calls.values()} == {version + 2},
         f"a version that was loaded after the leases ended is not drawn with: {version + 2}",
-        where=f"{name}.load_weights",
+        f"{name}.load_weights",
         fix="use the weights for all later requests that name no older version",
     )
 
@@ -60,6 +60,6 @@ def _check_same(before: Mapping[Key, Call], after: Mapping[Key, Call], when: str
             same,
             f"a leased version draws other tokens {when}: {after[key].token_ids} of version "
             f"{after[key].version!r}, not {call.token_ids} of {call.version!r}",
-            where=f"{name}.lease",
+            f"{name}.lease",
             fix="keep a copy of the leased weights, and draw with the one that Request.version names",
         )

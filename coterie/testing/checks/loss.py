@@ -52,9 +52,7 @@ def check_loss(loss: Any, *, detached: bool = False, seed: int = 0) -> None:
     surrogate = _surrogate(loss, tokens, name)
     again = _surrogate(loss, tokens, name)
     same = np.array_equal(surrogate.value, again.value) and np.array_equal(surrogate.grad, again.grad)
-    require(
-        same, "gives other numbers when called twice", where=name, fix="no draws, no memory between calls"
-    )
+    require(same, "gives other numbers when called twice", name, fix="no draws, no memory between calls")
     if not detached:
         promise("grad is the derivative of the value")
         _check_grad(loss, tokens, surrogate, name)
@@ -79,26 +77,26 @@ def _check_ratio(loss: Any, tokens: TokenBatch, surrogate: Surrogate, name: str)
     require(
         not same or isinstance(loss, NeedsFreshSamples),
         "has the same gradient whichever policy sampled the tokens, and doesn't say whether that is wrong",
-        where=name,
+        name,
         fix="fresh_samples = True, so that updates of several steps are refused; or False if it needs none",
     )
 
 
 def _check_declared(loss: Any, name: str) -> None:
     unknown = [need for need in loss.needs if need not in NEEDS]
-    require(not unknown, f"asks for {unknown}", where=f"{name}.needs", fix=f"of {', '.join(NEEDS)}")
+    require(not unknown, f"asks for {unknown}", f"{name}.needs", fix=f"of {', '.join(NEEDS)}")
     is_known = loss.length in LENGTHS
-    require(is_known, f"is {loss.length!r}", where=f"{name}.length", fix=f"one of {', '.join(LENGTHS)}")
+    require(is_known, f"is {loss.length!r}", f"{name}.length", fix=f"one of {', '.join(LENGTHS)}")
     if loss.length == "constant":
         constant = loss.length_constant if isinstance(loss, HasLengthConstant) else None
         require(
             constant is not None and finite(constant) and constant > 0,
             f"is {constant!r}",
-            where=f"{name}.length_constant",
+            f"{name}.length_constant",
             fix="the positive number that the length `constant` divides by",
         )
     sound = finite(loss.entropy) and loss.entropy >= 0
-    require(sound, f"is {loss.entropy!r}", where=f"{name}.entropy", fix="a coefficient, 0 for none")
+    require(sound, f"is {loss.entropy!r}", f"{name}.entropy", fix="a coefficient, 0 for none")
 
 
 def _tokens(rng: np.random.Generator, loss: Any) -> TokenBatch:
@@ -154,26 +152,19 @@ def _surrogate(loss: Any, tokens: TokenBatch, name: str) -> Surrogate:
     with guarded(name), np.errstate(over="ignore", invalid="ignore"):
         surrogate = loss(np, tokens)
     changed = [key for key, before in arrays.items() if not np.array_equal(before, getattr(tokens, key))]
-    require(not changed, f"changed {', '.join(changed)}", where=name, fix="make new arrays")
-    require(
-        isinstance(surrogate, Surrogate),
-        f"returned {type_text(surrogate)}",
-        where=name,
-        fix="a Surrogate",
-    )
+    require(not changed, f"changed {', '.join(changed)}", name, fix="make new arrays")
+    require(isinstance(surrogate, Surrogate), f"returned {type_text(surrogate)}", name, fix="a Surrogate")
     taken = sorted(TRAINER_METRICS.intersection(surrogate.metrics))
     require(
         not taken,
         f"reports {taken}, which are the trainer's",
-        where=f"{name}: metrics",
+        f"{name}: metrics",
         fix="begin their names with the loss's own",
     )
     shape = np.shape(tokens.logprobs)
     for part, values in (("value", surrogate.value), ("grad", surrogate.grad), *surrogate.metrics.items()):
         where = f"{name}: {part}"
-        require(
-            np.shape(values) == shape, f"has shape {np.shape(values)}", where=where, fix="one number a token"
-        )
+        require(np.shape(values) == shape, f"has shape {np.shape(values)}", where, fix="one number a token")
         bad = np.flatnonzero(~np.isfinite(values))
         if len(bad):
             token = bad[0]
@@ -181,7 +172,7 @@ def _surrogate(loss: Any, tokens: TokenBatch, name: str) -> Surrogate:
                 False,
                 f"is {values[token]} where the log-prob is {tokens.logprobs[token]} and the behaviour's "
                 f"{tokens.behaviour[token]}",
-                where=where,
+                where,
                 fix="clip log-ratios before exponentiating (coterie.log_ratio does)",
             )
     return surrogate
@@ -204,10 +195,7 @@ def _check_grad(loss: Any, tokens: TokenBatch, surrogate: Surrogate, name: str) 
     near = 1e-3 * (1.0 + np.abs(right) + np.abs(left)) + rounding
     smooth = np.abs(right - left) < near  # elsewhere a clip begins within the step
     require(
-        smooth.mean() > 0.9,
-        "has no derivative at many points",
-        where=f"{name}: value",
-        fix="kinks only at clips",
+        smooth.mean() > 0.9, "has no derivative at many points", f"{name}: value", fix="kinks only at clips"
     )
     wrong = smooth & (np.abs(surrogate.grad - (right + left) / 2) > near)
     if wrong.any():
@@ -218,7 +206,7 @@ def _check_grad(loss: Any, tokens: TokenBatch, surrogate: Surrogate, name: str) 
             f"{(right + left)[token] / 2:.6g}, where log pi is {tokens.logprobs[token]:.4g}, the behaviour's "
             f"{tokens.behaviour[token]:.4g} and A {tokens.advantages[token]:.4g} "
             f"({wrong.sum()} of {_TOKENS} tokens)",
-            where=f"{name}: grad",
+            f"{name}: grad",
             fix="return d sum(value) / d logprobs: a trainer without autograd descends along it",
         )
 
@@ -233,7 +221,7 @@ def _check_sequences(loss: Any, tokens: TokenBatch, surrogate: Surrogate, name: 
         require(
             same,
             "depends on the other sequences of the batch",
-            where=f"{name}: {field}",
+            f"{name}: {field}",
             fix="compute what spans sequences in the advantages: here micro-batches would change it",
         )
 
@@ -253,10 +241,10 @@ def _check_signs(loss: Any, rng: np.random.Generator, name: str) -> None:
     require(
         not wrong.any(),
         "doesn't raise good tokens and lower bad ones on the weights that sampled",
-        where=f"{name}: grad",
+        f"{name}: grad",
         fix="a loss is minimised: its grad has the sign of -A",
     )
     if "ref_logprobs" not in loss.needs:
         others = _tokens(rng, loss)
         grad = _surrogate(loss, dataclasses.replace(others, advantages=np.zeros(_TOKENS)), name).grad
-        require(not np.any(grad), "moves tokens of advantage 0", where=f"{name}: grad", fix="scale it by A")
+        require(not np.any(grad), "moves tokens of advantage 0", f"{name}: grad", fix="scale it by A")

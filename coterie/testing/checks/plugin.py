@@ -57,12 +57,7 @@ def check_plugin(module: Any, *, extras: bool = False) -> None:
     manager, report = Plugins(), Report(name, name, "")
     with _lenient():
         manager.add(module, report)
-    require(
-        report.ok,
-        "; ".join(report.errors),
-        where=name,
-        fix="the hooks are in docs/writing_plugins.md",
-    )
+    require(report.ok, "; ".join(report.errors), name, fix="the hooks are in docs/writing_plugins.md")
     entries = [manager.registry.find(kind, n) for kind, names in report.provides.items() for n in names]
     for entry in entries:
         _check_taken(entry, f"{entry.kind} '{entry.name}' of {name}", module)
@@ -87,7 +82,7 @@ def _check_taken(entry: Entry, where: str, module: Any) -> None:
     require(
         False,
         f"the name is taken by {taken.distribution}: beside it, '{entry.name}' is that one",
-        where=where,
+        where,
         fix=f"choose another name, e.g. one that begins with yours; yours is only had as "
         f"'DISTRIBUTION:{entry.name}'",
     )
@@ -126,7 +121,7 @@ def check_entry(entry: Entry, where: str, extras: bool) -> None:
     try:
         target = entry.load()
     except MissingExtra as error:
-        require(not extras, str(error), where=where, fix="install the extra")
+        require(not extras, str(error), where, fix="install the extra")
         return
     except UserError as error:
         raise ConformanceError(
@@ -138,7 +133,7 @@ def check_entry(entry: Entry, where: str, extras: bool) -> None:
     if entry.kind == "study":
         check_study(target, where)
         return
-    require(inspect.isclass(target), f"is {type_text(target)}", where=where, fix="a class")
+    require(inspect.isclass(target), f"is {type_text(target)}", where, fix="a class")
     with guarded(f"{where}: registration"):
         entry.check(target)
     _check_class(target, entry.kind, where)
@@ -148,24 +143,24 @@ def _check_class(target: type, kind: str, where: str) -> None:
     protocol = PROTOCOL[kind]
     missing = lacking(protocol, target)
     fix = f"see coterie.{protocol.__name__}"
-    require(not missing, f"{target.__name__} lacks {', '.join(missing)}", where=where, fix=fix)
+    require(not missing, f"{target.__name__} lacks {', '.join(missing)}", where, fix=fix)
     require_read(target, kind, f"{where}: {target.__name__}")
     with guarded(f"{where}: constructor", "it is called as cls(config, build)"):
         inspect.signature(target).bind(None, None)
     config = getattr(target, "Config", None)
     if config is not None:
         model = inspect.isclass(config) and issubclass(config, PluginConfig)
-        require(model, "Config is no PluginConfig", where=where, fix="class Config(coterie.PluginConfig)")
+        require(model, "Config is no PluginConfig", where, fix="class Config(coterie.PluginConfig)")
         strict = config.model_config.get("extra") == "forbid"
-        require(strict, "Config takes unknown keys", where=where, fix="leave `extra` as PluginConfig has it")
+        require(strict, "Config takes unknown keys", where, fix="leave `extra` as PluginConfig has it")
     policy = getattr(target, "Policy", None) if kind in DECLARING else None
     if policy is not None:
         model = inspect.isclass(policy) and issubclass(policy, PolicyConfig)
-        require(model, "Policy is no PolicyConfig", where=where, fix="class Policy(coterie.PolicyConfig)")
+        require(model, "Policy is no PolicyConfig", where, fix="class Policy(coterie.PolicyConfig)")
     for name, expected in vars(protocol).items():
         if (name.startswith("_") and name != "__call__") or not inspect.isfunction(expected):
             continue
         method = getattr(target, name, None)
-        require(callable(method), f"{target.__name__}.{name} can't be called", where=where, fix=fix)
+        require(callable(method), f"{target.__name__}.{name} can't be called", where, fix=fix)
     require_arguments(target, kind, f"{where}: {target.__name__}", every=True)
     require_coroutines(target, kind, f"{where}: {target.__name__}", every=True)

@@ -50,7 +50,7 @@ def check_layer(entry: Entry, where: str) -> None:
     """
     with guarded(where, _FIX):
         path = resource_path(entry.target)
-    require(path.is_file(), f"there is no file {path}", where=where, fix=_FIX)
+    require(path.is_file(), f"there is no file {path}", where, fix=_FIX)
     errors: dict[str, UserError] = {}
     with _gathered(errors):
         if entry.kind == "overlay":

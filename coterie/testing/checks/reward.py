@@ -136,7 +136,7 @@ async def _check(
         if environment is not None:
             await stack.enter_async_context(opened_beside(environment, engine))
             views += await _played_views(source.scope, environment, team, *playing)
-        require(views, "nothing to score", where=name, fix="give check_reward an environment, or views")
+        require(views, "nothing to score", name, fix="give check_reward an environment, or views")
         await stack.enter_async_context(opened(source, engine))
         answers = await _check_views(source, views, name, meant.repeats)
         if meant.repeats and not (isinstance(source, CountsCalls) and source.calls_per_view):
@@ -201,19 +201,19 @@ async def _check_views(source: Any, views: Sequence[Any], name: str, repeats: bo
     require(
         any(answer is not MISSING for _, answer in answers),
         f"raised SystemFault for each of {len(answers)} views, so nothing was checked",
-        where=f"{name}.score",
+        f"{name}.score",
         fix="start what it calls, or put a stand-in there; `outage` checks what happens without it",
     )
     require(
         any(answer not in (MISSING, FLOOR) for _, answer in answers),
         f"raised PolicyFault for each of {len(answers)} views, so no score was checked",
-        where=f"{name}.score",
+        f"{name}.score",
         fix="give views, or an `act`, with answers that it can score",
     )
     require(
         any(_scored(answer) for _, answer in answers),
         f"gave no score for any of {len(answers)} views, so nothing was checked",
-        where=f"{name}.score",
+        f"{name}.score",
         fix="give views, or an environment and an `act`, that it can score",
     )
     if isinstance(source, ShowsFeedback):
@@ -223,18 +223,15 @@ async def _check_views(source: Any, views: Sequence[Any], name: str, repeats: bo
 
 
 def _check_declared(source: Any, name: str) -> None:
-    require(source.scope in SCOPES, f"is {source.scope!r}", where=f"{name}.scope", fix=", ".join(SCOPES))
+    require(source.scope in SCOPES, f"is {source.scope!r}", f"{name}.scope", fix=", ".join(SCOPES))
     with guarded(name):
         require_components(source, name)
-    require(source.components, "are none", where=f"{name}.components", fix="name at least one, with its kind")
+    require(source.components, "are none", f"{name}.components", fix="name at least one, with its kind")
     with guarded(name):
         check_source_attributes(source)
         check_coroutines(source, "reward")
     require(
-        finite(source.policy_fault),
-        f"is {source.policy_fault!r}",
-        where=f"{name}.policy_fault",
-        fix="a number",
+        finite(source.policy_fault), f"is {source.policy_fault!r}", f"{name}.policy_fault", fix="a number"
     )
 
 
@@ -248,12 +245,7 @@ def _check_feedback(source: Any, answers: Sequence[Any], where: str) -> None:
     for role, score in scores:
         with guarded(where, "every score is shown: a missing one has no value, and a floor no comment"):
             text = source.feedback(role, score)
-        require(
-            isinstance(text, str),
-            f"returned {text!r} for {score}",
-            where=where,
-            fix="a text, or an empty one",
-        )
+        require(isinstance(text, str), f"returned {text!r} for {score}", where, fix="a text, or an empty one")
 
 
 def _views(scope: str, played: Sequence[PlayedStage], environment: Any) -> list[Any]:
@@ -297,7 +289,7 @@ async def _check_scores(source: Any, view: Any, name: str, repeats: bool) -> Any
     where = f"{name}.score"
     mark = fingerprint(view)
     answers = [await answer_of(source, view, where) for _ in range(2 if repeats else 1)]
-    require(fingerprint(view) == mark, "changed the view", where=where, fix="copy what it changes")
+    require(fingerprint(view) == mark, "changed the view", where, fix="copy what it changes")
     for answer in answers:
         if answer is FLOOR or answer is MISSING:
             continue
@@ -306,10 +298,7 @@ async def _check_scores(source: Any, view: Any, name: str, repeats: bool) -> Any
             count = len(list(view.actions))
             rows = isinstance(answer, Sequence) and len(answer) == count
             require(
-                rows,
-                f"returned {answer!r} for {count} actions",
-                where=where,
-                fix="a list, one table an action",
+                rows, f"returned {answer!r} for {count} actions", where, fix="a list, one table an action"
             )
         for table in answer if several else [answer]:
             require_scores(table, source, _roles(view), where)
@@ -318,7 +307,7 @@ async def _check_scores(source: Any, view: Any, name: str, repeats: bool) -> Any
     require(
         same,
         f"scored the same view as {answers[0]!r}, then as {answers[-1]!r}",
-        where=where,
+        where,
         fix="check with repeats=False if the source draws",
     )
     return answers[-1]

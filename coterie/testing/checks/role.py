@@ -103,7 +103,7 @@ def _check_good(role: Any, kind: str, text: str, observation: Any) -> Any:
         f"can't read {text!r}, which is among the `good` texts",
         "make the parser accept it, or remove it from `good`",
     )
-    require(result is not _FAULT, what, where=f"{kind}.parse", fix=fix)
+    require(result is not _FAULT, what, f"{kind}.parse", fix=fix)
     return result
 
 
@@ -114,8 +114,8 @@ def _check_reads(results: Sequence[Any], good: Sequence[str], where: str) -> Non
     if read and all(result is None for result in read):
         what = f"returned None for each of {len(read)} texts that it read"
         fix = "return what was read (`return` is missing?): `action.parsed` None means that nothing could be"
-        require(not good, what, where=where, fix=fix)
-        warn(what, where=where, fix=f"{fix}; where it reads others: check_role(..., good=[...])")
+        require(not good, what, where, fix=fix)
+        warn(what, where, fix=f"{fix}; where it reads others: check_role(..., good=[...])")
 
 
 def _warn_of_kept(
@@ -137,32 +137,28 @@ def _check_render(role: Any, kind: str, role_input: RoleInput, feedback: Sequenc
     mark, equal_input = fingerprint(role_input), copied(role_input, where)
     with guarded(where):
         messages, again = role.render(role_input), role.render(equal_input)
-    require(
-        fingerprint(role_input) == mark, "changed the role input", where=where, fix="copy what it changes"
-    )
-    require(
-        isinstance(messages, (list, tuple)) and messages, f"returned {messages!r}", where=where, fix="a list"
-    )
+    require(fingerprint(role_input) == mark, "changed the role input", where, fix="copy what it changes")
+    require(isinstance(messages, (list, tuple)) and messages, f"returned {messages!r}", where, fix="a list")
     for message in messages:
         keys = sorted(message) if isinstance(message, dict) else []
         require(
             keys == ["content", "role"],
             f"{message!r} is no message",
-            where=where,
+            where,
             fix='{"role": "user", "content": text}',
         )
         require(
             message["role"] in MESSAGE_ROLES,
             f"a message of '{message['role']}'",
-            where=where,
+            where,
             fix=f"one of: {', '.join(MESSAGE_ROLES)}",
         )
         is_text = isinstance(message["content"], str)
-        require(is_text, f"the content {message['content']!r} is no text", where=where, fix="a str")
+        require(is_text, f"the content {message['content']!r} is no text", where, fix="a str")
     require(
         list(messages) == list(again),
         "an equal role input gave other messages",
-        where=where,
+        where,
         fix="no draws, no memory between calls",
     )
     prompt = " ".join(message["content"] for message in messages)
@@ -170,7 +166,7 @@ def _check_render(role: Any, kind: str, role_input: RoleInput, feedback: Sequenc
         require(
             sentence in prompt,
             f"the feedback {sentence!r} is not in the prompt",
-            where=where,
+            where,
             fix="write role_input.feedback",
         )
 
@@ -195,19 +191,14 @@ def _check_parse(role: Any, kind: str, text: str, observation: Any) -> Any:
                 ) from error
     spent = (time.perf_counter() - begin) / 2
     require(
-        spent < _SECONDS,
-        f"took {spent:.0f} s for {shown!r}",
-        where=where,
-        fix="limit the length of what is parsed",
+        spent < _SECONDS, f"took {spent:.0f} s for {shown!r}", where, fix="limit the length of what is parsed"
     )
-    require(
-        fingerprint(observation) == mark, "changed the observation", where=where, fix="copy what it changes"
-    )
+    require(fingerprint(observation) == mark, "changed the observation", where, fix="copy what it changes")
     for result in results:
         fault = isinstance(result, BaseException) or (
             isinstance(result, type) and issubclass(result, BaseException)
         )
-        require(not fault, f"returned {result!r} for {shown!r}", where=where, fix="raise it")
+        require(not fault, f"returned {result!r} for {shown!r}", where, fix="raise it")
     readable = [result is not _FAULT for result in results]
     if all(readable):
         pickled(results[0], where)
@@ -215,7 +206,7 @@ def _check_parse(role: Any, kind: str, text: str, observation: Any) -> Any:
     require(
         same,
         f"reads {shown!r} as {results[0]!r}, then as {results[1]!r}",
-        where=where,
+        where,
         fix="no draws, no memory between calls",
     )
     return results[0]
@@ -225,4 +216,4 @@ def _check_optional(role: Any, kind: str) -> None:
     check_vocabulary(role, kind)
     if isinstance(role, Remembers):
         sound = isinstance(role.remembers, bool)
-        require(sound, f"is {role.remembers!r}", where=f"{kind}.remembers", fix="True or False")
+        require(sound, f"is {role.remembers!r}", f"{kind}.remembers", fix="True or False")

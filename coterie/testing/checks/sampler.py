@@ -57,10 +57,7 @@ def check_sampler(sampler: Any, *, tasks: int = 3) -> None:
             again, _, _ = _grow(sampler, task, 0, order, name)
             same = digest(tree) == digest(again)
             require(
-                same,
-                "gave two trees for one task and chain",
-                where=f"{name}.play",
-                fix="draw by ctx.seed(key)",
+                same, "gave two trees for one task and chain", f"{name}.play", fix="draw by ctx.seed(key)"
             )
             sibling, other, _ = _grow(sampler, task, 1, order, name)
             _check_tree(sibling, name, task)
@@ -69,7 +66,7 @@ def check_sampler(sampler: Any, *, tasks: int = 3) -> None:
             require(
                 not repeated,
                 "two chains share draws",
-                where=f"{name}.play",
+                f"{name}.play",
                 fix="start from Key(task, epoch, chain)",
             )
     promise("a lost call costs its joint actions and nothing else")
@@ -80,14 +77,14 @@ def check_sampler(sampler: Any, *, tasks: int = 3) -> None:
 def _check_plan(sampler: Any, name: str) -> None:
     plan = sampler.plan
     sound = isinstance(plan, Plan) and plan.chains >= 1 and plan.branches >= 1
-    require(sound, f"is {plan!r}", where=f"{name}.plan", fix="a coterie.Plan")
+    require(sound, f"is {plan!r}", f"{name}.plan", fix="a coterie.Plan")
     for role in ROLES:
         with guarded(f"{name}.sampling"):
             sampling = sampler.sampling(role)
         require(
             isinstance(sampling, Sampling),
             f"returned {sampling!r}",
-            where=f"{name}.sampling",
+            f"{name}.sampling",
             fix="a coterie.Sampling",
         )
 
@@ -126,18 +123,18 @@ def _grow(
             return tree
 
     tree = asyncio.run(play())
-    require(isinstance(tree, Tree), f"returned {type_text(tree)}", where=f"{name}.play", fix="a Tree")
+    require(isinstance(tree, Tree), f"returned {type_text(tree)}", f"{name}.play", fix="a Tree")
     require(
         active_rollouts.live == 0 and active_rollouts.waiting == 0,
         f"left {active_rollouts.live} rollouts active: no request batch would form again",
-        where=f"{name}.play",
+        f"{name}.play",
         fix="run branches and children through ctx.gather",
     )
     same = tree.task == task and (tree.epoch, tree.chain) == (0, chain)
     require(
         same,
         "is of another task, epoch or chain than its arguments",
-        where=f"{name}.play",
+        f"{name}.play",
         fix="Tree(task=task, epoch=epoch, chain=chain)",
     )
     return tree, engine, ctx
@@ -148,7 +145,7 @@ def _check_tree(tree: Tree, name: str, task: Task) -> None:
     require(
         tree.root.key == Key(task.id, tree.epoch, tree.chain),
         f"the root is {tree.root.key!r}",
-        where=where,
+        where,
         fix="Key(task.id, epoch, chain)",
     )
     for node in tree.nodes():
@@ -158,32 +155,30 @@ def _check_tree(tree: Tree, name: str, task: Task) -> None:
 
 def _check_decisions(node: Node, where: str) -> None:
     key = node.key.text()
-    require(
-        node.decisions, f"{key}: no role acts", where=where, fix="a node has a decision of each acting role"
-    )
+    require(node.decisions, f"{key}: no role acts", where, fix="a node has a decision of each acting role")
     require(
         node.turn < _TURNS,
         f"{key}: turn {node.turn} of {_TURNS}",
-        where=where,
+        where,
         fix="end the chain at team.max_turns",
     )
     for role, decision in node.decisions.items():
         require(
             decision.role == role and decision.branches,
             f"{key}: the decision of '{role}' is of '{decision.role}', or has no branches",
-            where=where,
+            where,
             fix="Decision(role=role, branches=...)",
         )
         require(
             ids_sha256(decision.prompt_ids) == decision.prompt_sha256,
             f"{key}: prompt_sha256 is not of prompt_ids",
-            where=where,
+            where,
             fix="ids_sha256(prompt_ids)",
         )
         require(
             not (role == _UNTRAINED and decision.trainable),
             f"{key}: the decision of '{role}' is trainable, and its policy isn't trained",
-            where=where,
+            where,
             fix="request.decision(branches, ctx.team.members[role].trainable and not ctx.evaluation)",
         )
         for action in decision.branches:
@@ -191,7 +186,7 @@ def _check_decisions(node: Node, where: str) -> None:
             require(
                 shared,
                 f"{key}: a branch of '{role}' had another prompt",
-                where=where,
+                where,
                 fix="render the prompt once, then sample K actions",
             )
 
@@ -202,13 +197,13 @@ def _check_joints(node: Node, where: str) -> None:
     require(
         within and len(set(node.expanded)) == len(node.expanded),
         f"{key}: expanded is {node.expanded} of {len(node.joints)} joint actions",
-        where=where,
+        where,
         fix="indices of joints, each once",
     )
     require(
         node.rule or not node.joints,
         f"{key}: no rule says why these joint actions were expanded",
-        where=where,
+        where,
         fix="set Node.rule",
     )
     for index, joint in enumerate(node.joints):
@@ -219,41 +214,38 @@ def _check_joints(node: Node, where: str) -> None:
         require(
             exists,
             f"{place}: its branches are {dict(joint.branches)}",
-            where=where,
+            where,
             fix="one branch of every role that acted",
         )
         if joint.child is not None:
             require(
                 index in node.expanded,
                 f"{place}: has a child and is not among the expanded",
-                where=where,
+                where,
                 fix="add its index to Node.expanded",
             )
             require(
                 joint.child.key == node.key.child(index),
                 f"{place}: its child's key is {joint.child.key.text()}",
-                where=where,
+                where,
                 fix="key.child(joint)",
             )
             require(
                 joint.child.state_digest == joint.state_digest,
                 f"{place}: its child has another state",
-                where=where,
+                where,
                 fix="go on from the state that the joint action reached",
             )
         elif index in node.expanded and not joint.lost:
             outcome = joint.outcome is not None and "success" in joint.outcome
             require(
-                outcome,
-                f"{place}: an episode ended without outcome",
-                where=where,
-                fix="environment.outcome(state)",
+                outcome, f"{place}: an episode ended without outcome", where, fix="environment.outcome(state)"
             )
     sound = any(not joint.lost for joint in node.joints)
     require(
         node.expanded or not sound,
         f"{key}: joint actions were played and none was expanded",
-        where=where,
+        where,
         fix="expand at least one joint action without a fault",
     )
 
@@ -272,27 +264,27 @@ def _check_complete(tree: Tree, engine: LetterEngine, ctx: JobContext, name: str
     require(
         len(set(requested)) == len(requested),
         "requested a call twice",
-        where=where,
+        where,
         fix="K is drawn once per decision",
     )
     stray = [key for key in requested if key._replace(call=-1) not in branches]
     require(
         not stray,
         f"requested {stray[:1]!r}, which is in no decision",
-        where=where,
+        where,
         fix="keep every sampled action as a branch",
     )
     scored = {key for key, _, _, _ in ctx.scores}
     require(
         scored <= branches | joints,
         "scored a key that is not in the tree",
-        where=where,
+        where,
         fix="key.of_branch(role, b) or key.of_joint(j)",
     )
     require(
         joints <= scored,
         "left a played joint action without scores",
-        where=where,
+        where,
         fix="call coterie.NodeExpansion.score",
     )
 
@@ -305,7 +297,7 @@ def _check_planned(tree: Tree, plan: Plan, name: str) -> None:
             require(
                 count == plan.branches,
                 f"says {plan.branches} branches, and '{role}' got {count} at {node.key.text()}",
-                where=f"{name}.plan",
+                f"{name}.plan",
                 fix="Plan.branches is the number of actions that are sampled for a decision",
             )
 
@@ -320,13 +312,13 @@ def _check_lost_call(sampler: Any, name: str) -> None:
         for index, joint in enumerate(node.joints):
             touched = joint.branches.get("executor") == 0
             fix = "don't step an action with a system fault: set the joint action's fault"
-            require(joint.lost == touched, "stepped a lost action", where=f"{name}.play", fix=fix)
+            require(joint.lost == touched, "stepped a lost action", f"{name}.play", fix=fix)
             scores = ctx.scores.at(node.key.of_joint(index))
             made_up = touched and any(score.value is not None for score in scores.values())
             require(
                 not made_up,
                 "scored a joint action that was never played",
-                where=f"{name}.play",
+                f"{name}.play",
                 fix="ctx.mark_missing",
             )
 
@@ -339,7 +331,7 @@ def _check_evaluation(sampler: Any, name: str) -> None:
         require_kind(evaluation, "sampler")
         promise("an evaluation plays one chain and one branch")
         single = (evaluation.plan.chains, evaluation.plan.branches) == (1, 1)
-        require(single, f"plays {evaluation.plan}", where=where, fix="one chain, one branch: no best of K")
+        require(single, f"plays {evaluation.plan}", where, fix="one chain, one branch: no best of K")
         for role in ROLES:
             with guarded(f"{name}.sampling"):
                 expected = 0.0 if greedy else sampler.sampling(role).temperature
@@ -347,7 +339,7 @@ def _check_evaluation(sampler: Any, name: str) -> None:
             require(
                 temperature == expected,
                 f"with greedy={greedy} '{role}' has temperature {temperature}",
-                where=where,
+                where,
                 fix=f"temperature {expected}",
             )
         _grow(evaluation, Task(id="val-0"), 0, ROLES, name)

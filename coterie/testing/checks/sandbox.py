@@ -89,9 +89,7 @@ class _Sandbox:
         async def go() -> Any:
             try:
                 work = getattr(self.sandbox, method)(*arguments)
-                require(
-                    inspect.isawaitable(work), "is not asynchronous", where=where, fix=f"async def {method}"
-                )
+                require(inspect.isawaitable(work), "is not asynchronous", where, fix=f"async def {method}")
                 return await work
             except SystemExit as error:  # in a task it would end the event loop
                 raise ConformanceError(f"raised SystemExit: {error}", where=where, fix=fix) from error
@@ -102,7 +100,7 @@ class _Sandbox:
             late = f"has not ended after {seconds:g} s{waits_at(task)}"
             task.cancel()
             raise ConformanceError(late, where=where, fix=f"bound the time of {method}")
-        require(not task.cancelled(), "cancelled itself", where=where, fix=fix)
+        require(not task.cancelled(), "cancelled itself", where, fix=fix)
         with guarded(where, fix):
             return task.result()
 
@@ -149,16 +147,16 @@ class _Sandbox:
 
     def same(self, actual: Any, expected: Any, what: str, fix: str = "") -> None:
         """Raise unless they are equal."""
-        require(actual == expected, f"{what} {actual!r}, not {expected!r}", where=f"{self.name}.run", fix=fix)
+        require(actual == expected, f"{what} {actual!r}, not {expected!r}", f"{self.name}.run", fix=fix)
 
     def ended(self, result: Ran, status: str, code: int | None, what: str) -> None:
         """Raise unless the run ended like this."""
         outcome = (result.status, result.exit_code)
         fix = f"Ran(status={status!r}, exit_code={code!r}), and a `reason` where it did not end by itself"
         shown = f"{what} ended as {outcome!r}, not {(status, code)!r}: {result.reason} {result.stderr[-200:]}"
-        require(outcome == (status, code), shown, where=f"{self.name}.run", fix=fix)
+        require(outcome == (status, code), shown, f"{self.name}.run", fix=fix)
         explained = result.reason or status in ("finished", "failed")
-        require(explained, f"gives no reason why {what} was ended", where=f"{self.name}.run", fix=fix)
+        require(explained, f"gives no reason why {what} was ended", f"{self.name}.run", fix=fix)
 
 
 async def _check(box: _Sandbox, modules: Sequence[str], lose: Callable[[], None] | None) -> None:
@@ -199,7 +197,7 @@ async def _isolated(box: _Sandbox, secret: str) -> None:
     await box.ran(f"import builtins\nbuiltins.{mark} = 1")
     fix = "run them in a process of their own"
     outside = not hasattr(builtins, mark)
-    require(outside, "runs programs in the caller's process", where=f"{box.name}.run", fix=fix)
+    require(outside, "runs programs in the caller's process", f"{box.name}.run", fix=fix)
     inspection = (
         "import os\nprint(dict(os.environ))\n"
         "if os.path.exists('/proc/self/environ'): print(open('/proc/self/environ').read())"
@@ -207,7 +205,7 @@ async def _isolated(box: _Sandbox, secret: str) -> None:
     printed = (await box.ran(inspection)).stdout
     what = "shows the caller's environment, API keys included, to programs"
     fix = "start them with an environment of their own"
-    require(secret not in printed, what, where=f"{box.name}.run", fix=fix)
+    require(secret not in printed, what, f"{box.name}.run", fix=fix)
 
 
 async def _ends(box: _Sandbox) -> None:
@@ -220,7 +218,7 @@ async def _ends(box: _Sandbox) -> None:
     result = await box.ran("\n\nraise ValueError('here')")
     box.ended(result, "failed", 1, "an exception")
     trace = "line 3" in result.stderr and "ValueError: here" in result.stderr
-    require(trace, f"stderr has no traceback: {result.stderr!r}", where=f"{box.name}.run", fix="keep stderr")
+    require(trace, f"stderr has no traceback: {result.stderr!r}", f"{box.name}.run", fix="keep stderr")
     box.ended(await box.ran("def f(:"), "failed", 1, "a syntax error")
     thread = "import threading\nthread = threading.Thread(target=print, args=('in a thread',))\n"
     result = await box.ran(thread + "thread.start()\nthread.join()")
@@ -242,7 +240,7 @@ async def _texts(box: _Sandbox) -> None:
     box.ended(result, "finished", 0, "a program that prints much")
     short = len(result.stdout.encode()) <= kept and result.stdout.endswith("xthe end\n")
     fix = "keep the end: tracebacks and results are there"
-    require(short, f"keeps {result.stdout[-20:]!r} of long output", where=f"{box.name}.run", fix=fix)
+    require(short, f"keeps {result.stdout[-20:]!r} of long output", f"{box.name}.run", fix=fix)
     total = result.dropped + len(result.stdout.encode())
     box.same(total, 6 * kept + 8, "the bytes kept and `dropped` add up to")
 
@@ -274,17 +272,17 @@ async def _limits(box: _Sandbox) -> None:
     pause = await blocked
     what = f"blocks the event loop for {pause:.1f} s while a program runs"
     free = pause < 0.8 * box.limits.wall_seconds
-    require(free, what, where=f"{box.name}.run", fix="await, or use asyncio.to_thread")
+    require(free, what, f"{box.name}.run", fix="await, or use asyncio.to_thread")
     late = time.monotonic() - began > box.limits.wall_seconds + _SLACK
-    require(not late, "let a program sleep past its wall time", where=f"{box.name}.run", fix="kill it")
+    require(not late, "let a program sleep past its wall time", f"{box.name}.run", fix="kill it")
     result = await box.ran(f"x = bytearray({4 * box.limits.memory_mb} << 20)\nprint(len(x))")
     bounded = result.status in ("failed", "killed")
     fix = f"limits.memory_mb: {box.limits.memory_mb}"
-    require(bounded, "gives a program more memory than it may use", where=f"{box.name}.run", fix=fix)
+    require(bounded, "gives a program more memory than it may use", f"{box.name}.run", fix=fix)
     count = box.limits.open_files
     result = await box.ran(f"files = [open('/dev/null') for _ in range({count})]")
     fix = f"limits.open_files: {count}"
-    require(not result.ok, "lets a program open more files than it may", where=f"{box.name}.run", fix=fix)
+    require(not result.ok, "lets a program open more files than it may", f"{box.name}.run", fix=fix)
 
 
 async def _separate(box: _Sandbox) -> None:
@@ -322,7 +320,7 @@ async def _attacks(box: _Sandbox) -> None:
     require(
         result is not None and result.ok and result.stdout == "done\n",
         f"a program that leaves a process behind ended as {result!r}",
-        where=f"{box.name}.run",
+        f"{box.name}.run",
         fix="end it when its first process ends, and kill the rest",
     )
     # A program must not kill this process, which may be its parent.
@@ -331,24 +329,20 @@ async def _attacks(box: _Sandbox) -> None:
     await box.attacked("import os\nos.closerange(0, 64)\nos._exit(7)")
     result = await box.attacked("import os\nwhile True: os.write(1, b'x' * 65536)")
     stopped = result is None or result.status in ("timeout", "killed")
-    require(
-        stopped, f"a program that writes for ever ended as {result!r}", where=f"{box.name}.run", fix="kill it"
-    )
+    require(stopped, f"a program that writes for ever ended as {result!r}", f"{box.name}.run", fix="kill it")
 
 
 async def _verdicts(box: _Sandbox) -> None:
     where = f"{box.name}.judge"
     correct = await box.judged("def double(n):\n    return 2 * n\n")
     passed = correct is not None and correct.ok and correct.total == 2
-    require(
-        passed, f"a correct candidate gets {correct!r}", where=where, fix="every assert statement is a test"
-    )
+    require(passed, f"a correct candidate gets {correct!r}", where, fix="every assert statement is a test")
     wrong = await box.judged("def double(n):\n    return 4\n")
     exact = wrong is not None and (wrong.passed, [f.line for f in wrong.failures]) == (1, [3])
     require(
         exact,
         f"a candidate that passes one test of two gets {wrong!r}",
-        where=where,
+        where,
         fix="count the passed tests, and name the line of each failure",
     )
     liar = "class Liar(int):\n    __eq__ = lambda *_: True\n    __hash__ = int.__hash__\n"
@@ -365,14 +359,14 @@ async def _verdicts(box: _Sandbox) -> None:
         verdict = await box.judged(candidate)
         failed = verdict is None or not verdict.ok
         fix = "run tests and candidate in two processes, and pass only plain data between them"
-        require(failed, f"passes a candidate that {behaviour}", where=where, fix=fix)
+        require(failed, f"passes a candidate that {behaviour}", where, fix=fix)
     kept = box.limits.output_kb << 10
     reads = f"def double(n):\n    print('x' * {2 * kept})\n    return n * int(open('factor').read())\n"
     given = await box.judged(reads, files={"factor": b"2"})
     passed = given is not None and given.ok
-    require(passed, f"a candidate that reads its files gets {given!r}"[:400], where=where, fix="Judged.files")
+    require(passed, f"a candidate that reads its files gets {given!r}"[:400], where, fix="Judged.files")
     bounded = given is not None and len(given.stdout.encode()) <= kept
-    require(bounded, "keeps more output than the limits of the judged say", where=where, fix="Judged.limits")
+    require(bounded, "keeps more output than the limits of the judged say", where, fix="Judged.limits")
 
 
 async def _lost(box: _Sandbox, lose: Callable[[], None]) -> None:
@@ -385,9 +379,7 @@ async def _lost(box: _Sandbox, lose: Callable[[], None]) -> None:
         if isinstance(error.__cause__, SystemFault):
             return
         raise
-    require(
-        False, f"returned {result!r} after it had lost its server or workers", where=where, fix="SystemFault"
-    )
+    require(False, f"returned {result!r} after it had lost its server or workers", where, fix="SystemFault")
 
 
 _PARTS: dict[str, Callable[[_Sandbox], Awaitable[None]]] = {

@@ -31,15 +31,15 @@ def check_study(study: Any, where: str = "", *, columns: Sequence[Any] | None = 
 
     promise("it is a coterie.Study")
     where = where or str(getattr(study, "summary", "the study"))
-    require(isinstance(study, Study), f"is {type_text(study)}", where=where, fix="a coterie.Study")
+    require(isinstance(study, Study), f"is {type_text(study)}", where, fix="a coterie.Study")
     sound = isinstance(study.summary, str) and study.summary.strip()
-    require(sound, f"has the summary {study.summary!r}", where=where, fix="a sentence")
+    require(sound, f"has the summary {study.summary!r}", where, fix="a sentence")
     promise("its methods, claims and gains belong together")
     tried = _columns() if columns is None else columns
     lacks = [_lacking(study, column, where) for column in tried]
     suits = any(not missing for missing in lacks)
     what = f"no column has the variants that its methods need: {', '.join(sorted(set(filter(None, lacks))))}"
-    require(suits or not tried, what, where=where, fix="register a column with these variants")
+    require(suits or not tried, what, where, fix="register a column with these variants")
 
 
 def _columns() -> list[Any]:
@@ -65,11 +65,11 @@ def _lacking(study: Any, column: Any, where: str) -> str:
             return str(error.what)
     at = f"{where}: methods of the column '{column.name}'"
     wrong = [method for method in methods if not isinstance(method, Method)]
-    require(not wrong, f"have {wrong[:1]!r:.200}", where=at, fix="a coterie.Method")
+    require(not wrong, f"have {wrong[:1]!r:.200}", at, fix="a coterie.Method")
     ids = [method.id for method in methods]
-    require(ids == [method.id for method in again], "differ when called twice", where=at, fix="no draws")
+    require(ids == [method.id for method in again], "differ when called twice", at, fix="no draws")
     twice = [id_ for id_, count in Counter(ids).items() if count > 1]
-    require(not twice, f"have the id '{', '.join(twice)}' twice", where=at, fix="an id a method")
+    require(not twice, f"have the id '{', '.join(twice)}' twice", at, fix="an id a method")
     missing = sorted({name for method in methods for name in method.variants} - set(column.variants))
     if missing:
         return missing[0]
@@ -78,5 +78,5 @@ def _lacking(study: Any, column: Any, where: str) -> str:
     named |= {study.analysis.method} if study.analysis is not None else set()
     for id_ in sorted(named - set(ids)):
         what = f"lack '{id_}', which a claim, `gain_over` or the analysis names"
-        require(False, what, where=at, fix=did_you_mean(id_, ids))
+        require(False, what, at, fix=did_you_mean(id_, ids))
     return ""

@@ -59,7 +59,7 @@ def check_tool(
         ConformanceError: what is wrong, where, and how to fix it.
     """
     kind = require_kind(tool, "tool")
-    require(calls, "no call to check", where=kind, fix="give check_tool replies that call the tool")
+    require(calls, "no call to check", kind, fix="give check_tool replies that call the tool")
 
     async def check() -> None:
         async with AsyncExitStack() as stack:
@@ -86,7 +86,7 @@ async def _closed(part: Any) -> None:
 
 def _check_name(tool: Any, kind: str) -> None:
     sound = isinstance(tool.name, str) and tool.name and not any(c.isspace() for c in tool.name)
-    require(sound, f"is {tool.name!r}", where=f"{kind}.name", fix="a text without white space")
+    require(sound, f"is {tool.name!r}", f"{kind}.name", fix="a text without white space")
     where = f"{kind}.schemas"
     for schema in tool.schemas if isinstance(tool, HasSchemas) else ():
         with guarded(where, fix="plain JSON"):
@@ -95,7 +95,7 @@ def _check_name(tool: Any, kind: str) -> None:
         function = schema.get("function") if typed else None
         sound = isinstance(function, dict) and {"name", "description", "parameters"} <= set(function)
         fix = '{"type": "function", "function": {"name", "description", "parameters"}}'
-        require(sound, f"has {schema!r}", where=where, fix=fix)
+        require(sound, f"has {schema!r}", where, fix=fix)
 
 
 def _call(tool: Any, text: str, kind: str) -> Any:
@@ -110,20 +110,14 @@ def _check_find(
     for text in calls:
         call = _call(tool, text, kind)
         require(
-            call is not None,
-            f"found no call in {text!r}",
-            where=where,
-            fix="find a call in every one of `calls`",
+            call is not None, f"found no call in {text!r}", where, fix="find a call in every one of `calls`"
         )
         again = repr(_call(tool, text, kind))
-        require(repr(call) == again, f"found {call!r} in {text!r}, then {again}", where=where, fix="no draws")
+        require(repr(call) == again, f"found {call!r} in {text!r}, then {again}", where, fix="no draws")
     for text in plain:
         call = _call(tool, text, kind)
         require(
-            call is None,
-            f"found {call!r} in {text!r}",
-            where=where,
-            fix="return None where the text has no call",
+            call is None, f"found {call!r} in {text!r}", where, fix="return None where the text has no call"
         )
     rng = generator(seed, "texts", "check_tool")
     for _ in range(texts):
@@ -139,9 +133,7 @@ def _excerpt(rng: Any, text: str) -> str:
 async def _check_run(tool: Any, kind: str, calls: Sequence[str]) -> None:
     answers = await asyncio.gather(*[_answer(tool, kind, text) for text in (*calls, calls[0])])
     texts = [answer for answer in answers if answer is not None]
-    require(
-        texts, "answered none of the calls", where=f"{kind}.run", fix="check that what it needs is available"
-    )
+    require(texts, "answered none of the calls", f"{kind}.run", fix="check that what it needs is available")
 
 
 async def _answer(tool: Any, kind: str, text: str) -> str | None:
@@ -157,5 +149,5 @@ async def _answer(tool: Any, kind: str, text: str) -> str | None:
         if isinstance(error.__cause__, (SystemFault, PolicyFault)):
             return None
         raise
-    require(isinstance(result, str), f"returned {type_text(result)}", where=where, fix="text")
+    require(isinstance(result, str), f"returned {type_text(result)}", where, fix="text")
     return str(result)

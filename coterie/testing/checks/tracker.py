@@ -69,7 +69,7 @@ def _run_and_resume(
         require(
             path.is_file() and path.read_text(encoding="utf-8") == text,
             f"changed or removed {file}, which is not its own, in the run's folder",
-            where=name,
+            name,
             fix="write only to files of the tracker",
         )
     if read is not None:
@@ -78,7 +78,7 @@ def _run_and_resume(
         require(
             steps == [1, 2, 3, 4],
             f"kept the steps {steps} of a run that was resumed after step 2",
-            where=name,
+            name,
             fix="`track` adds a row, `open` keeps existing rows, `truncate(step)` drops the rows after it",
         )
 
@@ -102,7 +102,7 @@ def _check_numbers(tracker: Any, name: str) -> None:
         require(
             isinstance(value, kind) and not isinstance(value, bool) and 0 <= float(value) <= most,
             f"is {value!r}",
-            where=f"{name}.{member}",
+            f"{name}.{member}",
             fix=f"return {fix}",
         )
 
@@ -130,7 +130,7 @@ def _track_episodes(tracker: TracksEpisodes, name: str, step: int) -> None:
     require(
         fingerprint(rows) == mark,
         "changed the episodes that it was given",
-        where=f"{name}.track_episodes",
+        f"{name}.track_episodes",
         fix="copy the rows",
     )
 
@@ -153,7 +153,7 @@ def _track(
         require(
             fingerprint(row) == mark,
             "changed the metrics that it was given",
-            where=f"{name}.track",
+            f"{name}.track",
             fix="copy the row",
         )
     with guarded(f"{name}.close"):

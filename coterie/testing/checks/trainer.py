@@ -200,18 +200,15 @@ class _TrainerChecker:
         digests = self._digest(first)
         trained = {"one", "two"} if train != "none" else set()
         sound = trained <= digests.keys() <= self.ctx.policies.keys()
-        require(sound, f"names {sorted(digests)}", where=where, fix="every policy that is trained")
+        require(sound, f"names {sorted(digests)}", where, fix="every policy that is trained")
         require(
             digests == self._digest(second),
             "differs between two trainers with one seed",
-            where=where,
+            where,
             fix="draw initial weights from ctx.seed",
         )
         require(
-            digests == self._digest(first),
-            "changes without an update",
-            where=where,
-            fix="digest the weights alone",
+            digests == self._digest(first), "changes without an update", where, fix="digest the weights alone"
         )
         self._versions(first)
 
@@ -230,7 +227,7 @@ class _TrainerChecker:
         require(
             self._digest(trainer) == before and self._versions(trainer) == versions,
             "changed weights or versions without samples",
-            where=where,
+            where,
             fix="no weight decay, no optimiser step and no new version without samples",
         )
         metrics = await self._update(trainer, 2, "one")
@@ -238,30 +235,30 @@ class _TrainerChecker:
         require(
             after["one"] != before["one"],
             "left the digest of 'one' as it was, which it had samples of",
-            where=where,
+            where,
             fix="step the optimiser of every policy with samples, and let `digest` tell weights apart",
         )
         moved = [policy for policy in after if policy != "one" and after[policy] != before[policy]]
         require(
             not moved,
             f"trained '{', '.join(moved)}' on the samples of 'one'",
-            where=where,
+            where,
             fix="give every policy its own weights and optimiser",
         )
         now = self._versions(trainer)
         require(
             now["one"] > versions["one"],
             "didn't raise the version of changed weights",
-            where=where,
+            where,
             fix="count an update of a policy in Weights.version",
         )
         require(
             all(now[policy] == versions[policy] for policy in now if policy != "one"),
             "raised the version of weights that didn't change",
-            where=where,
+            where,
             fix="count versions by policy",
         )
-        require("one" in metrics, f"returned {metrics!r}", where=where, fix="{policy: {metric: number}}")
+        require("one" in metrics, f"returned {metrics!r}", where, fix="{policy: {metric: number}}")
 
     async def _check_nothing_moves(self, trainer: Any) -> None:
         before, versions = self._digest(trainer), self._versions(trainer)
@@ -269,7 +266,7 @@ class _TrainerChecker:
         require(
             self._digest(trainer) == before and self._versions(trainer) == versions,
             "changed weights of policies with `train: none`",
-            where=f"{self.name}.update",
+            f"{self.name}.update",
             fix="skip policies that aren't trained",
         )
 
@@ -286,13 +283,13 @@ class _TrainerChecker:
         with guarded(where):
             second.load(folder)
         same = self._digest(second) == self._digest(first) and self._versions(second) == self._versions(first)
-        require(same, "didn't load the weights and versions that were saved", where=where, fix="save both")
+        require(same, "didn't load the weights and versions that were saved", where, fix="save both")
         for step in (6, 7) if train != "none" else ():
             for trainer in (first, second):
                 await self._update(trainer, step, "one", "two")
             require(
                 self._digest(second) == self._digest(first),
                 "a loaded trainer continues differently",
-                where=where,
+                where,
                 fix="save the optimiser's state, its step counts and every generator",
             )

@@ -84,7 +84,7 @@ def check_transition(
                     histories[role] = (*history, stage.history_entry(role))
         _check_optional(transition, name)
         fix = "start what it asks, or put a stand-in there"
-        require(any(given) or not given, "raised SystemFault each time", where=f"{name}.tell", fix=fix)
+        require(any(given) or not given, "raised SystemFault each time", f"{name}.tell", fix=fix)
 
     asyncio.run(check())
 
@@ -120,23 +120,21 @@ async def _feedback(
     for _ in range(2 if repeats else 1):
         with guarded(where):
             answer = transition.tell(role, state, history, environment)
-            require(inspect.isawaitable(answer), "is not asynchronous", where=where, fix="`async def tell`")
+            require(inspect.isawaitable(answer), "is not asynchronous", where, fix="`async def tell`")
             try:
                 answers.append(await in_time(answer))
             except SystemFault:
                 return None
-    require(
-        fingerprint((state, history)) == mark, "changed the state or the history", where=where, fix="copy"
-    )
+    require(fingerprint((state, history)) == mark, "changed the state or the history", where, fix="copy")
     feedback = answers[0]
     sound = isinstance(feedback, (list, tuple)) and all(
         isinstance(sentence, str) and sentence.strip() for sentence in feedback
     )
-    require(sound, f"returned {feedback!r}", where=where, fix="a list of sentences; an empty one for nothing")
+    require(sound, f"returned {feedback!r}", where, fix="a list of sentences; an empty one for nothing")
     require(
         list(feedback) == list(answers[-1]),
         f"returned {feedback!r}, then {answers[-1]!r}",
-        where=where,
+        where,
         fix="check with repeats=False if the transition draws",
     )
     return feedback

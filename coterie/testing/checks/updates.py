@@ -52,20 +52,20 @@ async def checked_update(
     before = versions_of(trainer, policies, name)
     mark = fingerprint(dict(samples))
     metrics: Mapping[str, Any] = await awaited(where, trainer.update, samples, step)
-    require(fingerprint(dict(samples)) == mark, "changed the samples", where=where, fix="copy their arrays")
+    require(fingerprint(dict(samples)) == mark, "changed the samples", where, fix="copy their arrays")
     _check_metrics(metrics, policies, where)
     after = versions_of(trainer, policies, name)
     for policy, version in after.items():
         require(
             version - before[policy] in (0, 1),
             f"brought the version of '{policy}' from {before[policy]!r} to {version!r}",
-            where=where,
+            where,
             fix="raise the version by 1 where an update changes weights, and leave it where it changes none",
         )
         require(
             version != before[policy] or not metrics.get(policy, {}).get("optimizer_steps"),
             f"says that it took optimizer_steps of '{policy}', and didn't raise the version {version!r}",
-            where=where,
+            where,
             fix="raise the version by 1 where an update changes weights",
         )
     return metrics
@@ -73,21 +73,21 @@ async def checked_update(
 
 def _check_metrics(metrics: Any, policies: Collection[str], where: str) -> None:
     fix = "return {policy: {metric: number}}; {} where there is nothing to say"
-    require(isinstance(metrics, Mapping), f"returned {metrics!r:.200}", where=where, fix=fix)
+    require(isinstance(metrics, Mapping), f"returned {metrics!r:.200}", where, fix=fix)
     for policy, row in metrics.items():
         require(
             policy in policies,
             f"returned metrics of {policy!r}, which is no policy",
-            where=where,
+            where,
             fix=f"name policies of ctx.policies; {did_you_mean(str(policy), policies)}",
         )
         sound = isinstance(row, Mapping) and all(isinstance(metric, str) for metric in row)
-        require(sound, f"returned {row!r:.200} as the metrics of '{policy}'", where=where, fix=fix)
+        require(sound, f"returned {row!r:.200} as the metrics of '{policy}'", where, fix=fix)
         for metric, value in row.items():
-            require(finite(value), f"{policy}/{metric} is {value!r}", where=where, fix="a finite number")
+            require(finite(value), f"{policy}/{metric} is {value!r}", where, fix="a finite number")
         steps = row.get("optimizer_steps", 0)
         fix = "the number of optimiser steps of this update, 0 or more"
-        require(steps >= 0, f"{policy}/optimizer_steps is {steps!r}", where=where, fix=fix)
+        require(steps >= 0, f"{policy}/optimizer_steps is {steps!r}", where, fix=fix)
 
 
 def check_optimizer_steps(trainer: Any, name: str) -> None:
@@ -105,4 +105,4 @@ def check_optimizer_steps(trainer: Any, name: str) -> None:
         sound = isinstance(steps, Integral) and not isinstance(steps, bool)
         shown = f"{steps!r}" if sound else f"{type_text(steps)}, {steps!r:.100},"
         what = f"returned {shown} for {samples} samples in groups of {siblings}"
-        require(sound and steps >= 0, what, where=where, fix="an int, 0 or more")
+        require(sound and steps >= 0, what, where, fix="an int, 0 or more")

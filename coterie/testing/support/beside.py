@@ -75,5 +75,5 @@ def tasks_beside(environment: Any, seed: int) -> Sequence[Task]:
         with guarded(where, SOURCE_FIX):
             tasks: Sequence[Task] = environment.tasks("train", seed)
             count = len(tasks)
-        require(count, "the split 'train' has no task", where=where, fix="give at least one")
+        require(count, "the split 'train' has no task", where, fix="give at least one")
     return tasks

@@ -118,7 +118,7 @@ async def warn_of_source_cycles(
     if cycle is not None:
         warn(
             cycle.what,
-            where=f"{name}.score",
+            f"{name}.score",
             fix="score what a step adds, declare the component a potential, or use an algorithm that doesn't "
             f"sum over turns; where it is meant so: check_reward(..., repeatable=['{cycle.component}'])",
         )

@@ -110,15 +110,13 @@ def check_named(env: Any, state: Any, team: Players) -> None:
     with guarded(where):
         named = env.acting_roles(state)
     sound = named is None or (isinstance(named, tuple) and all(isinstance(role, str) for role in named))
-    require(
-        sound, f"returned {named!r}", where=where, fix="a tuple of roles, () where the game is over, or None"
-    )
+    require(sound, f"returned {named!r}", where, fix="a tuple of roles, () where the game is over, or None")
     known = {role for roles in team.order for role in roles}
     unknown = [role for role in named or () if role not in known]
     fix = f"name roles of the team: {did_you_mean(unknown[0], known)}" if unknown else ""
-    require(not unknown, f"named '{', '.join(unknown)}', which is not in the team", where=where, fix=fix)
+    require(not unknown, f"named '{', '.join(unknown)}', which is not in the team", where, fix=fix)
     twice = len(set(named or ())) < len(named or ())
-    require(not twice, f"named a role twice: {named!r}", where=where, fix="name each role once")
+    require(not twice, f"named a role twice: {named!r}", where, fix="name each role once")
 
 
 def initial_stage(env: Any, state: Any, team: Players) -> PendingStage | None:
@@ -166,17 +164,15 @@ async def stepped(env: Any, pending: PendingStage, actions: Mapping[str, Action]
             if faulty:
                 raise
             return Step(state=pending.state)  # in a run the episode would end here, with floors
-    require(isinstance(step, Step), f"returned {type_text(step)}", where=where, fix="coterie.Step")
+    require(isinstance(step, Step), f"returned {type_text(step)}", where, fix="coterie.Step")
     return step
 
 
 def check_step(env: Any, step: Step, acted: tuple[str, ...], where: str) -> None:
     """Require scores of declared components, and an info of plain data, of a step in which roles acted."""
     require_scores(step.scores, env, acted, where)
-    require(
-        isinstance(step.turn_over, bool), f"turn_over is {step.turn_over!r}", where=where, fix="True or False"
-    )
-    require(isinstance(step.info, Mapping), f"info is {type_text(step.info)}", where=where, fix="a table")
+    require(isinstance(step.turn_over, bool), f"turn_over is {step.turn_over!r}", where, fix="True or False")
+    require(isinstance(step.info, Mapping), f"info is {type_text(step.info)}", where, fix="a table")
     with guarded(f"{where}: info", "plain data: texts, numbers, lists and tables"):
         to_json({"info": step.info})
 

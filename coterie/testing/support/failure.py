@@ -41,7 +41,7 @@ class ConformanceError(AssertionError):
         super().__init__(f"{where}: {what}" + (f"\n  fix: {fix}" if fix else ""))
 
 
-def require(holds: object, what: str, *, where: str, fix: str = "") -> None:
+def require(holds: object, what: str, where: str, fix: str = "") -> None:
     """Raise unless the condition holds.
 
     Raises:
@@ -55,7 +55,7 @@ class ConformanceWarning(UserWarning):
     """A plugin does what is seldom meant: what, where, and how to say that it is meant."""
 
 
-def warn(what: str, *, where: str, fix: str) -> None:
+def warn(what: str, where: str, fix: str) -> None:
     """Warn of what a plugin does."""
     warnings.warn(f"{where}: {what}\n  fix: {fix}", ConformanceWarning, stacklevel=2)
 
@@ -113,12 +113,7 @@ def require_kind(plugin: Any, kind: str) -> str:
     promise(OF_KIND)
     name, protocol = type(plugin).__name__, PROTOCOL[kind]
     missing = lacking(protocol, plugin)
-    require(
-        not missing,
-        f"lacks {', '.join(missing)}",
-        where=name,
-        fix=f"see coterie.{protocol.__name__}",
-    )
+    require(not missing, f"lacks {', '.join(missing)}", name, fix=f"see coterie.{protocol.__name__}")
     require_read(plugin, kind, name)
     require_coroutines(plugin, kind, name)
     require_arguments(plugin, kind, name)
@@ -128,7 +123,7 @@ def require_kind(plugin: Any, kind: str) -> str:
 def require_read(plugin: Any, kind: str, where: str) -> None:
     """Raise where a plugin, or its class, has a misspelt member, or a part of a capability."""
     for text in ignored(plugin, kind):
-        require(False, f"has {text}", where=where, fix="rename it, or begin its name with an underscore")
+        require(False, f"has {text}", where, fix="rename it, or begin its name with an underscore")
 
 
 def require_coroutines(plugin: Any, kind: str, where: str, *, every: bool = False) -> None:
@@ -144,10 +139,10 @@ def require_coroutines(plugin: Any, kind: str, where: str, *, every: bool = Fals
         if not inspect.isroutine(method):  # e.g. a property, or an object that is called
             continue
         fix = f"def {name}: nothing awaits it"
-        require(awaited or not is_async(method), "is asynchronous", where=f"{where}.{name}", fix=fix)
+        require(awaited or not is_async(method), "is asynchronous", f"{where}.{name}", fix=fix)
         if every:
             fix = f"write it as `async def {name}`"
-            require(not awaited or is_async(method), "is not asynchronous", where=f"{where}.{name}", fix=fix)
+            require(not awaited or is_async(method), "is not asynchronous", f"{where}.{name}", fix=fix)
 
 
 def require_arguments(plugin: Any, kind: str, where: str, *, every: bool = False) -> None:
@@ -157,7 +152,7 @@ def require_arguments(plugin: Any, kind: str, where: str, *, every: bool = False
         every: also raise where a method that isn't optional can't take the arguments.
     """
     for name, what, fix in wrong_arguments(plugin, kind, every=every):
-        require(False, what, where=f"{where}.{name}", fix=fix)
+        require(False, what, f"{where}.{name}", fix=fix)
 
 
 async def awaited(where: str, method: Any, *arguments: Any) -> Any:
@@ -170,7 +165,7 @@ async def awaited(where: str, method: Any, *arguments: Any) -> Any:
     with guarded(where, factor=factor):
         returned = method(*arguments)
         fix = f"write it as `async def {where.rpartition('.')[2]}`"
-        require(inspect.isawaitable(returned), "is not asynchronous", where=where, fix=fix)
+        require(inspect.isawaitable(returned), "is not asynchronous", where, fix=fix)
         return await in_time(returned, factor)
 
 
@@ -180,10 +175,10 @@ def check_vocabulary(plugin: Any, where: str) -> None:
         where = f"{where}.vocabulary"
         with guarded(where):
             given = plugin.vocabulary()
-            require(not isinstance(given, str), f"is the text {given!r}", where=where, fix="a list of words")
+            require(not isinstance(given, str), f"is the text {given!r}", where, fix="a list of words")
             words = list(given)
         wrong = [word for word in words if not isinstance(word, str) or word.split() != [word]]
-        require(not wrong, f"{wrong[:1]!r} is no word", where=where, fix="texts without white space")
+        require(not wrong, f"{wrong[:1]!r} is no word", where, fix="texts without white space")
 
 
 def require_components(plugin: Any, where: str) -> None:
@@ -192,23 +187,23 @@ def require_components(plugin: Any, where: str) -> None:
         require(
             isinstance(component, str) and component and "." not in component,
             f"{component!r} is no name of a component",
-            where=f"{where}.components",
+            f"{where}.components",
             fix="a name without dots",
         )
         require(
             kind in KINDS_OF_COMPONENTS,
             f"component '{component}' is of kind {kind!r}",
-            where=f"{where}.components",
+            f"{where}.components",
             fix=f"one of: {', '.join(KINDS_OF_COMPONENTS)}",
         )
     for component, weight in dict(plugin.weights).items():
         require(
             component in plugin.components,
             f"a weight for '{component}', which is not among the components",
-            where=f"{where}.weights",
+            f"{where}.weights",
             fix="declare it in `components`, or remove the weight",
         )
-        require(finite(weight), f"'{component}' weighs {weight!r}", where=f"{where}.weights", fix="a number")
+        require(finite(weight), f"'{component}' weighs {weight!r}", f"{where}.weights", fix="a number")
 
 
 def require_scores(table: Any, plugin: Any, roles: tuple[str, ...], where: str) -> None:
@@ -216,45 +211,45 @@ def require_scores(table: Any, plugin: Any, roles: tuple[str, ...], where: str) 
     from coterie.core.types import TEAM, Score
 
     fix = "return {(role, component): number}; coterie.TEAM is a role"
-    require(hasattr(table, "items"), f"{table!r} is no table of scores", where=where, fix=fix)
+    require(hasattr(table, "items"), f"{table!r} is no table of scores", where, fix=fix)
     for place, value in table.items():
         require(
             isinstance(place, tuple) and len(place) == 2,
             f"{place!r} names no score",
-            where=where,
+            where,
             fix="(role, component), or (coterie.TEAM, component)",
         )
         role, component = place
         require(
             component in plugin.components,
             f"a score for '{component}', which is not among the components",
-            where=where,
+            where,
             fix="declare it in `components`, with its kind",
         )
         require(
             role == TEAM or role in roles,
             f"a score for role '{role}', which does not act in this stage ({', '.join(roles)} do)",
-            where=where,
+            where,
             fix="score the roles that acted, or coterie.TEAM",
         )
         number = value.value if isinstance(value, Score) else value
         require(
             number is None or finite(number),
             f"the score of {role}.{component} is {value!r}",
-            where=where,
+            where,
             fix="a finite number, or None where it is missing",
         )
         require(
             number is None or abs(float(number)) <= LARGEST_SCORE,
             f"the score of {role}.{component} is {value!r}, which a run calls missing",
-            where=where,
+            where,
             fix=f"a number from -{LARGEST_SCORE:g} to {LARGEST_SCORE:g}",
         )
         texts = (value.comment, value.reason) if isinstance(value, Score) else ()
         require(
             all(isinstance(text, str) for text in texts),
             f"the score of {role}.{component} is {value!r}",
-            where=where,
+            where,
             fix="its comment and its reason are texts",
         )
 

@@ -29,5 +29,5 @@ def check_final_answer(
     with guarded(where):
         answer, again = env.final_answer(task, played), env.final_answer(task, played)
     fix = "a text that equal answers share, or None where there is no answer"
-    require(answer is None or isinstance(answer, str), f"returned {answer!r:.60}", where=where, fix=fix)
-    require(answer == again, "differs when called twice", where=where, fix="no draws")
+    require(answer is None or isinstance(answer, str), f"returned {answer!r:.60}", where, fix=fix)
+    require(answer == again, "differs when called twice", where, fix="no draws")

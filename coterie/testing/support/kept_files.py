@@ -42,7 +42,7 @@ async def check_kept(box: Any) -> None:
     require(
         large.files == first.files,
         "names a content otherwise when it is kept again",
-        where=f"{box.name}.run_on",
+        f"{box.name}.run_on",
         fix="name contents by their sha256",
     )
 
@@ -61,23 +61,23 @@ async def _left(
     fix = "keep what it leaves, a failing program too: plain files, without program.files, up to most_mb"
     returned = await box.call("run_on", program, files, most_mb, seconds=box.seconds, fix=fix)
     pair = isinstance(returned, tuple) and len(returned) == 2
-    require(pair, f"returned {returned!r:.200}", where=where, fix="(Ran, coterie.KeptFiles)")
+    require(pair, f"returned {returned!r:.200}", where, fix="(Ran, coterie.KeptFiles)")
     ran, kept = returned
     check_ran(ran, where)
     if printed is not None:
         shown = "".join(sorted(ran.stdout.splitlines(keepends=True)))
-        require(shown == printed, f"shows a program {shown!r}, not {printed!r}", where=where, fix="copy them")
-    require(isinstance(kept, KeptFiles), f"returned {kept!r}", where=where, fix="(Ran, coterie.KeptFiles)")
+        require(shown == printed, f"shows a program {shown!r}, not {printed!r}", where, fix="copy them")
+    require(isinstance(kept, KeptFiles), f"returned {kept!r}", where, fix="(Ran, coterie.KeptFiles)")
     wanted = sorted(
         (path, hashlib.sha256(text.encode()).hexdigest(), len(text)) for path, text in expected.items()
     )
-    require(sorted(kept.files) == wanted, f"keeps {sorted(kept.files)}, not {wanted}", where=where, fix=fix)
+    require(sorted(kept.files) == wanted, f"keeps {sorted(kept.files)}, not {wanted}", where, fix=fix)
     for path, text in expected.items():
         at = f"{box.name}.kept"
         with guarded(at, "the path of a file with the content"):
             place = box.sandbox.kept(kept, path)
-        require(isinstance(place, Path), f"returned {place!r:.200}", where=at, fix="a pathlib.Path")
-        require(place.is_file(), f"gives {place}, which is no file", where=at, fix="a file with the content")
+        require(isinstance(place, Path), f"returned {place!r:.200}", at, fix="a pathlib.Path")
+        require(place.is_file(), f"gives {place}, which is no file", at, fix="a file with the content")
         content = place.read_text()
-        require(content == text, f"gives {content!r} for {path}", where=at, fix="its content")
+        require(content == text, f"gives {content!r} for {path}", at, fix="its content")
     return kept

@@ -46,7 +46,7 @@ def warn_of_kept(
     if changed:
         warn(
             f"keeps `{'`, `'.join(changed)}` on itself, which changes each time the same is done",
-            where=name,
+            name,
             fix="put it into the state, a score or `info`: every process of a run has its own copy, and a "
             f"resumed run starts without; where it is meant: {check}(..., keeps={changed!r})",
         )

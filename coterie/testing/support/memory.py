@@ -66,7 +66,7 @@ async def _repeat(instance: Any, calls: Sequence[_PlayedCall], name: str, where:
         require(
             gives == call.gave,
             f"{how} for the same state {where}",
-            where=f"{name}.{call.method}",
+            f"{name}.{call.method}",
             fix="keep nothing of an episode on `self`, put it into the state: branches are played in any "
             "order, and by other processes",
         )

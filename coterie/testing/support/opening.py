@@ -35,7 +35,7 @@ async def opened(plugin: Any, engine: Any = None, *, alone: bool = False) -> Asy
         for part in (*(() if alone else used(plugin)), plugin):
             name = type(part).__name__
             if isinstance(part, UsesEngine):
-                require(engine is not None, "needs an engine", where=name, fix="give the check an `engine`")
+                require(engine is not None, "needs an engine", name, fix="give the check an `engine`")
                 with guarded(f"{name}.use_engine"):
                     part.use_engine(engine)
             if isinstance(part, Opens):

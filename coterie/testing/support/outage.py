@@ -66,7 +66,7 @@ async def check_outage(source: Any, answers: Sequence[tuple[Any, Any]], outage: 
                 missing += 1
                 continue
             why = "gave the floor in the outage: the output didn't cause it"
-            require(during is not FLOOR or before is FLOOR, why, where=where, fix=fix)
+            require(during is not FLOOR or before is FLOOR, why, where, fix=fix)
             if during is FLOOR:
                 continue
             with guarded(f"{where} in the outage", "a table of scores, as while the backend works"):
@@ -75,12 +75,12 @@ async def check_outage(source: Any, answers: Sequence[tuple[Any, Any]], outage: 
                 what = (
                     f"gave {place} the score {value!r} in the outage, and {old.get(place, before)!r} before"
                 )
-                require(value is None or (place in old and value == old[place]), what, where=where, fix=fix)
+                require(value is None or (place in old and value == old[place]), what, where, fix=fix)
             missing += not new or any(value is None for value in new.values())
     require(
         missing,
         "no score is missing in the outage",
-        where=where,
+        where,
         fix=f"let `outage` fail what `score` calls; where it does, {fix}",
     )
 
@@ -92,7 +92,7 @@ async def _enter(stack: AsyncExitStack, outage: Outage, where: str) -> None:
         return
     fix = "a context manager, or a function that returns one (@contextlib.contextmanager)"
     is_context = isinstance(made, AbstractContextManager)
-    require(is_context, f"`outage` made {type_text(made)}", where=where, fix=fix)
+    require(is_context, f"`outage` made {type_text(made)}", where, fix=fix)
     stack.enter_context(made)
 
 

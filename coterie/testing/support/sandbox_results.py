@@ -19,7 +19,7 @@ _LEAVE = 5.0
 
 def check_ran(result: Any, where: str) -> None:
     """Raise ConformanceError unless this is a `Ran` with fields of its types."""
-    require(isinstance(result, Ran), f"returned {result!r}", where=where, fix="a coterie.Ran")
+    require(isinstance(result, Ran), f"returned {result!r}", where, fix="a coterie.Ran")
     _texts(result, ("stdout", "stderr", "reason"), where)
     _one(result, "status", result.status in get_args(Status), f"one of {', '.join(get_args(Status))}", where)
     code = result.exit_code
@@ -37,7 +37,7 @@ def check_ran(result: Any, where: str) -> None:
 
 def check_verdict(verdict: Any, tests: int, where: str) -> None:
     """Raise ConformanceError unless this is a `Verdict` on so many tests."""
-    require(isinstance(verdict, Verdict), f"returned {verdict!r}", where=where, fix="a coterie.Verdict")
+    require(isinstance(verdict, Verdict), f"returned {verdict!r}", where, fix="a coterie.Verdict")
     _texts(verdict, ("candidate", "stdout", "stderr", "warning"), where)
     _one(verdict, "total", _count(verdict.total), "a number of tests", where)
     same = verdict.total == tests
@@ -65,7 +65,7 @@ def check_report(sandbox: Any, name: str) -> None:
         texts = [getattr(row, field, None) for field in ("name", "stops", "needs")]
         sound = isinstance(row, tuple) and all(isinstance(text, str) for text in texts)
         sound = sound and type(getattr(row, "active", None)) is bool and hasattr(row, "_asdict")
-        require(sound, f"gives {row!r}", where=where, fix=fix)
+        require(sound, f"gives {row!r}", where, fix=fix)
 
 
 def children() -> set[int]:
@@ -99,7 +99,7 @@ def _texts(value: Any, fields: tuple[str, ...], where: str) -> None:
 def _one(value: Any, field: str, sound: object, expected: str, where: str) -> None:
     actual = getattr(value, field)
     what = f"{type(value).__name__}.{field} is {actual!r} ({type(actual).__name__})"
-    require(sound, what[:400], where=where, fix=expected)
+    require(sound, what[:400], where, fix=expected)
 
 
 def _count(value: Any) -> bool:
@@ -129,12 +129,12 @@ async def check_imported(box: Any, module: str) -> None:
         result = await box.ran(code)
         box.ended(result, "finished", 0, f"a program that imports {module}")
         writes = "writes to" in result.stdout
-        require(not writes, f"lets programs change {module}: {result.stdout}", where=where, fix=fix)
+        require(not writes, f"lets programs change {module}: {result.stdout}", where, fix=fix)
         box.same(result.stdout, "None\n", f"of {module} a program sees what another one set:", fix)
     verdict = await box.judged(f"import {module}\ndef double(n):\n    return 2 * n\n")
     passed = verdict is not None and verdict.ok
     what = f"a correct candidate that imports {module} gets {verdict!r}"[:400]
-    require(passed, what, where=f"{box.name}.judge", fix=fix)
+    require(passed, what, f"{box.name}.judge", fix=fix)
 
 
 async def check_left(box: Any, before: set[int]) -> None:
@@ -147,5 +147,5 @@ async def check_left(box: Any, before: set[int]) -> None:
     until = time.monotonic() + _LEAVE
     while left := children() - before:
         what = f"leaves {len(left)} child processes behind"
-        require(time.monotonic() < until, what, where=f"{box.name}.close", fix="end them, and wait for them")
+        require(time.monotonic() < until, what, f"{box.name}.close", fix="end them, and wait for them")
         await asyncio.sleep(0.05)

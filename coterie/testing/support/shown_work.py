@@ -32,8 +32,8 @@ def check_work(
     with guarded(f"{name}.brief"):
         brief, other = env.brief(task), env.brief(task)
     wrong = brief_fault(brief, [role for stage in order for role in stage])
-    require(not wrong, wrong, where=f"{name}.brief", fix="a coterie.Brief of texts")
-    require(brief == other, "gives another one when called twice", where=f"{name}.brief", fix="no draws")
+    require(not wrong, wrong, f"{name}.brief", fix="a coterie.Brief of texts")
+    require(brief == other, "gives another one when called twice", f"{name}.brief", fix="no draws")
     where = f"{name}.work"
     for role in roles:
         for given in (info, {}):
@@ -41,6 +41,6 @@ def check_work(
             with guarded(where, "`info` is empty where the step of an action failed: use info.get"):
                 work, again = env.work(role, given), env.work(role, given)
             wrong = work_fault(work)
-            require(not wrong, wrong, where=where, fix="a coterie.Work of texts")
-            require(work == again, "gives another one when called twice", where=where, fix="no draws")
-            require(fingerprint(given) == mark, "changed the info", where=where, fix="copy what it changes")
+            require(not wrong, wrong, where, fix="a coterie.Work of texts")
+            require(work == again, "gives another one when called twice", where, fix="no draws")
+            require(fingerprint(given) == mark, "changed the info", where, fix="copy what it changes")

@@ -33,7 +33,7 @@ class SeenDigests:
                 before == mark,
                 f"is {digest!r:.80} for two states of '{task}' that show '{role}' {shown!r:.80} and "
                 f"{observation!r:.80}",
-                where=self._where,
+                self._where,
                 fix="digest every value of the state that a role sees or a later step reads; without a "
                 "`digest` the core makes one",
             )

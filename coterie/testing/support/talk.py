@@ -81,7 +81,7 @@ async def check_talk(
                 not steady or any(len(values) < _TIMES for values in pays),
                 f"'{component}' is paid {how}: {len(pays[0])} steps of task '{tasks[0].id}' paid "
                 f"{sum(pays[0]):.3g} so; where a return sums over turns, talking on beats ending the game",
-                where=f"{name}.components",
+                f"{name}.components",
                 fix=f"pay for what an answer changes, or list it: not_summable = ('{component}',); where it "
                 f"is meant so: check_environment(..., repeatable=['{component}'])",
             )

@@ -40,7 +40,7 @@ def check_data_methods(env: Any, name: str, tasks: Mapping[str, Sequence[Task]])
         for task in all_tasks:
             with guarded(f"{name}.picture"):
                 picture = env.picture(task)
-            require(isinstance(picture, str), f"returned {picture!r}", where=f"{name}.picture", fix="a text")
+            require(isinstance(picture, str), f"returned {picture!r}", f"{name}.picture", fix="a text")
 
 
 def _check_round_trip(env: Any, name: str, task: Task) -> None:
@@ -48,23 +48,23 @@ def _check_round_trip(env: Any, name: str, task: Task) -> None:
     where, mark = f"{name}.record", fingerprint(task)
     with guarded(where):
         record, again = env.record(task), env.record(task)
-    require(isinstance(record, Mapping), f"returned {record!r}", where=where, fix="a table")
+    require(isinstance(record, Mapping), f"returned {record!r}", where, fix="a table")
     with guarded(where, _PLAIN):
         line = json.dumps(record, allow_nan=False)
     read = json.loads(line)
     require(
         read == record,
         f"of '{task.id}' reads otherwise after a round trip through JSON",
-        where=where,
+        where,
         fix=f"{_PLAIN}; no tuples",
     )
     require(
         read == json.loads(json.dumps(again)),
         "gives another record when called twice",
-        where=where,
+        where,
         fix="no draws, no counters",
     )
-    require(fingerprint(task) == mark, f"changed the task '{task.id}'", where=where, fix="copy what it holds")
+    require(fingerprint(task) == mark, f"changed the task '{task.id}'", where, fix="copy what it holds")
     where = f"{name}.task_of"
     for given, addition in ((read, ""), ({**read, "a note": "of a person"}, ", given one more field,")):
         with guarded(where, "accept what `record` wrote, and ignore further fields"):
@@ -72,7 +72,7 @@ def _check_round_trip(env: Any, name: str, task: Task) -> None:
         require(
             isinstance(task_again, Task) and fingerprint(task_again) == mark,
             f"of the record of '{task.id}'{addition} is another task",
-            where=where,
+            where,
             fix="write into the record all that the task is made of, its answer and stratum too",
         )
 
@@ -90,7 +90,7 @@ def _check_invalid_record(env: Any, name: str) -> None:
             where=where,
             fix="raise a ValueError that names what is missing or wrong",
         ) from error
-    require(isinstance(task, Task), f"returned {task!r}", where=where, fix="a task, or raise ValueError")
+    require(isinstance(task, Task), f"returned {task!r}", where, fix="a task, or raise ValueError")
 
 
 def _check_fingerprints(env: Any, name: str, tasks: Mapping[str, Sequence[Task]]) -> None:
@@ -102,41 +102,41 @@ def _check_fingerprints(env: Any, name: str, tasks: Mapping[str, Sequence[Task]]
             with guarded(where):
                 marks, again = dict(env.fingerprints(task)), dict(env.fingerprints(task))
             texts = all(isinstance(text, str) for pair in marks.items() for text in pair)
-            require(texts, f"returned {marks!r}", where=where, fix="texts by name")
+            require(texts, f"returned {marks!r}", where, fix="texts by name")
             require(
                 "content" in marks,
                 f"of '{task.id}' lack `content`",
-                where=where,
+                where,
                 fix="a text that is equal for two tasks that are the same problem",
             )
-            require(marks == again, "differ when called twice", where=where, fix="no ids, no draws")
+            require(marks == again, "differ when called twice", where, fix="no ids, no draws")
             marked.setdefault(split, []).append((task.id, marks))
     for shared in leaks(marked).shared:
         first, second = shared.examples[0]
         require(
             False,
             f"'{first}' and '{second}', of two splits, have the same {shared.kind}",
-            where=where,
+            where,
             fix=f"split by a hash of the {shared.kind}",
         )
 
 
 def check_task(task: Any, same: Any, where: str) -> None:
     """Raise unless a task is a value: a text as its id, the same when read twice and after pickling."""
-    require(isinstance(task, Task), f"a task is {type_text(task)}", where=where, fix="coterie.Task")
+    require(isinstance(task, Task), f"a task is {type_text(task)}", where, fix="coterie.Task")
     is_text = isinstance(task.id, str) and bool(task.id)
-    require(is_text, f"the id {task.id!r} is no text", where=where, fix='e.g. "train-7"')
+    require(is_text, f"the id {task.id!r} is no text", where, fix='e.g. "train-7"')
     after_pickling = fingerprint(copied(task, where))
     mark = fingerprint(task)
     require(
         mark == fingerprint(same),
         f"'{task.id}' is another task when read twice",
-        where=where,
+        where,
         fix="derive the task from split, seed and index alone",
     )
     require(
         mark == after_pickling,
         f"'{task.id}' is another task after pickling",
-        where=where,
+        where,
         fix="plain data in the payload",
     )

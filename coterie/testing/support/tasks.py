@@ -47,14 +47,14 @@ def checked_tasks(
                 continue  # the environment has no such split
             raise
         fix = "give at least one, or raise coterie.UserError for a split that the game doesn't have"
-        require(first, f"the split '{split}' has no task", where=where, fix=fix)
+        require(first, f"the split '{split}' has no task", where, fix=fix)
         for task, same in zip(first, again, strict=True):
             check_task(task, same, where)
             first_split = split_of_id.setdefault(task.id, split)
             require(
                 first_split == split,
                 f"the id '{task.id}' is in '{first_split}' and in '{split}'",
-                where=where,
+                where,
                 fix="write the split's name into the id: draws are keyed by the id",
             )
             if disjoint == "content":
@@ -62,11 +62,11 @@ def checked_tasks(
                 require(
                     first_split == split,
                     f"'{task.id}' is the same problem as a task of '{first_split}'",
-                    where=where,
+                    where,
                     fix=_BY_HASH,
                 )
         repeated = [task_id for task_id, count in Counter(task.id for task in first).items() if count > 1]
-        require(not repeated, f"the id {repeated[:1]} is twice in '{split}'", where=where, fix="unique ids")
+        require(not repeated, f"the id {repeated[:1]} is twice in '{split}'", where, fix="unique ids")
         tasks_of_splits[split] = first
     return tasks_of_splits
 
@@ -95,7 +95,7 @@ def warn_of_shared_problems(
             warn(
                 f"'{task.id}' is the problem of '{other.id}': {len(shared)} of {len(tasks)} tasks of "
                 f"'{split}' are in '{train}' under another id, so a score on '{split}' measures memory",
-                where=f"{name}.tasks",
+                f"{name}.tasks",
                 fix=f"{_BY_HASH}; where it is meant: check_environment(..., disjoint='id')",
             )
 

@@ -34,7 +34,7 @@ def digest_of(trainer: Any, name: str) -> dict[str, str]:
     with guarded(f"{name}.digest"):
         digests = trainer.digest()
     fix = "{policy: sha256 of its weights}"
-    require(isinstance(digests, Mapping), f"returned {digests!r:.200}", where=f"{name}.digest", fix=fix)
+    require(isinstance(digests, Mapping), f"returned {digests!r:.200}", f"{name}.digest", fix=fix)
     return dict(digests)
 
 
