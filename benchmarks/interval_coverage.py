@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.analysis.comparison.crossed import crossed_mean
+from coterie.analysis.comparison.report import crossed_mean
 from coterie.api.at_k import at_k
 from coterie.stats import Interval, clustered_bootstrap, paired_difference
 

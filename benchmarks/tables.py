@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.storage.jsonl import to_json
-from coterie.studies import plot, table
+from coterie.studies import table
 from coterie.studies.graph import StudyPlan
-from coterie.studies.reproduce import prepare
+from coterie.studies.reproduce import draw, prepare
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -58,7 +58,7 @@ def main() -> None:
         for suffix, content in files.items():
             (RESULTS / f"{name}{suffix}").write_text(content, encoding="utf-8")
         if arguments.plot:
-            plot.draw(ROOT / "docs" / "img" / f"{name}.png", results, plan)
+            draw(ROOT / "docs" / "img" / f"{name}.png", results, plan)
         print(f"wrote {name}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from coterie.analysis.diagnosis import evidence, machine_hardware, run, self_test
+from coterie.analysis.diagnosis import evidence, machine, machine_hardware, run
 from coterie.analysis.diagnosis.machine import CHECKS
 from coterie.analysis.diagnosis.rules import RULES
 from coterie.viewing.metric_names import METRICS
@@ -25,7 +25,7 @@ def test_its_numbers_are_the_code_s():
     assert disk in PAGE
     assert f"a warning below {machine_hardware.LITTLE_SHARED:g} GB" in PAGE
     assert f"a warning below {machine_hardware.LITTLE_FILES}" in PAGE
-    assert f"a run of {self_test.STEPS} steps" in PAGE and f"after {self_test.LIMIT:g} seconds" in PAGE
+    assert f"a run of {machine.STEPS} steps" in PAGE and f"after {machine.LIMIT:g} seconds" in PAGE
     assert f"at least {evidence.NARROWEST} and at most {evidence.WIDEST} steps" in PAGE
     assert f"fewer than {evidence.LEAST_STEPS}" in PAGE and f"success of {evidence.LEARNED:g}"[-2:] in PAGE
 

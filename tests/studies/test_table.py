@@ -25,7 +25,7 @@ from coterie.studies.library.cooperation import (
     read,
     smooth,
 )
-from coterie.studies.plot import draw
+from coterie.studies.reproduce import draw
 from coterie.studies.runner import StudyOutcome
 from coterie.studies.study import above, at_most_half, order
 from tests.studies.support import COLUMN, column_file, plan_of

@@ -13,10 +13,9 @@ from coterie.testing import ConformanceError, Example, NotChecked
 from coterie.testing.builtin_examples import REGISTERED
 from coterie.testing.checking.apart import check_apart
 from coterie.testing.checking.cases import CHECKS, Built, Case, check_of
-from coterie.testing.checking.component import check_component
+from coterie.testing.checking.component import check_component, smallest
 from coterie.testing.checking.report import of_component, whole
 from coterie.testing.checking.results import Broken, Checked
-from coterie.testing.checking.shrinking import smallest
 from coterie.testing.checking.targets import find_target
 from coterie.testing.support.promises import Promises, promise, recorded
 from coterie.testing.support.toys import EchoRole, NumberGame

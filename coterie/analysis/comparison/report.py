@@ -10,8 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from coterie.analysis.comparison.crossed import CrossedMean, crossed_mean
-from coterie.analysis.comparison.power import LEVEL, POWER, SignFlips, detectable, holm, tasks_for
+from coterie.analysis.comparison.power import (
+    LEVEL,
+    POWER,
+    SignFlips,
+    beyond,
+    critical,
+    detectable,
+    holm,
+    tasks_for,
+)
 from coterie.core.storage.atomic import write_atomic
 from coterie.core.storage.jsonl import to_json
 from coterie.stats import Difference, Floats, Interval, clustered_bootstrap, paired_difference
@@ -222,3 +230,93 @@ def _difference(
 
 def _range(share: bool, low: float) -> tuple[float, float]:
     return (low, 1.0) if share else (-math.inf, math.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class SeedTerm:
+    """What the seeds of a configuration add to a variance."""
+
+    variance: float
+    """At least 0."""
+    mean_squares: tuple[tuple[float, float], ...] = ()
+    """(term, degrees of freedom) of the seeds' means, and of the interaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class CrossedMean:
+    """A mean over tasks and seeds, and what it varies by."""
+
+    mean: float
+    tasks: int
+    task_variance: float
+    """Of the mean, from tasks: it falls as 1 / tasks. NaN: one task."""
+    seeds: Sequence[SeedTerm]
+
+    @property
+    def seed_variance(self) -> float:
+        """Of the mean, from seeds: it stays, however many tasks there are."""
+        return sum(term.variance for term in self.seeds)
+
+    def error(self, tasks: int | None = None) -> tuple[float, float]:
+        """(standard error, degrees of freedom) with so many tasks; None: those that there are."""
+        count = self.tasks if tasks is None else tasks
+        of_tasks = self.task_variance * self.tasks / count
+        variance = of_tasks + self.seed_variance
+        if count < 2 or not variance > 0:
+            return (math.nan, 0.0) if count < 2 or math.isnan(variance) else (0.0, float(count - 1))
+        squares = [(of_tasks, count - 1.0)]
+        squares += [square for term in self.seeds if term.variance > 0 for square in term.mean_squares]
+        freedom = variance**2 / sum(value**2 / df for value, df in squares if df > 0)
+        return math.sqrt(variance), max(1.0, freedom)
+
+    def interval(self, low: float, high: float, level: float = 0.95) -> Interval:
+        """Student's t, within the range of the values; NaN bounds where nothing spreads."""
+        error, freedom = self.error()
+        if not error > 0:  # no spread was seen, and it says nothing
+            return Interval(self.mean, math.nan, math.nan, self.tasks, level)
+        half = error * critical(freedom, 1 - level)
+        return Interval(self.mean, max(low, self.mean - half), min(high, self.mean + half), self.tasks, level)
+
+    def difference(self, low: float, high: float, level: float = 0.95) -> Difference:
+        """The interval, with the p-value of the t test of no difference."""
+        of = self.interval(low, high, level)
+        error, freedom = self.error()
+        p = beyond(abs(self.mean) / error, freedom) if error > 0 else math.nan
+        return Difference(of.mean, of.lo, of.hi, of.n, level, p)
+
+
+def crossed_mean(values: Floats, minus: Floats | None = None) -> CrossedMean:
+    """The mean of one configuration, or the difference of two on the same tasks.
+
+    Args:
+        values: of a configuration, shape (seeds, tasks).
+        minus: of the other, with the same tasks.
+    """
+    sides = [values] if minus is None else [values, minus]
+    by_task = values.mean(axis=0) - (0.0 if minus is None else minus.mean(axis=0))
+    tasks = len(by_task)
+    variance = float(by_task.var(ddof=1)) / tasks if tasks > 1 else math.nan
+    terms = [_seed_term(side, alone=minus is None) for side in sides]
+    return CrossedMean(math.fsum(by_task) / tasks, tasks, variance, terms)
+
+
+def _seed_term(values: Floats, alone: bool) -> SeedTerm:
+    """What seeds add.
+
+    Args:
+        alone: whether the mean of one configuration is wanted. Its seeds' spread then stands whole, and no
+            smaller than by chance: of two or three seeds, the difference of two mean squares is 0 too often,
+            and an interval with it holds the truth in 87 to 92 % only.
+    """
+    seeds, tasks = values.shape
+    if seeds < 2 or tasks < 2:
+        return SeedTerm(0.0)
+    means = values.mean(axis=1)
+    rest = values - values.mean(axis=0) - means[:, None] + values.mean()
+    freedom = (seeds - 1.0) * (tasks - 1.0)
+    of_means = float(means.var(ddof=1)) / seeds
+    interaction = float(np.square(rest).sum()) / freedom / (seeds * tasks)
+    if alone:
+        whole = max(of_means, interaction)
+        return SeedTerm(whole, ((whole, seeds - 1.0),))
+    return SeedTerm(max(0.0, of_means - interaction), ((of_means, seeds - 1.0), (interaction, freedom)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -15,26 +15,21 @@ from coterie.analysis.recorded_engine import (
     RecordedTool,
     RecordedToolWithSchemas,
 )
-from coterie.analysis.replay.recorded_scores import (
-    Cell,
-    RecordedScores,
-    asks,
-    recorded_cells,
-    recorded_source,
-)
 from coterie.analysis.replay.shadows import ignoring_shadows, with_shadows
 from coterie.answers import KEPT, KNOWN
 from coterie.core.concurrency.together import together
-from coterie.core.errors import SystemFault, UserError
+from coterie.core.errors import PolicyFault, SystemFault, UserError
+from coterie.core.plugins import PluginConfig, composed_fields
 from coterie.core.plugins.origin import closed, origin_of, plugin_call, plugin_open, record_origin
 from coterie.core.protocols import Codec, Member, NamedRewardSource, RolloutJob
+from coterie.core.protocols.reward import CountsCalls, RunsInBackground, ShowsFeedback
 from coterie.core.protocols.tool import Closes, HasSchemas, Opens
 from coterie.core.protocols.transition import RepeatsTask
 from coterie.core.rollout.context import JobContext
 from coterie.core.rollout.rewards import score_episodes
 from coterie.core.rollout.side import LocalRolloutSide
 from coterie.core.training.run import Run
-from coterie.core.types import Action, Fault, Key, Scores, Step, Task, Tree
+from coterie.core.types import Action, Fault, Key, Score, Scores, Step, Task, Tree
 
 Row = Mapping[str, Any]
 RUNS_PROGRAMS = ("run", "judge", "run_on")
@@ -219,3 +214,108 @@ def _refuse(sandbox: Any, unanswered: list[str]) -> None:
     for method in RUNS_PROGRAMS:
         if hasattr(sandbox, method):
             object.__setattr__(sandbox, method, refused)
+
+
+Cell = Mapping[tuple[str, str], Score]
+ASKED = "taken from the record"
+"""The reason of the scores for which `RecordedScores` writes the recorded ones."""
+KINDS = {"sandbox": "sandbox", "chat_model": "coach"}
+"""What `--again` calls the component that a plugin asks."""
+
+
+def asks(plugin: Any) -> set[str]:
+    """What a plugin needs besides this process: `sandbox`, `coach`."""
+    config = getattr(plugin, "config", None)
+    fields = composed_fields(type(config)) if isinstance(config, PluginConfig) else {}
+    needed = {KINDS[kind] for name, kind in fields.items() if kind in KINDS and getattr(config, name)}
+    if isinstance(plugin, CountsCalls) and plugin.calls_per_view:
+        needed.add("coach")
+    return needed
+
+
+class RecordedSource:
+    """A reward source that isn't asked: `RecordedScores` has what it answered."""
+
+    def __init__(self, plugin: Any) -> None:
+        self.scope, self.components, self.weights = plugin.scope, plugin.components, plugin.weights
+        self.policy_fault = plugin.policy_fault
+        self.background = isinstance(plugin, RunsInBackground) and plugin.background
+        record_origin(self, origin_of(plugin))
+
+    async def score(self, view: Any) -> Any:
+        """Raise a fault, which the core writes as a score of this source without a warning."""
+        raise PolicyFault(ASKED)
+
+
+class RecordedSourceWithFeedback(RecordedSource):
+    """One whose scores later roles read of."""
+
+    def __init__(self, plugin: Any) -> None:
+        super().__init__(plugin)
+        self._plugin = plugin
+
+    def feedback(self, role: str, score: Score) -> str:
+        return str(self._plugin.feedback(role, score))
+
+
+def recorded_source(source: NamedRewardSource) -> NamedRewardSource:
+    """The source with its plugin replaced."""
+    made = RecordedSourceWithFeedback if isinstance(source.plugin, ShowsFeedback) else RecordedSource
+    return replace(source, plugin=made(source.plugin), _slots=None)
+
+
+class RecordedScores(Scores):
+    """A table that writes a source's recorded scores where the source would have been asked."""
+
+    __slots__ = ("_recorded", "_written")
+
+    def __init__(self, recorded: Mapping[str, Mapping[str, Cell]]) -> None:
+        super().__init__()
+        self._recorded = recorded
+        self._written: set[tuple[Key, str]] = set()
+
+    def add(self, key: Key, role: str, component: str, score: Score) -> None:
+        """Add one score; of a source that wasn't asked all that the record has at the place, once."""
+        if score.reason != f"floor: {ASKED}":
+            super().add(key, role, component, score)
+        elif (key, score.source) not in self._written:
+            self._written.add((key, score.source))
+            for owner, known in self._recorded.get(key.text(), {}).get(score.source, {}).items():
+                super().add(key, *owner, known)
+
+
+def recorded_cells(
+    rows: Iterable[Row], sources: Sequence[NamedRewardSource]
+) -> dict[str, dict[str, dict[tuple[str, str], Score]]]:
+    """Text of a key -> source -> {(role or TEAM, component): score}, of the sources' components."""
+    source_of = {component: source.name for source in sources for component in source.plugin.components}
+    table: dict[str, dict[str, dict[tuple[str, str], Score]]] = {}
+    for row in rows if source_of else ():
+        if row["kind"] not in ("branch", "joint"):
+            continue
+        branch = row["kind"] == "branch"
+        key = f"{row['node']}/{row['role']}/b{row['branch']}" if branch else f"{row['node']}/j{row['joint']}"
+        for owner, value, reason, comment in _scores_of(row, source_of):
+            name, whole = source_of[owner[1]], owner[1] in row.get("whole", ())
+            score = Score(value, reason, name, whole, comment)
+            table.setdefault(key, {}).setdefault(name, {})[owner] = score
+    return table
+
+
+def _scores_of(
+    row: Row, components: Iterable[str]
+) -> Iterator[tuple[tuple[str, str], float | None, str, str]]:
+    """((role or TEAM, component), value, reason, comment) of a row's own scores."""
+    names = sorted(components, key=len, reverse=True)
+    for text, value in row["own_scores" if row["kind"] == "branch" else "scores"].items():
+        for component in names:
+            if text.endswith(f".{component}"):
+                owner = text.removesuffix(f".{component}")
+                short = component if owner == row.get("role") else text
+                yield (
+                    (owner, component),
+                    value,
+                    row["reasons"].get(short, ""),
+                    row.get("comments", {}).get(short, ""),
+                )
+                break

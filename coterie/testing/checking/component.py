@@ -8,19 +8,18 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from coterie.core.errors import ConfigError, MissingExtra, PluginError, SystemFault, UserError
 from coterie.core.plugins import UNCONFIGURED
 from coterie.discovery import Entry, import_object, plugins
-from coterie.testing.checking.cases import Case, check_of
+from coterie.testing.checking.cases import Case, arguments_of, check_of
 from coterie.testing.checking.derived import cases
 from coterie.testing.checking.hangs import raised_in
 from coterie.testing.checking.results import Broken, Checked
-from coterie.testing.checking.shrinking import smallest
 from coterie.testing.example import Example
-from coterie.testing.support.beside import BesideError
-from coterie.testing.support.explaining import explained
-from coterie.testing.support.failure import OF_KIND, TAKES, ConformanceError, ConformanceWarning
+from coterie.testing.support.failure import OF_KIND, TAKES, ConformanceError, ConformanceWarning, explained
+from coterie.testing.support.opening import BesideError
 from coterie.testing.support.promises import Promises, promise, recorded
 from coterie.testing.support.threads import left_behind, running
 from coterie.testing.support.time_limit import Overdue
@@ -279,3 +278,60 @@ def _smallest(case: Case, error: ConformanceError, broken: Broken) -> Broken:
 
     fewest = smallest(case, breaks, seconds=SHRINKING)
     return _broken(last[-1], broken.promise, fewest)
+
+
+COUNTS = ("episodes", "turns", "tasks", "seeds", "texts", "limit")
+"""Arguments that say how much a check does."""
+_SEEDS = 8
+
+
+def smallest(case: Case, breaks: Callable[[Case], bool], *, seconds: float) -> Case:
+    """The case with fewer and shorter arguments, found by calling the check again and again.
+
+    Args:
+        breaks: whether a case breaks the same promise at the same place.
+        seconds: after which the smallest one so far is returned.
+    """
+    until = time.monotonic() + seconds
+    moved = True
+    while moved:
+        moved = False
+        for smaller in _smaller(case):
+            if time.monotonic() > until:
+                return case
+            if breaks(smaller):
+                case, moved = smaller, True
+                break
+    return case
+
+
+def _smaller(case: Case) -> Iterator[Case]:
+    """Cases that are smaller in one argument, those that save most time first."""
+    given = {**arguments_of(case.kind), **case.arguments}
+    for name in COUNTS:
+        value = given.get(name)
+        if isinstance(value, int) and value > 1:
+            yield case.with_arguments(**{name: 1})
+            if name == "episodes":  # another episode may be the one that fails
+                for seed in range(1, _SEEDS):
+                    yield case.with_arguments(episodes=1, seed=seed)
+            if value > 3:
+                yield case.with_arguments(**{name: value // 2})
+    for name, value in case.arguments.items():
+        if isinstance(value, (list, tuple)) and len(value) > 1 and name not in ("order", "roles"):
+            for part in _parts(value):
+                yield case.with_arguments(**{name: part})
+    for name, value in case.arguments.items():
+        if name in ("good", "feedback", "texts") and isinstance(value, (list, tuple)) and len(value) == 1:
+            yield case.with_arguments(**{name: value[:0]})
+
+
+def _parts(value: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """Each item alone, the halves, and all but one."""
+    if len(value) <= 12:
+        yield from (value[index : index + 1] for index in range(len(value)))
+    middle = len(value) // 2
+    if len(value) > 3:
+        yield from (value[:middle], value[middle:])
+    if 2 < len(value) <= 12:
+        yield from ([*value[:index], *value[index + 1 :]] for index in range(len(value)))

@@ -18,6 +18,12 @@ from coterie.core.types.digest import digest
 from coterie.core.types.seeding import generator
 from coterie.discovery.members import Demonstrates
 from coterie.testing.support.cycles import check_cycles
+from coterie.testing.support.environment_members import (
+    SeenDigests,
+    check_data_methods,
+    check_final_answer,
+    check_work,
+)
 from coterie.testing.support.episodes import (
     Act,
     PendingStage,
@@ -39,15 +45,11 @@ from coterie.testing.support.failure import (
     require_components,
     require_kind,
 )
-from coterie.testing.support.final_answers import check_final_answer
 from coterie.testing.support.kept_state import kept, warn_of_kept
 from coterie.testing.support.memory import check_memory
 from coterie.testing.support.opening import opened
 from coterie.testing.support.promises import promise
-from coterie.testing.support.shown_work import check_work
-from coterie.testing.support.state_digests import SeenDigests
 from coterie.testing.support.talk import check_talk
-from coterie.testing.support.task_data import check_data_methods
 from coterie.testing.support.tasks import checked_tasks, warn_of_shared_problems
 from coterie.testing.support.time_limit import in_time
 from coterie.testing.support.values import copied, fingerprint, pickled, spoil

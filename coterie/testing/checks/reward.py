@@ -12,7 +12,6 @@ from coterie.core.protocols import ActionView, EpisodeView, JointView, SiblingsV
 from coterie.core.protocols.reward import CountsCalls, ShowsFeedback
 from coterie.core.types import Score
 from coterie.core.types.seeding import generator
-from coterie.testing.support.beside import beside, opened_beside, tasks_beside
 from coterie.testing.support.cycles import Paid, Pay, warn_of_source_cycles
 from coterie.testing.support.episodes import (
     Act,
@@ -32,7 +31,7 @@ from coterie.testing.support.failure import (
     require_scores,
 )
 from coterie.testing.support.kept_state import kept, warn_of_kept
-from coterie.testing.support.opening import opened
+from coterie.testing.support.opening import beside, opened, opened_beside, tasks_beside
 from coterie.testing.support.outage import FLOOR, MISSING, Outage, answer_of, check_outage
 from coterie.testing.support.promises import promise
 from coterie.testing.support.values import fingerprint

@@ -12,7 +12,6 @@ from coterie.core.protocols.tool import CountsMetrics
 from coterie.core.rollout.contracts import check_metrics
 from coterie.core.types import HistoryEntry
 from coterie.core.types.seeding import generator
-from coterie.testing.support.beside import beside, opened_beside, tasks_beside
 from coterie.testing.support.episodes import Act, episode, players
 from coterie.testing.support.failure import (
     ConformanceError,
@@ -21,7 +20,7 @@ from coterie.testing.support.failure import (
     require,
     require_kind,
 )
-from coterie.testing.support.opening import opened
+from coterie.testing.support.opening import beside, opened, opened_beside, tasks_beside
 from coterie.testing.support.promises import promise
 from coterie.testing.support.time_limit import in_time
 from coterie.testing.support.values import fingerprint

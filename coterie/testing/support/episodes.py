@@ -26,8 +26,8 @@ from coterie.core.types import (
     Task,
     as_tuple,
 )
-from coterie.testing.support.beside import beside
 from coterie.testing.support.failure import ConformanceError, guarded, require, require_scores
+from coterie.testing.support.opening import beside
 from coterie.testing.support.time_limit import in_time
 
 Act = Callable[[str, Any, np.random.Generator], Any] | Sequence[Any]

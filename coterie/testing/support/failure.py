@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import math
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from coterie.compose.kinds import PROTOCOL, coroutines, ignored, is_async
+from coterie.compose.kinds import CAPABILITIES, PROTOCOL, coroutines, ignored, is_async
+from coterie.core.errors import nearest
 from coterie.core.plugins.origin import raised_at
 from coterie.discovery.members import HasVocabulary
-from coterie.testing.support.arguments import wrong_arguments
-from coterie.testing.support.explaining import explained, unawaited
 from coterie.testing.support.promises import promise
 from coterie.testing.support.time_limit import Overdue, caller, in_time, watched
 
@@ -260,3 +261,106 @@ def finite(value: Any) -> bool:
         return not isinstance(value, (str, bytes)) and math.isfinite(value)
     except Exception:  # whatever the conversion of a plugin's own type raises
         return False
+
+
+Wrong = tuple[str, str, str]
+"""The method, what is wrong with its parameters, and how to fix it."""
+
+
+def wrong_arguments(plugin: Any, kind: str, *, every: bool = False) -> Iterator[Wrong]:
+    """The methods of a plugin, or of its class, that can't be called as their Protocols say.
+
+    An optional method takes the Protocol's arguments. No method has the name of one parameter at another's
+    place: both would then get the wrong value, without an error. Other names, and more parameters with
+    defaults, are sound.
+
+    Args:
+        every: whether a method that every plugin of the kind has must take the arguments too.
+    """
+    cls = plugin if inspect.isclass(plugin) else type(plugin)
+    for protocol in (PROTOCOL[kind], *CAPABILITIES.get(kind, ())):
+        for name, expected in _methods(protocol):
+            method = getattr(cls, name, None)
+            if not callable(method):
+                continue
+            signature = inspect.signature(expected)
+            if isinstance(inspect.getattr_static(cls, name), (staticmethod, classmethod)):
+                signature = signature.replace(parameters=list(signature.parameters.values())[1:])
+            try:
+                taken = inspect.signature(method)
+            except ValueError:  # a builtin without a signature
+                continue
+            text = str(signature).replace("'", "")
+            if swapped := _swapped(taken, signature):
+                yield name, swapped, f"its arguments are passed by position: {text}"
+            if every or protocol is not PROTOCOL[kind]:
+                for error in _refused(taken, signature):
+                    yield name, f"can't be called as {text}: {error}", "accept these arguments"
+
+
+def _methods(protocol: type) -> Iterator[tuple[str, Any]]:
+    for name, value in vars(protocol).items():
+        if inspect.isfunction(value) and (name == "__call__" or not name.startswith("_")):
+            yield name, value
+
+
+def _refused(taken: inspect.Signature, signature: inspect.Signature) -> Iterator[TypeError]:
+    """Why a method doesn't take a Protocol's arguments, by position or by name."""
+    required = [
+        parameter
+        for parameter in signature.parameters.values()
+        if parameter.kind is parameter.KEYWORD_ONLY or parameter.default is parameter.empty
+    ]
+    keywords = {parameter.name: None for parameter in required if parameter.kind is parameter.KEYWORD_ONLY}
+    positional = [None] * (len(required) - len(keywords))
+    try:
+        taken.bind(*positional, **keywords)
+    except TypeError as error:
+        yield error
+
+
+def _swapped(taken: inspect.Signature, signature: inspect.Signature) -> str:
+    """What a parameter is that has the name of another one of the Protocol's; empty: none has."""
+    names = _positional(signature)
+    for given, name in zip(_positional(taken), names, strict=False):
+        if given != name and given in names:
+            return f"has the parameter `{given}` where `{name}` is passed"
+    return ""
+
+
+def _positional(signature: inspect.Signature) -> list[str]:
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [parameter.name for parameter in signature.parameters.values() if parameter.kind in kinds]
+
+
+_COROUTINE = re.compile(r"<coroutine object ([\w.<>]+) at 0x")
+
+
+def unawaited(what: str, where: str) -> str:
+    """How to fix a coroutine that stands in an error where a value was wanted; empty: there is none.
+
+    Args:
+        what, where: of the error.
+    """
+    match = _COROUTINE.search(what)
+    if match is None:
+        return ""
+    name = match[1].rpartition(".")[2]
+    if f".{name}" in where or f" {name} returned" in what:
+        return f"write it as `def {name}`: nothing awaits it"
+    return f"`await` is missing where `{name}` is called: it is `async def`"
+
+
+def explained(error: BaseException) -> str:
+    """How to fix an exception whose message names no cause; empty: nobody knows."""
+    if isinstance(error, TypeError) and "'coroutine'" in str(error):
+        return "`await` is missing where an `async def` is called"
+    given = getattr(error, "obj", None) if isinstance(error, AttributeError) else None
+    of_ours = type(given).__module__.startswith("coterie.") and dataclasses.is_dataclass(given)
+    if not of_ours or isinstance(given, type):
+        return ""
+    name, known = type(given).__name__, [field.name for field in dataclasses.fields(given)]  # type: ignore[arg-type]
+    near = nearest(str(getattr(error, "name", "")), known)
+    scope = f" (scope '{name[:-4].lower()}')" if name.endswith("View") else ""
+    meant = f"; did you mean '{near}'?" if near else ""
+    return f"a {name}{scope} has {', '.join(known)}{meant}"

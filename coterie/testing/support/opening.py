@@ -1,9 +1,14 @@
-"""Opening of a component for a check, with the components that it uses, as a run opens them."""
+"""Opening of a component for a check, with the components that it uses, as a run opens them.
+
+What a component is checked with may be broken: the environment of a reward source, the roles that read the
+answers. Then the component is not, and its check ends with a `BesideError`, which a report
+counts as not checked.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any
 
 from pydantic import BaseModel
@@ -12,7 +17,8 @@ from coterie.compose.chat_models import CheckedChatModel
 from coterie.core.plugins import composed_fields
 from coterie.core.protocols.chat_model import UsesEngine
 from coterie.core.protocols.tool import Closes, Opens
-from coterie.testing.support.failure import guarded, require
+from coterie.core.types import Task
+from coterie.testing.support.failure import ConformanceError, guarded, require
 from coterie.testing.support.time_limit import in_time
 
 _OPENED = ("environment", "sandbox", "tool", "chat_model")
@@ -67,3 +73,68 @@ def used(plugin: Any, but: Sequence[Any] = ()) -> Iterator[Any]:
 async def _closed(part: Any) -> None:
     with guarded(f"{type(part).__name__}.close", "a run that ends early closes it too"):
         await in_time(part.close())
+
+
+SOURCE_FIX = "return a list of coterie.Task, or an object with `__len__` and `__getitem__`"
+
+
+class BesideError(ConformanceError):
+    """What a component is checked with breaks the contract of its kind.
+
+    Args:
+        part: what it is, e.g. "its environment".
+    """
+
+    def __init__(self, what: str, *, where: str, fix: str = "", part: str) -> None:
+        self.part = part
+        super().__init__(what, where=where, fix=fix)
+
+
+@contextmanager
+def beside(part: str) -> Iterator[None]:
+    """A context in which what is broken is not the component that is checked.
+
+    Args:
+        part: what is called there, e.g. "its environment".
+
+    Raises:
+        BesideError: it is broken.
+    """
+    try:
+        yield
+    except BesideError:
+        raise
+    except ConformanceError as error:
+        raise BesideError(error.what, where=error.where, fix=error.fix, part=part) from error.__cause__
+
+
+@asynccontextmanager
+async def opened_beside(environment: Any, engine: Any) -> AsyncIterator[None]:
+    """A context in which the environment that a component is checked with is open.
+
+    Raises:
+        BesideError: it can't be opened or closed.
+    """
+    context = opened(environment, engine)
+    with beside("its environment"):
+        await context.__aenter__()
+    try:
+        yield
+    finally:
+        with beside("its environment"):
+            await context.__aexit__(None, None, None)
+
+
+def tasks_beside(environment: Any, seed: int) -> Sequence[Task]:
+    """The training tasks of the environment that a component is checked with.
+
+    Raises:
+        BesideError: it has none.
+    """
+    where = f"{type(environment).__name__}.tasks"
+    with beside("its environment"):
+        with guarded(where, SOURCE_FIX):
+            tasks: Sequence[Task] = environment.tasks("train", seed)
+            count = len(tasks)
+        require(count, "the split 'train' has no task", where, fix="give at least one")
+    return tasks

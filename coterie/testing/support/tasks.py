@@ -8,11 +8,11 @@ from typing import Any
 
 from coterie.core.errors import UserError
 from coterie.core.types import Task
-from coterie.testing.support.beside import SOURCE_FIX
+from coterie.testing.support.environment_members import check_task
 from coterie.testing.support.episodes import Players, initial_stage
 from coterie.testing.support.failure import ConformanceError, guarded, require, warn
+from coterie.testing.support.opening import SOURCE_FIX
 from coterie.testing.support.promises import promise
-from coterie.testing.support.task_data import check_task
 from coterie.testing.support.values import fingerprint
 
 _TASKS_A_SPLIT = 50

@@ -10,8 +10,8 @@ import pytest
 from scipy import stats
 
 import coterie
-from coterie.analysis.comparison.crossed import crossed_mean
 from coterie.analysis.comparison.power import holm
+from coterie.analysis.comparison.report import crossed_mean
 from coterie.core.errors import UserError
 from coterie.stats import clustered_bootstrap, paired_difference
 from tests.analysis.comparison.records import record, runs, write

@@ -9,7 +9,7 @@ import pytest
 from interval_coverage import coverage
 from scipy import stats
 
-from coterie.analysis.comparison.crossed import CrossedMean, SeedTerm, crossed_mean
+from coterie.analysis.comparison.report import CrossedMean, SeedTerm, crossed_mean
 
 RNG = np.random.default_rng(0)
 

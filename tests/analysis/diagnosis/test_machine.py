@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 import coterie
-from coterie.analysis.diagnosis import machine, machine_hardware, machine_packages, self_test
+from coterie.analysis.diagnosis import machine, machine_hardware
 from coterie.analysis.diagnosis.machine import CHECKS, diagnose_machine
 from coterie.core.errors import UserError
 from coterie.discovery.report import Report
@@ -47,7 +47,7 @@ def test_a_check_that_raises_is_a_line(monkeypatch):
 
 
 def test_the_self_test_is_a_run_that_learns(tmp_path):
-    result = self_test.make(tmp_path)
+    result = machine.make(tmp_path)
     assert result["after"] - result["before"] > 0.4
     assert (tmp_path / "run" / "checkpoints").is_dir()
 
@@ -57,16 +57,16 @@ def test_the_self_test_ends_and_says_what_went_wrong(monkeypatch):
         return lambda *args, **options: subprocess.CompletedProcess(args, 0, code, "")
 
     monkeypatch.setattr(subprocess, "run", fake('log\n{"before": 0.1, "after": 0.9}\n'))
-    assert self_test.self_test().status == "ok"
+    assert machine.self_test().status == "ok"
     monkeypatch.setattr(subprocess, "run", fake('{"before": 0.1, "after": 0.25}'))
-    assert self_test.self_test().status == "fault" and "learned nothing" in self_test.self_test().says
+    assert machine.self_test().status == "fault" and "learned nothing" in machine.self_test().says
     monkeypatch.undo()
     monkeypatch.setattr(sys, "executable", shutil.which("false"))
-    assert self_test.self_test().status == "fault" and "ended with code 1" in self_test.self_test().says
+    assert machine.self_test().status == "fault" and "ended with code 1" in machine.self_test().says
 
 
 def test_the_self_test_is_ended_after_its_limit():
-    line = self_test.self_test(limit=0.05)
+    line = machine.self_test(limit=0.05)
     assert line.status == "warning" and "more than 0.05 seconds" in line.says
 
 
@@ -81,9 +81,9 @@ def test_extras_are_installed_missing_too_old_or_broken(monkeypatch):
     versions = {"a": "1", "b": "1.9", "d": "3"}
     monkeypatch.setattr(metadata, "requires", lambda name: [*needs, "click>=8", 'x; extra == "dev"'])
     monkeypatch.setattr(metadata, "metadata", lambda name: extras)
-    monkeypatch.setattr(machine_packages, "version_of", lambda name: versions.get(name, ""))
-    monkeypatch.setattr(machine_packages, "_importable", lambda module: module != "safetensors")
-    of = lines(machine_packages.extras)
+    monkeypatch.setattr(machine, "version_of", lambda name: versions.get(name, ""))
+    monkeypatch.setattr(machine, "_importable", lambda module: module != "safetensors")
+    of = lines(machine.extras)
     assert {*of} == {"extra second", "extra torch", "extras"}
     assert of["extra second"].status == "warning" and "b 1.9 is not >=2" in of["extra second"].says
     assert of["extra torch"].status == "fault" and "safetensors can't be imported" in of["extra torch"].says
@@ -92,8 +92,8 @@ def test_extras_are_installed_missing_too_old_or_broken(monkeypatch):
 
 
 def test_a_python_that_is_too_old_is_a_fault(monkeypatch):
-    monkeypatch.setattr(machine_packages.platform, "python_version", lambda: "3.9.1")
-    of = lines(machine_packages.versions)
+    monkeypatch.setattr(machine.platform, "python_version", lambda: "3.9.1")
+    of = lines(machine.versions)
     assert of["python"].status == "fault" and "Python 3.9.1" in of["python"].says
     assert of["versions"].facts["numpy"] == metadata.version("numpy")
 
@@ -104,8 +104,8 @@ def test_a_broken_plugin_is_a_fault_and_a_slow_one_a_warning(monkeypatch):
         Report("y", "slow", "1", warnings=["it takes 9 s"]),
         Report("z", "fine", "1"),
     ]
-    monkeypatch.setattr(machine_packages, "plugins", lambda: SimpleNamespace(reports=reports))
-    of = lines(machine_packages.plugin_faults)
+    monkeypatch.setattr(machine, "plugins", lambda: SimpleNamespace(reports=reports))
+    of = lines(machine.plugin_faults)
     assert (of["plugin acme"].status, of["plugin acme"].says) == ("fault", "ImportError: no")
     assert "coterie plugins show acme" in of["plugin acme"].fix and of["plugin slow"].status == "warning"
     assert of["plugins"].says == "1 of 3 without a fault"

@@ -1,18 +1,106 @@
-"""The parts of `check_environment` about tasks: values; as data, records and back, fingerprints, pictures."""
+"""The parts of `check_environment` about optional members: final answers, work, digests, tasks as data."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from coterie.core.errors import type_text
-from coterie.core.types import Task
+from coterie.core.protocols.work import ShowsWork
+from coterie.core.types import Action, Task
 from coterie.data.leaks import leaks
-from coterie.discovery.members import DrawsTasks, FingerprintsTasks, RecordsTasks
+from coterie.discovery.members import DrawsTasks, FingerprintsTasks, GivesFinalAnswers, RecordsTasks
+from coterie.plugins.rewards.coach.from_environment import brief_fault, work_fault
 from coterie.testing.support.failure import ConformanceError, guarded, require
 from coterie.testing.support.promises import promise
 from coterie.testing.support.values import copied, fingerprint
+
+
+def check_final_answer(
+    env: Any, name: str, task: Task, played: Sequence[tuple[Mapping[str, Action], Mapping[str, Any]]]
+) -> None:
+    """Check what the environment takes for the answer of an ended episode, where it says it.
+
+    Args:
+        played: the actions by role and the `Step.info` of each step.
+
+    Raises:
+        ConformanceError: it is neither a text nor None, or another one when asked again.
+    """
+    if not isinstance(env, GivesFinalAnswers):
+        return
+    promise("a final answer is a text or None")
+    where = f"{name}.final_answer"
+    with guarded(where):
+        answer, again = env.final_answer(task, played), env.final_answer(task, played)
+    fix = "a text that equal answers share, or None where there is no answer"
+    require(answer is None or isinstance(answer, str), f"returned {answer!r:.60}", where, fix=fix)
+    require(answer == again, "differs when called twice", where, fix="no draws")
+
+
+def check_work(
+    env: Any,
+    name: str,
+    task: Task,
+    roles: Iterable[str],
+    info: Mapping[str, Any],
+    order: Iterable[Sequence[str]],
+) -> None:
+    """`brief` gives a Brief, and `work` a Work of texts, also for the empty info of a failed step.
+
+    Args:
+        roles: that acted; `order`: all roles, by stage.
+    """
+    if not isinstance(env, ShowsWork):
+        return
+    promise("a brief and work are texts")
+    with guarded(f"{name}.brief"):
+        brief, other = env.brief(task), env.brief(task)
+    wrong = brief_fault(brief, [role for stage in order for role in stage])
+    require(not wrong, wrong, f"{name}.brief", fix="a coterie.Brief of texts")
+    require(brief == other, "gives another one when called twice", f"{name}.brief", fix="no draws")
+    where = f"{name}.work"
+    for role in roles:
+        for given in (info, {}):
+            mark = fingerprint(given)
+            with guarded(where, "`info` is empty where the step of an action failed: use info.get"):
+                work, again = env.work(role, given), env.work(role, given)
+            wrong = work_fault(work)
+            require(not wrong, wrong, where, fix="a coterie.Work of texts")
+            require(work == again, "gives another one when called twice", where, fix="no draws")
+            require(fingerprint(given) == mark, "changed the info", where, fix="copy what it changes")
+
+
+class SeenDigests:
+    """The digests of the states of one environment, each with what its roles see.
+
+    Args:
+        name: of the environment's class.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._where = f"{name}.digest"
+        self._seen: dict[tuple[str, str, str], tuple[str, Any]] = {}
+
+    def note(self, task: str, digest: str, observations: Mapping[str, Any]) -> None:
+        """Keep a state of a task.
+
+        Raises:
+            ConformanceError: another state of the task has its digest, and shows a role something else.
+        """
+        for role, observation in observations.items():
+            mark = fingerprint(observation)
+            before, shown = self._seen.setdefault((task, digest, role), (mark, observation))
+            require(
+                before == mark,
+                f"is {digest!r:.80} for two states of '{task}' that show '{role}' {shown!r:.80} and "
+                f"{observation!r:.80}",
+                self._where,
+                fix="digest every value of the state that a role sees or a later step reads; without a "
+                "`digest` the core makes one",
+            )
+
 
 _PLAIN = "texts, numbers, true and false, null, lists and tables with texts as keys"
 
