@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from coterie.analysis.diagnosis.evidence import RunEvidence
-from coterie.analysis.diagnosis.sicknesses import Seen, SicknessRule
+from coterie.analysis.diagnosis.sicknesses import Seen, SicknessRule, reaches, seen
 
 COLLAPSED = 0.01
 """Nats a token: 99.8 % on one of two tokens."""
@@ -43,8 +43,7 @@ def _entropy_collapse(evidence: RunEvidence, policy: str) -> Seen | None:
     if evidence.has_learned or evidence.closed_gap >= CLOSED or not entropy.known:
         return None
     bound = min(LOW_ENTROPY, max(COLLAPSED, OF_START * max(entropy.start, entropy.first)))
-    spell = entropy.spell(lambda medians: medians < bound)
-    return None if spell is None else Seen(entropy.name, spell.value, bound, spell.since)
+    return seen(entropy, bound, below=True)
 
 
 def _sharpening(evidence: RunEvidence, policy: str) -> Seen | None:
@@ -57,18 +56,11 @@ def _sharpening(evidence: RunEvidence, policy: str) -> Seen | None:
     if _entropy_collapse(evidence, policy) is not None:  # which says it all
         return None
     bound = SHARPENED * entropy.start
-    spell = entropy.spell(lambda medians: medians < bound)
-    return None if spell is None else Seen(entropy.name, spell.value, bound, spell.since)
+    return seen(entropy, bound, below=True)
 
 
 STEP_COUNT = 10
 """Half of the fewest steps of which a standstill says something."""
-
-
-def _mismatch(evidence: RunEvidence, policy: str) -> Seen | None:
-    mismatch = evidence.trace(f"policy/{policy}/mismatch")
-    spell = mismatch.spell(lambda medians: medians >= MISMATCH)
-    return None if spell is None else Seen(mismatch.name, spell.value, MISMATCH, spell.since)
 
 
 def _stale_weights(evidence: RunEvidence, policy: str) -> Seen | None:
@@ -119,24 +111,6 @@ def _mismatch_grows(evidence: RunEvidence, policy: str) -> Seen | None:
     return Seen(mismatch.name, spell.value, bound, since, "it grows from step to step")
 
 
-def _old_weights(evidence: RunEvidence, policy: str) -> Seen | None:
-    age = evidence.trace(f"policy/{policy}/staleness/mean")
-    spell = age.spell(lambda medians: medians >= OLD)
-    return None if spell is None else Seen(age.name, spell.value, OLD, spell.since)
-
-
-def _clipped(evidence: RunEvidence, policy: str) -> Seen | None:
-    clipped = evidence.trace(f"policy/{policy}/clip_fraction")
-    spell = clipped.spell(lambda medians: medians >= CLIPPED)
-    return None if spell is None else Seen(clipped.name, spell.value, CLIPPED, spell.since)
-
-
-def _large_updates(evidence: RunEvidence, policy: str) -> Seen | None:
-    moved = evidence.trace(f"policy/{policy}/approx_kl")
-    spell = moved.spell(lambda medians: medians >= MOVED)
-    return None if spell is None else Seen(moved.name, spell.value, MOVED, spell.since)
-
-
 def _gradient_explodes(evidence: RunEvidence, policy: str) -> Seen | None:
     """A norm far above the lowest level that the run had before, while nothing gets better."""
     norm = evidence.trace(f"policy/{policy}/grad_norm")
@@ -168,8 +142,7 @@ def _no_gradient(evidence: RunEvidence, policy: str) -> Seen | None:
     others = [evidence.trace(f"policy/{each}/grad_norm").end for each in evidence.policies if each != policy]
     if evidence.has_learned or not any(other > 1e-9 for other in others if not math.isnan(other)):
         return None
-    spell = norm.spell(lambda medians: medians < 1e-9)
-    return None if spell is None else Seen(norm.name, spell.value, 1e-9, spell.since)
+    return seen(norm, 1e-9, below=True)
 
 
 def _values_explain_nothing(evidence: RunEvidence, policy: str) -> Seen | None:
@@ -214,21 +187,22 @@ RULES = (
         "the same dtype in engine and trainer (policies.<name>.dtype=float32 to see); the same temperature "
         "and "
         "no top_p or top_k (sampler.sampling); loss.correction={level: token, cap: 2}, which weights for it",
-        _mismatch),
+        reaches("policy/{}/mismatch", MISMATCH)),
     SicknessRule("old_weights", "policy", "warning", (f"{_OF}staleness/mean",),
         f"tokens are {OLD:g} updates old or more, on average",
         "most samples come from weights of long ago, and an update learns little of them",
-        "a smaller schedule.max_staleness; schedule.play=in_flight; loss.correction={cap: 2}", _old_weights),
+        "a smaller schedule.max_staleness; schedule.play=in_flight; loss.correction={cap: 2}",
+        reaches("policy/{}/staleness/mean", OLD)),
     SicknessRule("clipped", "policy", "warning", (f"{_OF}clip_fraction",),
         f"{CLIPPED:.0%} of the tokens or more are clipped",
         "an update moves so far that most of its tokens stop counting",
         "a lower learning rate; fewer trainer.epochs, a larger trainer.minibatch_size; a smaller "
-        "schedule.max_staleness", _clipped),
+        "schedule.max_staleness", reaches("policy/{}/clip_fraction", CLIPPED)),
     SicknessRule("large_updates", "policy", "warning", (f"{_OF}approx_kl",),
         f"approx_kl of {MOVED} nats a token or more",
         "the weights that train are far from those that drew the samples",
         "a lower learning rate; fewer trainer.epochs; loss.kl; a smaller schedule.max_staleness",
-        _large_updates),
+        reaches("policy/{}/approx_kl", MOVED)),
     SicknessRule("gradient_explodes", "policy", "warning", (f"{_OF}grad_norm",),
         f"a gradient norm {EXPLODED:g} times that of the run's first half, while nothing gets better",
         "updates are made of a few samples with huge ratios or advantages",

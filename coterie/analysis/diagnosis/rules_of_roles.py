@@ -9,7 +9,7 @@ import numpy as np
 
 from coterie.analysis.credit.sicknesses import RIDER_HELPS
 from coterie.analysis.diagnosis.evidence import LEAST_STEPS, MetricTrace, RunEvidence
-from coterie.analysis.diagnosis.sicknesses import Seen, SicknessRule
+from coterie.analysis.diagnosis.sicknesses import Seen, SicknessRule, seen
 
 GROWN = 1.5
 """Factor by which answers have grown."""
@@ -93,10 +93,7 @@ def _dead_role(evidence: RunEvidence, role: str) -> Seen | None:
     if not len(idle.values) and len(evidence.rows) >= LEAST_STEPS:
         first = int(evidence.rows[0]["step"])
         return Seen(f"advantage/{role}/abs", 0.0, 0.0, first, "no row has an advantage of it")
-    spell = idle.spell(lambda medians: medians >= IDLE)
-    if spell is None or _better_than_at_first(evidence, role):
-        return None
-    return Seen(idle.name, spell.value, IDLE, spell.since)
+    return None if _better_than_at_first(evidence, role) else seen(idle, IDLE)
 
 
 def _better_than_at_first(evidence: RunEvidence, role: str) -> bool:
@@ -106,20 +103,14 @@ def _better_than_at_first(evidence: RunEvidence, role: str) -> bool:
 
 
 def _empty(evidence: RunEvidence, role: str) -> Seen | None:
-    empty = evidence.trace(f"empty/{role}")
-    spell = empty.spell(lambda medians: medians >= EMPTY)
-    if spell is None or _succeeds(evidence):
-        return None
-    return Seen(empty.name, spell.value, EMPTY, spell.since)
+    return None if _succeeds(evidence) else seen(evidence.trace(f"empty/{role}"), EMPTY)
 
 
 def _truncation(evidence: RunEvidence, role: str) -> Seen | None:
-    cut = evidence.trace(f"finish_length/{role}")
-    spell = cut.spell(lambda medians: medians >= CUT_OFF)
     length = evidence.trace(f"length/{role}").end
-    if spell is None or _succeeds(evidence) or (length < LONG and not math.isnan(length)):
+    if _succeeds(evidence) or (length < LONG and not math.isnan(length)):
         return None
-    return Seen(cut.name, spell.value, CUT_OFF, spell.since)
+    return seen(evidence.trace(f"finish_length/{role}"), CUT_OFF)
 
 
 def _unreadable(evidence: RunEvidence, role: str) -> Seen | None:

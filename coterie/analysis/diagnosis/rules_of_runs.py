@@ -8,7 +8,7 @@ import numpy as np
 
 from coterie.analysis.diagnosis.evidence import LEARNED, MetricTrace, Row, RunEvidence
 from coterie.analysis.diagnosis.rules_of_roles import idle_groups
-from coterie.analysis.diagnosis.sicknesses import Seen, SicknessRule
+from coterie.analysis.diagnosis.sicknesses import Seen, SicknessRule, reaches, seen
 from coterie.api import signals
 
 ALL = 0.99
@@ -52,14 +52,7 @@ def _missing(evidence: RunEvidence, component: str) -> Seen | None:
     missing, of_all = evidence.trace(f"missing/{component}"), _all_missing(evidence, "")
     if of_all is not None and of_all.metric == "missing/share":
         return None
-    spell = missing.spell(lambda medians: medians >= MISSING)
-    return None if spell is None else Seen(missing.name, spell.value, MISSING, spell.since)
-
-
-def _episodes_lost(evidence: RunEvidence, _: str) -> Seen | None:
-    lost = evidence.trace("episodes/missing")
-    spell = lost.spell(lambda medians: medians >= LOST)
-    return None if spell is None else Seen(lost.name, spell.value, LOST, spell.since)
+    return seen(missing, MISSING)
 
 
 def _no_variance(evidence: RunEvidence, _: str) -> Seen | None:
@@ -169,7 +162,7 @@ RULES = (
         "coterie episodes RUN --where 'success is None' shows them with their reasons; coterie doctor says "
         "whether "
         "the sandbox works",
-        _episodes_lost),
+        reaches("episodes/missing", LOST)),
     SicknessRule("no_variance", "run", "fault",
         ("groups/<role>/zero_variance", "groups/<role>/too_small", "advantage/<role>/abs"),
         f"{FLAT:.0%} of every role's groups compare nothing, and success is below {LEARNED}",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from coterie.analysis.diagnosis.evidence import RunEvidence
+from coterie.analysis.diagnosis.evidence import MetricTrace, RunEvidence
 
 Grade = Literal["warning", "fault"]
 """`fault`: the run learns nothing, or something else than it should; `warning`: look at it."""
@@ -24,6 +24,17 @@ class Seen:
     """The step in which it began."""
     detail: str = ""
     """What else a reader should know, in a clause."""
+
+
+def seen(trace: MetricTrace, bound: float, *, below: bool = False) -> Seen | None:
+    """Where a metric has reached a bound up to the end of the run; or, with `below`, lies below it."""
+    spell = trace.spell(lambda medians: medians < bound if below else medians >= bound)
+    return None if spell is None else Seen(trace.name, spell.value, bound, spell.since)
+
+
+def reaches(metric: str, bound: float) -> Callable[[RunEvidence, str], Seen | None]:
+    """A rule's `find`: a metric has reached a bound; its name has `{}` for the subject."""
+    return lambda evidence, subject: seen(evidence.trace(metric.format(subject)), bound)
 
 
 @dataclass(frozen=True, slots=True)

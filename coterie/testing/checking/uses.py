@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coterie.compose.curriculum import taken
-from coterie.compose.tables import TEAM_KEYS, RewardConfig
-from coterie.core.config import MAPS, TABLES, RunConfig
+from coterie.compose.tables import TEAM_KEYS
+from coterie.core.config import RunConfig
 from coterie.core.errors import UserError
 from coterie.core.plugins import as_table
 from coterie.discovery import Entry, plugins
 from coterie.recipes.layers import gather, resolve, resource_path
+from coterie.testing.checks.plugin import components
 
 _SHARED = ("sandbox", "data", "tools", "chat_models")
 """Top-level tables that components of others refer to."""
@@ -76,9 +77,9 @@ def uses(entry: Entry) -> Iterator[RecipeUse]:
 
 
 def _in(recipe: str, config: RunConfig, kind: str, names: set[str]) -> Iterator[RecipeUse]:
-    for key, table, also in _tables(config, kind):
+    for of_kind, table, _, key, also in components(config):
         settings = dict(as_table(table))
-        if settings.pop("type", key) in names:
+        if of_kind == kind and settings.pop("type", key) in names:
             yield RecipeUse(
                 recipe=recipe,
                 settings={name: value for name, value in settings.items() if name not in also},
@@ -94,19 +95,3 @@ def _in(recipe: str, config: RunConfig, kind: str, names: set[str]) -> Iterator[
 
 def _of_role(table: Any) -> dict[str, Any]:
     return {key: value for key, value in as_table(table).items() if key not in TEAM_KEYS}
-
-
-def _tables(config: RunConfig, kind: str) -> Iterator[tuple[str, Any, Sequence[str]]]:
-    """The tables of a kind in a configuration: their keys, and which of their settings others read."""
-    for name, of_kind in TABLES.items():
-        if of_kind == kind and getattr(config, name) is not None:
-            table = getattr(config, name)
-            yield "", taken(dict(table))[1] if name == "env" else table, ()
-    for name, of_kind in MAPS.items():
-        if of_kind == kind:
-            also = tuple(RewardConfig.model_fields) if kind == "reward" else ()
-            for key, table in getattr(config, name).items():
-                yield key, table, also
-    if kind == "role":
-        for key, table in config.team.roles.items():
-            yield key, table, TEAM_KEYS

@@ -107,8 +107,8 @@ def _check_on(estimator: Any, forest: SyntheticStep, name: str, seed: int) -> in
     promise("credit is finite, and of branches that were played and scored")
     mark = fingerprint((forest.trees, list(forest.scores)))
     credit, state = _credit(estimator, forest, name, None)
-    unchanged = fingerprint((forest.trees, list(forest.scores))) == mark
-    require(unchanged, "changed the trees or the scores", name, fix="they are values")
+    same = fingerprint((forest.trees, list(forest.scores))) == mark
+    require(same, "changed the trees or the scores", name, fix="they are values")
     _check_credit(credit, forest, name)
 
     promise("the order of the trees changes nothing")

@@ -230,7 +230,7 @@ def _check_recipe(merged: Layers, errors: dict[str, UserError]) -> None:
     for scale in (None, *(merged.table.get("scales") or {})):
         with _gathered(errors):
             config = resolve(copy.deepcopy(merged), scale=scale).config
-            for kind, table, path, name, also in _components(config):
+            for kind, table, path, name, also in components(config):
                 with _gathered(errors):
                     _check_component(kind, table, path, name, also)
             if not errors:
@@ -277,8 +277,8 @@ def _check_typed(table: Mapping[str, Any]) -> None:
                 _check_component(kind, dict(value), f"{name}.{key}", key, also)
 
 
-def _components(config: RunConfig) -> Iterator[tuple[str, Table, str, str, Sequence[str]]]:
-    """The arguments of `_check_component` for each component of a configuration."""
+def components(config: RunConfig) -> Iterator[tuple[str, Table, str, str, Sequence[str]]]:
+    """Of each component: its kind, table, path and key, and which of its settings others read."""
     for name, kind in TABLES.items():
         table = getattr(config, name)
         if table is not None:

@@ -34,7 +34,7 @@ from coterie.testing.support.kept_state import kept, warn_of_kept
 from coterie.testing.support.opening import beside, opened, opened_beside, tasks_beside
 from coterie.testing.support.outage import FLOOR, MISSING, Outage, answer_of, check_outage
 from coterie.testing.support.promises import promise
-from coterie.testing.support.values import fingerprint
+from coterie.testing.support.values import fingerprint, unchanged
 
 SCOPES = {
     "action": ActionView,
@@ -286,9 +286,8 @@ def _views(scope: str, played: Sequence[PlayedStage], environment: Any) -> list[
 async def _check_scores(source: Any, view: Any, name: str, repeats: bool) -> Any:
     """Check what a source answers to a view, and return it."""
     where = f"{name}.score"
-    mark = fingerprint(view)
-    answers = [await answer_of(source, view, where) for _ in range(2 if repeats else 1)]
-    require(fingerprint(view) == mark, "changed the view", where, fix="copy what it changes")
+    with unchanged(view, "the view", where):
+        answers = [await answer_of(source, view, where) for _ in range(2 if repeats else 1)]
     for answer in answers:
         if answer is FLOOR or answer is MISSING:
             continue

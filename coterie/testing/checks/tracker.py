@@ -13,7 +13,7 @@ from typing import Any
 from coterie.core.protocols.tracker import TracksEpisodes
 from coterie.testing.support.failure import guarded, require, require_kind
 from coterie.testing.support.promises import promise
-from coterie.testing.support.values import fingerprint
+from coterie.testing.support.values import unchanged
 
 _OWN = {"config.yaml": "seed: 1\n", "metrics.jsonl": '{"step": 1}\n'}
 """Files of the run: name -> content."""
@@ -124,15 +124,10 @@ def _track_episodes(tracker: TracksEpisodes, name: str, step: int) -> None:
             (1, 0, "planner", "2", None),
         )
     ]  # fmt: skip
-    mark = fingerprint(rows)
-    with guarded(f"{name}.track_episodes", "texts are what models write"):
-        tracker.track_episodes(step, rows)
-    require(
-        fingerprint(rows) == mark,
-        "changed the episodes that it was given",
-        f"{name}.track_episodes",
-        fix="copy the rows",
-    )
+    where = f"{name}.track_episodes"
+    with unchanged(rows, "the episodes that it was given", where, "copy the rows"):
+        with guarded(where, "texts are what models write"):
+            tracker.track_episodes(step, rows)
 
 
 def _track(
@@ -147,15 +142,10 @@ def _track(
         if isinstance(tracker, TracksEpisodes):
             _track_episodes(tracker, name, step)
         row = {"loss": 0.5 * step, "tokens": step, "missing": None, "odd": float("nan"), "note": "text"}
-        mark = fingerprint(row)
-        with guarded(f"{name}.track", "rows hold numbers, texts, None and sometimes NaN"):
-            tracker.track(step, row)
-        require(
-            fingerprint(row) == mark,
-            "changed the metrics that it was given",
-            f"{name}.track",
-            fix="copy the row",
-        )
+        where = f"{name}.track"
+        with unchanged(row, "the metrics that it was given", where, "copy the row"):
+            with guarded(where, "rows hold numbers, texts, None and sometimes NaN"):
+                tracker.track(step, row)
     with guarded(f"{name}.close"):
         tracker.close()
         tracker.close()

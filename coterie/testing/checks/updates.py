@@ -11,7 +11,7 @@ from coterie.core.rollout.contracts import check_weights
 from coterie.core.types import Sample, Weights
 from coterie.discovery.members import CountsOptimizerSteps
 from coterie.testing.support.failure import ConformanceError, awaited, finite, guarded, require
-from coterie.testing.support.values import fingerprint
+from coterie.testing.support.values import unchanged
 
 _GROUPS = ((0, 3), (1, 1), (6, 3), (64, 4))
 """Numbers of samples, and of the siblings of one decision, for `optimizer_steps`."""
@@ -50,9 +50,8 @@ async def checked_update(
     """
     where = f"{name}.update"
     before = versions_of(trainer, policies, name)
-    mark = fingerprint(dict(samples))
-    metrics: Mapping[str, Any] = await awaited(where, trainer.update, samples, step)
-    require(fingerprint(dict(samples)) == mark, "changed the samples", where, fix="copy their arrays")
+    with unchanged(samples, "the samples", where, "copy their arrays"):
+        metrics: Mapping[str, Any] = await awaited(where, trainer.update, samples, step)
     _check_metrics(metrics, policies, where)
     after = versions_of(trainer, policies, name)
     for policy, version in after.items():

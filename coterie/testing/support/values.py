@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from coterie.core.types.digest import digest
-from coterie.testing.support.failure import ConformanceError
+from coterie.testing.support.failure import ConformanceError, require
 
 
 def fingerprint(value: Any) -> str:
@@ -20,6 +21,21 @@ def fingerprint(value: Any) -> str:
         return digest(value)
     except TypeError:  # a class that `digest` does not know
         return hashlib.blake2b(pickled(value, type(value).__name__), digest_size=16).hexdigest()
+
+
+@contextmanager
+def unchanged(value: Any, what: str, where: str, fix: str = "copy what it changes") -> Iterator[None]:
+    """A context that leaves a value as it is.
+
+    Args:
+        what: the value's name: "the task".
+
+    Raises:
+        ConformanceError: it was changed.
+    """
+    mark = fingerprint(value)
+    yield
+    require(fingerprint(value) == mark, f"changed {what}", where, fix=fix)
 
 
 def pickled(value: Any, where: str) -> bytes:
