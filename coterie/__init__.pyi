@@ -8,40 +8,22 @@ from coterie.analysis.comparison import (
     SideSummary as SideSummary,
     compare as compare,
 )
-from coterie.analysis.credit.report import (
-    CreditReport as CreditReport,
-    credit as credit,
-)
+from coterie.analysis.credit.report import CreditReport as CreditReport, credit as credit
 from coterie.analysis.diagnosis.doctor import doctor as doctor
 from coterie.analysis.diagnosis.health import HealthCheck as HealthCheck
 from coterie.analysis.diagnosis.machine import MachineDiagnosis as MachineDiagnosis
 from coterie.analysis.diagnosis.run import RunDiagnosis as RunDiagnosis
 from coterie.analysis.diagnosis.sicknesses import Sickness as Sickness
-from coterie.analysis.explanation import (
-    Explanation as Explanation,
-    explain as explain,
-)
+from coterie.analysis.explanation import Explanation as Explanation, explain as explain
 from coterie.analysis.replay.differences import Mismatch as Mismatch
-from coterie.analysis.replay.replay import (
-    Replay as Replay,
-    replay as replay,
-)
-from coterie.answers import (
-    keep_answer as keep_answer,
-    known_answer as known_answer,
-)
-from coterie.api.compare import (
-    Comparison as Comparison,
-    TeamEvaluation as TeamEvaluation,
-)
+from coterie.analysis.replay.replay import Replay as Replay, replay as replay
+from coterie.answers import keep_answer as keep_answer, known_answer as known_answer
+from coterie.api.compare import Comparison as Comparison, TeamEvaluation as TeamEvaluation
 from coterie.api.evaluate import evaluate as evaluate
 from coterie.api.export import export as export
 from coterie.api.rollouts import read_rollouts as read_rollouts
 from coterie.api.rows import read_metrics as read_metrics
-from coterie.api.train import (
-    TrainResult as TrainResult,
-    train as train,
-)
+from coterie.api.train import TrainResult as TrainResult, train as train
 from coterie.api.vocabulary import vocabulary as vocabulary
 from coterie.backends.chat_models.openai import OpenAIChat as OpenAIChat
 from coterie.backends.engines.request_batching import RequestBatcher as RequestBatcher
@@ -62,11 +44,7 @@ from coterie.backends.models.uniforms import uniforms as uniforms
 from coterie.backends.remote.vendors import Vendor as Vendor
 from coterie.compose.policies import RunConfig as RunConfig
 from coterie.core.concurrency.active_rollouts import ActiveRollouts as ActiveRollouts
-from coterie.core.config import (
-    PolicyConfig as PolicyConfig,
-    Resolved as Resolved,
-    validate as validate,
-)
+from coterie.core.config import PolicyConfig as PolicyConfig, Resolved as Resolved, validate as validate
 from coterie.core.errors import (
     ConfigError as ConfigError,
     CoterieError as CoterieError,
@@ -143,10 +121,7 @@ from coterie.core.protocols import (
     Verdict as Verdict,
     View as View,
 )
-from coterie.core.protocols.chat_format import (
-    DescribesTools as DescribesTools,
-    HasTokenIds as HasTokenIds,
-)
+from coterie.core.protocols.chat_format import DescribesTools as DescribesTools, HasTokenIds as HasTokenIds
 from coterie.core.protocols.chat_model import UsesEngine as UsesEngine
 from coterie.core.protocols.engine import LeasesVersions as LeasesVersions
 from coterie.core.protocols.environment import (
@@ -157,10 +132,7 @@ from coterie.core.protocols.environment import (
     HasNotSummable as HasNotSummable,
     StepsConcurrently as StepsConcurrently,
 )
-from coterie.core.protocols.estimator import (
-    StopsEpisodes as StopsEpisodes,
-    SumsOverTurns as SumsOverTurns,
-)
+from coterie.core.protocols.estimator import StopsEpisodes as StopsEpisodes, SumsOverTurns as SumsOverTurns
 from coterie.core.protocols.loss import (
     HasLengthConstant as HasLengthConstant,
     NeedsFreshSamples as NeedsFreshSamples,
@@ -184,34 +156,18 @@ from coterie.core.protocols.tool import (
     HasSchemas as HasSchemas,
     Opens as Opens,
 )
-from coterie.core.protocols.tracker import (
-    TracksEpisodes as TracksEpisodes,
-    TracksSpans as TracksSpans,
-)
-from coterie.core.protocols.trainer import (
-    FollowsBudget as FollowsBudget,
-    KeepsVersions as KeepsVersions,
-)
+from coterie.core.protocols.tracker import TracksEpisodes as TracksEpisodes, TracksSpans as TracksSpans
+from coterie.core.protocols.trainer import FollowsBudget as FollowsBudget, KeepsVersions as KeepsVersions
 from coterie.core.protocols.transition import RepeatsTask as RepeatsTask
-from coterie.core.protocols.work import (
-    Brief as Brief,
-    ShowsWork as ShowsWork,
-    Work as Work,
-)
-from coterie.core.rollout.rewards import (
-    branch_rewards as branch_rewards,
-    joint_reward as joint_reward,
-)
+from coterie.core.protocols.work import Brief as Brief, ShowsWork as ShowsWork, Work as Work
+from coterie.core.rollout.rewards import branch_rewards as branch_rewards, joint_reward as joint_reward
 from coterie.core.rollout.turns import (
     History as History,
     Stage as Stage,
     first_stage as first_stage,
     next_stage as next_stage,
 )
-from coterie.core.storage.atomic import (
-    locked as locked,
-    write_atomic as write_atomic,
-)
+from coterie.core.storage.atomic import locked as locked, write_atomic as write_atomic
 from coterie.core.storage.jsonl import to_json as to_json
 from coterie.core.types import (
     TEAM as TEAM,
@@ -245,14 +201,8 @@ from coterie.core.types import (
     all_passed as all_passed,
 )
 from coterie.core.types.digest import digest as digest
-from coterie.core.types.seeding import (
-    generator as generator,
-    seed64 as seed64,
-)
-from coterie.core.types.splits import (
-    Split as Split,
-    split_of as split_of,
-)
+from coterie.core.types.seeding import generator as generator, seed64 as seed64
+from coterie.core.types.splits import Split as Split, split_of as split_of
 from coterie.discovery.api_version import API_VERSION as API_VERSION
 from coterie.discovery.files import load_plugin_file as load_plugin_file
 from coterie.discovery.hookspecs import Register as Register
@@ -339,10 +289,7 @@ from coterie.plugins.samplers.expansion import (
     NodePosition as NodePosition,
     SteppedJoint as SteppedJoint,
 )
-from coterie.plugins.samplers.tree import (
-    SamplingSettings as SamplingSettings,
-    TreeSampler as TreeSampler,
-)
+from coterie.plugins.samplers.tree import SamplingSettings as SamplingSettings, TreeSampler as TreeSampler
 from coterie.recipes import (
     TableFrom as TableFrom,
     find_plugin as find_plugin,

@@ -15,7 +15,7 @@ import itertools
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -24,9 +24,9 @@ DOCS = Path(__file__).parent
 sys.path.insert(0, str(DOCS))  # a test runs this file by its path
 
 from kind_parts import cell as _cell, documented, kind_parts  # noqa: E402
-from stubs import stub  # noqa: E402
 
 from coterie.core.plugins import KINDS  # noqa: E402
+from coterie.scaffold.code import Import, import_text  # noqa: E402
 
 HEAD = """\
 # The command line
@@ -374,6 +374,20 @@ STUB_END = """
 __version__: str
 hookimpl: pluggy.HookimplMarker"""
 NAMES = "../tests/golden/public_names.txt"
+
+
+def stub(modules: Mapping[str, str], source: str, begin: str = "", end: str = "") -> str:
+    """The stub of a package whose names load on first use: type checkers read it, and Python doesn't.
+
+    Args:
+        modules: name -> the module that it is defined in.
+        source: the file beside the stub in which these names are written.
+        begin, end: what it has before and after these names, as Python.
+    """
+    head = f"# Made by docs/generate.py from {source}: change it there.\n\n"
+    # `X as X` says that the package gives X away.
+    imports = import_text([Import(module, name, name) for name, module in modules.items()])
+    return f"{head}{begin}{imports}{end}\n__all__: list[str]\n"
 
 
 def pages() -> dict[str, str]:

@@ -61,7 +61,7 @@ def read_source(text: str) -> TemplateParts:
         elif isinstance(node, ast.ImportFrom):
             imports += [Import(node.module or "", name.name, name.asname or "") for name in node.names]
             last = node
-        elif isinstance(node, ast.FunctionDef) and any(_is_hook(at) for at in node.decorator_list):
+        elif isinstance(node, ast.FunctionDef) and any(_named(at, "hookimpl") for at in node.decorator_list):
             hooks.append(node)
         elif isinstance(node, (ast.ClassDef, ast.FunctionDef)):
             defined.append(node.name)
@@ -83,18 +83,16 @@ def read_source(text: str) -> TemplateParts:
     )
 
 
-def _is_hook(decorator: ast.expr) -> bool:
-    return isinstance(decorator, ast.Name) and decorator.id == "hookimpl"
-
-
 def _target(hook: ast.FunctionDef) -> tuple[str, str]:
-    (call,) = [node for node in ast.walk(hook) if isinstance(node, ast.Call) and _registers(node)]
+    (call,) = [
+        node for node in ast.walk(hook) if isinstance(node, ast.Call) and _named(node.func, "register")
+    ]
     target = call.args[1]
     return hook.name, target.id if isinstance(target, ast.Name) else ""
 
 
-def _registers(call: ast.Call) -> bool:
-    return isinstance(call.func, ast.Name) and call.func.id == "register"
+def _named(node: ast.expr, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
 
 
 def module_text(docstring: str, imports: Iterable[Import], parts: Sequence[str], package: str = "") -> str:
@@ -109,15 +107,8 @@ def module_text(docstring: str, imports: Iterable[Import], parts: Sequence[str],
     # After imports stand two empty lines before a definition, and one before anything else.
     gap = "\n\n" if code.startswith(("class ", "def ", "@", "async def ")) else "\n"
     gap = gap if block else gap[1:]
-    return (
-        f'"""{docstring}\n"""\n\n{block}{gap}{code}\n'
-        if "\n" in docstring
-        else _short(docstring, block, gap, code)
-    )
-
-
-def _short(docstring: str, block: str, gap: str, code: str) -> str:
-    return f'"""{docstring}"""\n\n{block}{gap}{code}\n'
+    end = "\n" if "\n" in docstring else ""
+    return f'"""{docstring}{end}"""\n\n{block}{gap}{code}\n'
 
 
 def import_text(imports: Collection[Import], package: str = "") -> str:

@@ -85,9 +85,7 @@ def hooks_text(names: Names, kinds: Sequence[Kind]) -> str:
     hooks = []
     for kind in (*kinds, *([] if any(kind.name == "recipe" for kind in kinds) else [KINDS["recipe"]])):
         for hook, target in kind.source.targets:
-            name = {"command": "example-command", "recipe": "example-name-smoke"}.get(
-                kind.name, "example_name"
-            )
+            name = REGISTERED.get(kind.name, "example_name")
             where = f"example_module.{kind.name}:{target}"
             if not kind.module:
                 where = f"example_module:{kind.files[0] if kind.files else 'smoke.yaml'}"

@@ -1,10 +1,7 @@
 # Made by docs/generate.py from __init__.py: change it there.
 
 from coterie.testing.checking.here import check as check
-from coterie.testing.checking.results import (
-    Checked as Checked,
-    NotChecked as NotChecked,
-)
+from coterie.testing.checking.results import Checked as Checked, NotChecked as NotChecked
 from coterie.testing.checks.chat_format import check_chat_format as check_chat_format
 from coterie.testing.checks.chat_model import check_chat_model as check_chat_model
 from coterie.testing.checks.column import check_column as check_column
@@ -36,10 +33,6 @@ from coterie.testing.support.runs import (
     play_episode as play_episode,
     scripted_engine as scripted_engine,
 )
-from coterie.testing.support.trees import (
-    Forest as Forest,
-    J as J,
-    tree_literals as tree_literals,
-)
+from coterie.testing.support.trees import Forest as Forest, J as J, tree_literals as tree_literals
 
 __all__: list[str]
