@@ -16,6 +16,7 @@ from coterie.analysis.prompt_origins import (
     PromptPart,
     attribute,
     changes_of,
+    common_ends,
     setting_change,
 )
 from coterie.analysis.sample_episode import SamplePrompt
@@ -262,11 +263,5 @@ def _tool_span(codec: WritesPrompts, plain: Any, bare: Sequence[Message], whole:
     """(begin, end) of what a format writes of tools: what it leaves out without them."""
     if codec is plain or not isinstance(plain, WritesPrompts):
         return 0, 0
-    without = plain.prompt_text(bare)
-    head = 0
-    while head < min(len(whole), len(without)) and whole[head] == without[head]:
-        head += 1
-    tail = 0
-    while tail < min(len(whole), len(without)) - head and whole[-1 - tail] == without[-1 - tail]:
-        tail += 1
+    head, tail = common_ends(whole, plain.prompt_text(bare))
     return head, len(whole) - tail

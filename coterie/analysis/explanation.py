@@ -12,6 +12,7 @@ from typing import Any
 
 from coterie.analysis.explained_keys import PLUGIN_DEFAULT, ExplainedKey, explained_keys
 from coterie.analysis.explained_prompts import ExplainedPrompt, explain_prompts
+from coterie.analysis.recorded_codec import codecs_of_engine
 from coterie.analysis.sample_episode import TASK, sample_episode
 from coterie.api.run_record import RunRecord, read_record, recall
 from coterie.compose import prepare
@@ -19,11 +20,9 @@ from coterie.compose.builder import ComponentBuilder
 from coterie.compose.described import source_of
 from coterie.compose.hosting import make_engine
 from coterie.compose.settings import Settings, settings_of
-from coterie.core.concurrency.active_rollouts import ActiveRollouts
 from coterie.core.config import Resolved, RunConfig, flatten
 from coterie.core.errors import ConfigError, MissingExtra, UserError, did_you_mean
-from coterie.core.plugins.origin import plugin_call
-from coterie.core.protocols import Codec, EngineContext
+from coterie.core.protocols import Codec
 from coterie.core.rollout.side import LocalRolloutSide
 from coterie.discovery import Plugins, hookspecs, plugins
 from coterie.discovery.members import MakesCodecs
@@ -282,33 +281,20 @@ def _add_prompts(
             explanation.missing.append(f"role '{name}' did not act in the sample episode")
 
 
-async def _made(engine: MakesCodecs, ctx: EngineContext) -> dict[str, Codec]:
-    return dict(await engine.codecs(ctx))
-
-
 def _codecs(
     explanation: Explanation, resolved: Resolved, side: LocalRolloutSide, chat: Any
 ) -> dict[str, Codec]:
     """The codecs of the policies, by policy, as far as their tokenizers can be had."""
-    codecs: dict[str, Codec] = {}
     try:
         engine = make_engine(resolved)
     except UserError as error:
         explanation.missing.append(f"no text of a chat format: {' '.join(str(error).split())}")
-        return codecs
+        return {}
     if not isinstance(engine, MakesCodecs):
         kind = resolved.config.engine["type"]
         explanation.missing.append(f"no text of a chat format: engine '{kind}' has no `codecs`")
-        return codecs
-    ctx = EngineContext(
-        policies=resolved.config.policies,
-        chat=chat,
-        active_rollouts=ActiveRollouts(),
-        deterministic=resolved.config.deterministic,
-        vocabulary=side.vocabulary,
-    )
-    with plugin_call(engine, "codecs"):
-        codecs |= asyncio.run(_made(engine, ctx))
+        return {}
+    codecs = codecs_of_engine(engine, resolved.config, chat, side.vocabulary)
     lacking: dict[str, list[str]] = {}
     for policy in dict.fromkeys(side.team.policies.values()):
         if policy not in codecs:

@@ -145,15 +145,22 @@ def marked_spans(text: str) -> Iterator[tuple[int, int]]:
             at += 1
 
 
+def common_ends(first: Sequence[str], second: Sequence[str]) -> tuple[int, int]:
+    """Numbers of items that two lists (or characters that two texts) share at the begin, then at the end."""
+    head = _alike(first, second)
+    return head, _alike(first[head:][::-1], second[head:][::-1])
+
+
+def _alike(first: Sequence[str], second: Sequence[str]) -> int:
+    return sum(
+        1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))
+    )
+
+
 def _different(old: str, new: str) -> Iterator[tuple[int, int]]:
     """(begin, end) of the words of `old` that `new` has otherwise."""
     before, after = _WORDS.findall(old), _WORDS.findall(new)
-    head = 0
-    while head < min(len(before), len(after)) and before[head] == after[head]:
-        head += 1
-    tail = 0
-    while tail < min(len(before), len(after)) - head and before[-1 - tail] == after[-1 - tail]:
-        tail += 1
+    head, tail = common_ends(before, after)
     begins = [0]
     for word in before:
         begins.append(begins[-1] + len(word))

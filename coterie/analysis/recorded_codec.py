@@ -8,6 +8,8 @@ from typing import Any
 from coterie.api.open_run import to_its_end
 from coterie.api.rollouts import prompt_text
 from coterie.compose.builder import ComponentBuilder
+from coterie.core.concurrency.active_rollouts import ActiveRollouts
+from coterie.core.config import RunConfig
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import Codec, EngineContext
 from coterie.core.training.run import Run
@@ -94,19 +96,26 @@ def codecs_of(run: Run, rows: Sequence[Row]) -> tuple[dict[str, Codec], list[str
     if not isinstance(engine, MakesCodecs):  # it stands for one in another process
         engine = ComponentBuilder(config).make("engine", config.engine, "engine")
     if isinstance(engine, MakesCodecs) and callable(engine.codecs):
-        ctx = EngineContext(
-            policies=config.policies,
-            chat=run.chat,
-            active_rollouts=run.engine_client.active_rollouts,
-            deterministic=config.deterministic,
-            vocabulary=run.vocabulary,
-        )
-        with plugin_call(engine, "codecs"):
-            made = dict(to_its_end(engine.codecs(ctx)))
+        made = codecs_of_engine(engine, config, run.chat, run.vocabulary)
     lacking = [policy for policy in config.policies if policy not in made]
     codecs = {**made, **{policy: RecordedCodec(rows, policy) for policy in lacking}}
     learn_words(made.get, rows)
     return codecs, lacking
+
+
+def codecs_of_engine(
+    engine: MakesCodecs, config: RunConfig, chat: Any, vocabulary: tuple[str, ...]
+) -> dict[str, Codec]:
+    """The codecs that an engine can make without its weights, by policy."""
+    ctx = EngineContext(
+        policies=config.policies,
+        chat=chat,
+        active_rollouts=ActiveRollouts(),
+        deterministic=config.deterministic,
+        vocabulary=vocabulary,
+    )
+    with plugin_call(engine, "codecs"):
+        return dict(to_its_end(engine.codecs(ctx)))
 
 
 def learn_words(codec_of: Callable[[str], Any], rows: Iterable[Row]) -> None:

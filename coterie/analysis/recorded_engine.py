@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from coterie.core.concurrency.together import together
 from coterie.core.errors import PolicyFault, SystemFault
 from coterie.core.protocols import Codec, EngineClient
+from coterie.core.protocols.tool import HasSchemas
 from coterie.core.types import Call, Key, Request
 
 T = TypeVar("T")
@@ -152,6 +153,8 @@ class RecordedTool:
 
     def __init__(self, tool: Any, actions: RecordedActions, used: dict[BranchPlace, int]) -> None:
         self.name, self._tool, self._actions, self._used = tool.name, tool, actions, used
+        if isinstance(tool, HasSchemas):  # which the chat template shows to the model
+            self.schemas = tool.schemas
 
     def find(self, text: str) -> Any | None:
         return self._tool.find(text)
@@ -176,14 +179,6 @@ class RecordedTool:
         if row["fault"]["kind"] == "policy":  # `_result` of the core writes the tool's name before it
             raise PolicyFault(reason.removeprefix(f"tool {self.name}: "))
         raise _as_raised(reason)
-
-
-class RecordedToolWithSchemas(RecordedTool):
-    """One whose schemas the chat template shows to the model."""
-
-    def __init__(self, tool: Any, actions: RecordedActions, used: dict[BranchPlace, int]) -> None:
-        super().__init__(tool, actions, used)
-        self.schemas = tool.schemas
 
 
 def _as_raised(reason: str) -> SystemFault:

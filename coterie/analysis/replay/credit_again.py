@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -47,8 +47,7 @@ class TurnChange:
         return self.flipped / self.actions if self.actions else 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        names = ("role", "turn", "actions", "flipped", "vanished", "mean_change", "one_only")
-        return {**{name: getattr(self, name) for name in names}, "share": self.share}
+        return {**asdict(self), "share": self.share}
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ from coterie.analysis.recorded_engine import (
     RecordedActions,
     RecordedClient,
     RecordedTool,
-    RecordedToolWithSchemas,
 )
 from coterie.analysis.replay.shadows import ignoring_shadows, with_shadows
 from coterie.answers import KEPT, KNOWN
@@ -23,7 +22,7 @@ from coterie.core.plugins import PluginConfig, composed_fields
 from coterie.core.plugins.origin import closed, origin_of, plugin_call, plugin_open, record_origin
 from coterie.core.protocols import Codec, Member, NamedRewardSource, RolloutJob
 from coterie.core.protocols.reward import CountsCalls, RunsInBackground, ShowsFeedback
-from coterie.core.protocols.tool import Closes, HasSchemas, Opens
+from coterie.core.protocols.tool import Closes, Opens
 from coterie.core.protocols.transition import RepeatsTask
 from coterie.core.rollout.context import JobContext
 from coterie.core.rollout.rewards import score_episodes
@@ -198,8 +197,7 @@ def _member(member: Member, actions: RecordedActions, used: dict[BranchPlace, in
     """The member with tools that answer from the record."""
     tools = []
     for tool in member.tools:
-        made = RecordedToolWithSchemas if isinstance(tool, HasSchemas) else RecordedTool
-        tools.append(made(tool, actions, used))
+        tools.append(RecordedTool(tool, actions, used))
         record_origin(tools[-1], origin_of(tool))
     return replace(member, tools=tuple(tools))
 
