@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any
 
 from coterie.core.concurrency.active_rollouts import ActiveRollouts
@@ -66,7 +65,7 @@ def check_engine(
     """
     name = require_kind(engine, "engine")
     ctx = _context(engine, model, chat, vocabulary, leases)
-    active_rollouts = ctx.active_rollouts
+    checker = _EngineChecker(engine, name, ctx.active_rollouts, vocabulary, limits, seed)
     loaded = list(weights) if weights is not None else [Weights(policy=_POLICY, version=3)]
 
     async def check() -> None:
@@ -75,13 +74,10 @@ def check_engine(
         try:
             for handle in loaded:
                 await awaited(f"{name}.load_weights", engine.load_weights, handle)
-            newest = loaded[-1].version
-            await _check_open(engine, active_rollouts, vocabulary, limits, newest, alone, seed, name)
+            await checker.check(loaded[-1].version, alone)
             if ctx.ahead:
                 promise("a leased version draws the same when newer weights are loaded")
-                requests = _requests(engine, vocabulary, limits, seed, name)
-                send = partial(_send_all, engine, active_rollouts, name)
-                await check_leases(engine, send, requests, loaded, name)
+                await check_leases(engine, checker.calls, checker.requests(), loaded, name)
         finally:
             await awaited(f"{name}.close", engine.close)
 
@@ -100,106 +96,84 @@ def _context(engine: Any, model: Any, chat: Any, vocabulary: Sequence[str], leas
     )
 
 
-async def _check_open(
-    engine: Any,
-    active_rollouts: ActiveRollouts,
-    vocabulary: Sequence[str],
-    limits: Sequence[int],
-    version: int,
-    alone: bool,
-    seed: int,
-    name: str,
-) -> None:
-    requests = _requests(engine, vocabulary, limits, seed, name)
-    promise("a call has the request's ids, version and limits")
-    first = await _generate(engine, active_rollouts, requests, name)
-    for request in requests:
-        _check_call(engine, request, first[request.key], version, name)
-    promise("the same request gives the same tokens, whatever else is in the batch")
-    _same(first, await _generate(engine, active_rollouts, requests, name), name, "sent again")
-    _same(
-        first, await _generate(engine, active_rollouts, requests[::-1], name), name, "sent in another order"
-    )
-    part = requests[::3]
-    _same(first, await _generate(engine, active_rollouts, part, name), name, "in a smaller batch")
-    if alone:
-        for request in part:
-            _same(first, await _generate(engine, active_rollouts, [request], name), name, "sent alone")
-    promise("at temperature 0 the seed changes nothing")
-    greedy = [_greedy(request, number) for number, request in enumerate(requests[:2] * 2)]
-    calls = await _generate(engine, active_rollouts, greedy, name)
-    tokens = [calls[request.key].token_ids for request in greedy]
-    require(
-        tokens[:2] == tokens[2:],
-        "the seed changes the tokens at temperature 0",
-        f"{name}.generate",
-        fix="take the most likely token",
-    )
+@dataclass(frozen=True, slots=True)
+class _EngineChecker:
+    """Sends requests to an open engine, and checks its calls."""
+
+    engine: Any
+    name: str
+    active_rollouts: ActiveRollouts
+    vocabulary: Sequence[str]
+    limits: Sequence[int]
+    seed: int
+
+    async def check(self, version: int, alone: bool) -> None:
+        """Send the requests in several orders; `version` is that of the loaded weights."""
+        requests, name = self.requests(), self.name
+        promise("a call has the request's ids, version and limits")
+        first = await self.calls(requests)
+        for request in requests:
+            _check_call(self.engine, request, first[request.key], version, name)
+        promise("the same request gives the same tokens, whatever else is in the batch")
+        _same(first, await self.calls(requests), name, "sent again")
+        _same(first, await self.calls(requests[::-1]), name, "sent in another order")
+        part = requests[::3]
+        _same(first, await self.calls(part), name, "in a smaller batch")
+        for request in part if alone else ():
+            _same(first, await self.calls([request]), name, "sent alone")
+        promise("at temperature 0 the seed changes nothing")
+        greedy = [_greedy(request, number) for number, request in enumerate(requests[:2] * 2)]
+        calls = await self.calls(greedy)
+        tokens = [calls[request.key].token_ids for request in greedy]
+        what = "the seed changes the tokens at temperature 0"
+        require(tokens[:2] == tokens[2:], what, f"{name}.generate", fix="take the most likely token")
+
+    def requests(self) -> list[Request]:
+        """Four requests for each of three prompts."""
+        requests = []
+        every = self.vocabulary
+        for task, words in enumerate((every, every[:1], every[::-1])):
+            message = {"role": "user", "content": " ".join(words)}
+            where = f"{self.name}.codec"
+            with guarded(where):
+                codec = self.engine.codec(_POLICY)
+                prompt, again = codec.encode([message]), codec.encode([dict(message)])
+            same = prompt.ids and prompt.ids == again.ids
+            require(same, "encodes one message in two ways", where, fix="no draws in `encode`")
+            for branch in range(4):
+                key = Key(f"train-{task}").of_branch("solver", branch).of_call(0)
+                limit = self.limits[(task + branch) % len(self.limits)]
+                requests.append(
+                    Request(
+                        key=key,
+                        policy=_POLICY,
+                        prompt_ids=prompt.ids,
+                        sampling=Sampling(max_new_tokens=limit),
+                        seed=seed64(self.seed, key, "tokens"),
+                        continues=branch == 3,
+                    )
+                )
+        return requests
+
+    async def calls(self, requests: Sequence[Request]) -> dict[Key, Call]:
+        """The calls of requests that are sent at once, each from an active rollout of its own."""
+
+        async def send(request: Request) -> Call:
+            try:
+                call = await awaited(f"{self.name}.generate", self.engine.generate, request)
+                return _checked(self.engine, request, call, f"{self.name}.generate")
+            finally:
+                self.active_rollouts.stop()
+
+        self.active_rollouts.start(len(requests))
+        calls = await asyncio.gather(*[send(request) for request in requests])
+        return {request.key: call for request, call in zip(requests, calls, strict=True)}
 
 
 def _greedy(request: Request, number: int) -> Request:
-    return Request(
-        key=request.key._replace(branch=100 + number),
-        policy=request.policy,
-        prompt_ids=request.prompt_ids,
-        sampling=Sampling(temperature=0.0, max_new_tokens=request.sampling.max_new_tokens),
-        seed=request.seed + number,
-    )
-
-
-def _requests(
-    engine: Any, vocabulary: Sequence[str], limits: Sequence[int], seed: int, name: str
-) -> list[Request]:
-    where = f"{name}.codec"
-    requests = []
-    for task, words in enumerate((vocabulary, vocabulary[:1], vocabulary[::-1])):
-        message = {"role": "user", "content": " ".join(words)}
-        with guarded(where):
-            codec = engine.codec(_POLICY)
-            prompt, again = codec.encode([message]), codec.encode([dict(message)])
-        require(
-            prompt.ids and prompt.ids == again.ids,
-            "encodes one message in two ways",
-            where,
-            fix="no draws in `encode`",
-        )
-        for branch in range(4):
-            key = Key(f"train-{task}").of_branch("solver", branch).of_call(0)
-            limit = limits[(task + branch) % len(limits)]
-            requests.append(
-                Request(
-                    key=key,
-                    policy=_POLICY,
-                    prompt_ids=prompt.ids,
-                    sampling=Sampling(max_new_tokens=limit),
-                    seed=seed64(seed, key, "tokens"),
-                    continues=branch == 3,
-                )
-            )
-    return requests
-
-
-async def _send_all(
-    engine: Any, active_rollouts: ActiveRollouts, name: str, requests: Sequence[Request]
-) -> dict[Key, Call]:
-    return await _generate(engine, active_rollouts, requests, name)
-
-
-async def _generate(
-    engine: Any, active_rollouts: ActiveRollouts, requests: Sequence[Request], name: str
-) -> dict[Key, Call]:
-    """The calls of requests that are sent at once, each from an active rollout of its own."""
-
-    async def send(request: Request) -> Call:
-        try:
-            call = await awaited(f"{name}.generate", engine.generate, request)
-            return _checked(engine, request, call, f"{name}.generate")
-        finally:
-            active_rollouts.stop()
-
-    active_rollouts.start(len(requests))
-    calls = await asyncio.gather(*[send(request) for request in requests])
-    return {request.key: call for request, call in zip(requests, calls, strict=True)}
+    sampling = Sampling(temperature=0.0, max_new_tokens=request.sampling.max_new_tokens)
+    key = request.key._replace(branch=100 + number)
+    return replace(request, key=key, sampling=sampling, seed=request.seed + number, continues=False)
 
 
 def _checked(engine: Any, request: Request, call: Any, where: str) -> Call:
@@ -218,54 +192,27 @@ def _checked(engine: Any, request: Request, call: Any, where: str) -> Call:
 
 def _check_call(engine: Any, request: Request, call: Call, version: int, name: str) -> None:
     where = f"{name}.generate"
-    require(
-        call.prompt_ids == request.prompt_ids,
-        "has other prompt_ids than the request",
-        where,
-        fix="copy the request's",
-    )
-    require(
-        call.continues == request.continues,
-        "has another `continues` than the request",
-        where,
-        fix="copy the request's",
-    )
-    require(
-        call.version == version,
-        f"has version {call.version!r}, loaded was {version!r}",
-        where,
-        fix="the version of the loaded Weights",
-    )
-    others = sorted({drawn for drawn, _ in call.version_runs} - {version})
-    what = f"version_runs names {others}, and {version!r} alone was loaded while it was drawn"
-    require(not others, what, where, fix="the versions whose weights drew the tokens")
-    require(call.finish in FINISHES, f"finish is {call.finish!r}", where, fix=f"one of {FINISHES}")
     count, limit = len(call.token_ids), request.sampling.max_new_tokens
-    require(
-        len(call.logprobs) == count,
-        f"{len(call.logprobs)} log-probs for {count} tokens",
-        where,
-        fix="one log-prob a sampled token",
-    )
+    others = sorted({drawn for drawn, _ in call.version_runs} - {version})
     bad = [value for value in call.logprobs if not (math.isfinite(value) and value <= 1e-6)]
-    require(
-        not bad,
-        f"a log-prob of {bad[:1]}",
-        where,
-        fix="the log-prob of the sampled token before any filter, at most 0",
-    )
-    require(
-        1 <= count <= limit,
-        f"{count} tokens where max_new_tokens is {limit}",
-        where,
-        fix="from 1 to max_new_tokens",
-    )
-    require(
-        call.finish != "length" or count == limit,
-        f"finish is 'length' after {count} of {limit} tokens",
-        where,
-        fix="'length' only where max_new_tokens was reached",
-    )
+    of_request = "copy the request's"
+    for holds, what, fix in (
+        (call.prompt_ids == request.prompt_ids, "has other prompt_ids than the request", of_request),
+        (call.continues == request.continues, "has another `continues` than the request", of_request),
+        (call.version == version, f"has version {call.version!r}, loaded was {version!r}",
+         "the version of the loaded Weights"),
+        (not others, f"version_runs names {others}, and {version!r} alone was loaded while it was drawn",
+         "the versions whose weights drew the tokens"),
+        (call.finish in FINISHES, f"finish is {call.finish!r}", f"one of {FINISHES}"),
+        (len(call.logprobs) == count, f"{len(call.logprobs)} log-probs for {count} tokens",
+         "one log-prob a sampled token"),
+        (not bad, f"a log-prob of {bad[:1]}",
+         "the log-prob of the sampled token before any filter, at most 0"),
+        (1 <= count <= limit, f"{count} tokens where max_new_tokens is {limit}", "from 1 to max_new_tokens"),
+        (call.finish != "length" or count == limit, f"finish is 'length' after {count} of {limit} tokens",
+         "'length' only where max_new_tokens was reached"),
+    ):  # fmt: skip
+        require(holds, what, where, fix)
     with guarded(f"{name}: decode"):
         text = engine.codec(_POLICY).decode(call)
     require(isinstance(text, str), f"returned {text!r}", f"{name}: decode", fix="a text")

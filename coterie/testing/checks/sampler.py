@@ -156,103 +156,64 @@ def _check_tree(tree: Tree, name: str, task: Task) -> None:
 def _check_decisions(node: Node, where: str) -> None:
     key = node.key.text()
     require(node.decisions, f"{key}: no role acts", where, fix="a node has a decision of each acting role")
-    require(
-        node.turn < _TURNS,
-        f"{key}: turn {node.turn} of {_TURNS}",
-        where,
-        fix="end the chain at team.max_turns",
-    )
+    late = f"{key}: turn {node.turn} of {_TURNS}"
+    require(node.turn < _TURNS, late, where, fix="end the chain at team.max_turns")
     for role, decision in node.decisions.items():
-        require(
-            decision.role == role and decision.branches,
-            f"{key}: the decision of '{role}' is of '{decision.role}', or has no branches",
-            where,
-            fix="Decision(role=role, branches=...)",
-        )
-        require(
-            ids_sha256(decision.prompt_ids) == decision.prompt_sha256,
-            f"{key}: prompt_sha256 is not of prompt_ids",
-            where,
-            fix="ids_sha256(prompt_ids)",
-        )
-        require(
-            not (role == _UNTRAINED and decision.trainable),
-            f"{key}: the decision of '{role}' is trainable, and its policy isn't trained",
-            where,
-            fix="request.decision(branches, ctx.team.members[role].trainable and not ctx.evaluation)",
-        )
-        for action in decision.branches:
-            shared = not action.calls or action.calls[0].prompt_ids == decision.prompt_ids
-            require(
-                shared,
-                f"{key}: a branch of '{role}' had another prompt",
-                where,
-                fix="render the prompt once, then sample K actions",
-            )
+        prompts = [action.calls[0].prompt_ids for action in decision.branches if action.calls]
+        for holds, what, fix in (
+            (decision.role == role and decision.branches,
+             f"the decision of '{role}' is of '{decision.role}', or has no branches",
+             "Decision(role=role, branches=...)"),
+            (ids_sha256(decision.prompt_ids) == decision.prompt_sha256,
+             "prompt_sha256 is not of prompt_ids", "ids_sha256(prompt_ids)"),
+            (not (role == _UNTRAINED and decision.trainable),
+             f"the decision of '{role}' is trainable, and its policy isn't trained",
+             "request.decision(branches, ctx.team.members[role].trainable and not ctx.evaluation)"),
+            (all(ids == decision.prompt_ids for ids in prompts),
+             f"a branch of '{role}' had another prompt", "render the prompt once, then sample K actions"),
+        ):  # fmt: skip
+            require(holds, f"{key}: {what}", where, fix)
 
 
 def _check_joints(node: Node, where: str) -> None:
-    key = node.key.text()
-    within = all(0 <= index < len(node.joints) for index in node.expanded)
-    require(
-        within and len(set(node.expanded)) == len(node.expanded),
-        f"{key}: expanded is {node.expanded} of {len(node.joints)} joint actions",
-        where,
-        fix="indices of joints, each once",
-    )
-    require(
-        node.rule or not node.joints,
-        f"{key}: no rule says why these joint actions were expanded",
-        where,
-        fix="set Node.rule",
-    )
+    key, count = node.key.text(), len(node.joints)
+    within = all(0 <= index < count for index in node.expanded)
+    for holds, what, fix in (
+        (within and len(set(node.expanded)) == len(node.expanded),
+         f"expanded is {node.expanded} of {count} joint actions", "indices of joints, each once"),
+        (node.rule or not node.joints,
+         "no rule says why these joint actions were expanded", "set Node.rule"),
+    ):  # fmt: skip
+        require(holds, f"{key}: {what}", where, fix)
     for index, joint in enumerate(node.joints):
         place = f"{key}, joint action {index}"
         exists = joint.branches.keys() == node.decisions.keys() and all(
             0 <= branch < len(node.decisions[role].branches) for role, branch in joint.branches.items()
         )
-        require(
-            exists,
-            f"{place}: its branches are {dict(joint.branches)}",
-            where,
-            fix="one branch of every role that acted",
-        )
-        if joint.child is not None:
-            require(
-                index in node.expanded,
-                f"{place}: has a child and is not among the expanded",
-                where,
-                fix="add its index to Node.expanded",
-            )
-            require(
-                joint.child.key == node.key.child(index),
-                f"{place}: its child's key is {joint.child.key.text()}",
-                where,
-                fix="key.child(joint)",
-            )
-            require(
-                joint.child.state_digest == joint.state_digest,
-                f"{place}: its child has another state",
-                where,
-                fix="go on from the state that the joint action reached",
-            )
-        elif index in node.expanded and not joint.lost:
+        what = f"{place}: its branches are {dict(joint.branches)}"
+        require(exists, what, where, fix="one branch of every role that acted")
+        if joint.child is None:
             outcome = joint.outcome is not None and "success" in joint.outcome
-            require(
-                outcome, f"{place}: an episode ended without outcome", where, fix="environment.outcome(state)"
-            )
+            ended = index in node.expanded and not joint.lost
+            what = f"{place}: an episode ended without outcome"
+            require(outcome or not ended, what, where, fix="environment.outcome(state)")
+            continue
+        for holds, what, fix in (
+            (index in node.expanded, "has a child and is not among the expanded",
+             "add its index to Node.expanded"),
+            (joint.child.key == node.key.child(index), f"its child's key is {joint.child.key.text()}",
+             "key.child(joint)"),
+            (joint.child.state_digest == joint.state_digest, "its child has another state",
+             "go on from the state that the joint action reached"),
+        ):  # fmt: skip
+            require(holds, f"{place}: {what}", where, fix)
     sound = any(not joint.lost for joint in node.joints)
-    require(
-        node.expanded or not sound,
-        f"{key}: joint actions were played and none was expanded",
-        where,
-        fix="expand at least one joint action without a fault",
-    )
+    what = f"{key}: joint actions were played and none was expanded"
+    require(node.expanded or not sound, what, where, fix="expand at least one joint action without a fault")
 
 
 def _check_complete(tree: Tree, engine: LetterEngine, ctx: JobContext, name: str) -> None:
     """Each requested call is in the tree, once; exactly the played joint actions are scored."""
-    where = f"{name}.play"
     branches = {
         node.key.of_branch(role, branch)
         for node in tree.nodes()
@@ -261,32 +222,18 @@ def _check_complete(tree: Tree, engine: LetterEngine, ctx: JobContext, name: str
     }
     joints = {node.key.of_joint(index) for node in tree.nodes() for index in range(len(node.joints))}
     requested = [request.key for request in engine.requests]
-    require(
-        len(set(requested)) == len(requested),
-        "requested a call twice",
-        where,
-        fix="K is drawn once per decision",
-    )
     stray = [key for key in requested if key._replace(call=-1) not in branches]
-    require(
-        not stray,
-        f"requested {stray[:1]!r}, which is in no decision",
-        where,
-        fix="keep every sampled action as a branch",
-    )
     scored = {key for key, _, _, _ in ctx.scores}
-    require(
-        scored <= branches | joints,
-        "scored a key that is not in the tree",
-        where,
-        fix="key.of_branch(role, b) or key.of_joint(j)",
-    )
-    require(
-        joints <= scored,
-        "left a played joint action without scores",
-        where,
-        fix="call coterie.NodeExpansion.score",
-    )
+    for holds, what, fix in (
+        (len(set(requested)) == len(requested), "requested a call twice", "K is drawn once per decision"),
+        (not stray, f"requested {stray[:1]!r}, which is in no decision",
+         "keep every sampled action as a branch"),
+        (scored <= branches | joints, "scored a key that is not in the tree",
+         "key.of_branch(role, b) or key.of_joint(j)"),
+        (joints <= scored, "left a played joint action without scores",
+         "call coterie.NodeExpansion.score"),
+    ):  # fmt: skip
+        require(holds, what, f"{name}.play", fix)
 
 
 def _check_planned(tree: Tree, plan: Plan, name: str) -> None:

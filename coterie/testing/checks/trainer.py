@@ -230,34 +230,20 @@ class _TrainerChecker:
             fix="no weight decay, no optimiser step and no new version without samples",
         )
         metrics = await self._update(trainer, 2, "one")
-        after = self._digest(trainer)
-        require(
-            after["one"] != before["one"],
-            "left the digest of 'one' as it was, which it had samples of",
-            where,
-            fix="step the optimiser of every policy with samples, and let `digest` tell weights apart",
-        )
+        after, now = self._digest(trainer), self._versions(trainer)
         moved = [policy for policy in after if policy != "one" and after[policy] != before[policy]]
-        require(
-            not moved,
-            f"trained '{', '.join(moved)}' on the samples of 'one'",
-            where,
-            fix="give every policy its own weights and optimiser",
-        )
-        now = self._versions(trainer)
-        require(
-            now["one"] > versions["one"],
-            "didn't raise the version of changed weights",
-            where,
-            fix="count an update of a policy in Weights.version",
-        )
-        require(
-            all(now[policy] == versions[policy] for policy in now if policy != "one"),
-            "raised the version of weights that didn't change",
-            where,
-            fix="count versions by policy",
-        )
-        require("one" in metrics, f"returned {metrics!r}", where, fix="{policy: {metric: number}}")
+        raised = [policy for policy in now if policy != "one" and now[policy] != versions[policy]]
+        for holds, what, fix in (
+            (after["one"] != before["one"], "left the digest of 'one' as it was, which it had samples of",
+             "step the optimiser of every policy with samples, and let `digest` tell weights apart"),
+            (not moved, f"trained '{', '.join(moved)}' on the samples of 'one'",
+             "give every policy its own weights and optimiser"),
+            (now["one"] > versions["one"], "didn't raise the version of changed weights",
+             "count an update of a policy in Weights.version"),
+            (not raised, "raised the version of weights that didn't change", "count versions by policy"),
+            ("one" in metrics, f"returned {metrics!r}", "{policy: {metric: number}}"),
+        ):  # fmt: skip
+            require(holds, what, where, fix)
 
     async def _check_nothing_moves(self, trainer: Any) -> None:
         before, versions = self._digest(trainer), self._versions(trainer)
