@@ -229,10 +229,7 @@ from coterie.discovery.members import (
     UsesRunFolder as UsesRunFolder,
     WarmStarts as WarmStarts,
 )
-from coterie.estimate.plan import (
-    RunEstimate as RunEstimate,
-    plan as plan,
-)
+from coterie.estimate.plan import RunEstimate as RunEstimate, plan as plan
 from coterie.plugins.algos.blocks.estimator import (
     GroupConfig as GroupConfig,
     GroupEstimator as GroupEstimator,
