@@ -90,6 +90,10 @@ class TrainerDefaults:
     def use_cluster(self, cluster: Any) -> None:
         """Take the executor's cluster, to start other ranks there; called before `open`."""
 
+    async def offload(self) -> None:
+        """Free device memory until it computes again, if its settings say so. What an engine reads of its
+        weights stays readable."""
+
 
 class EstimatorDefaults:
     """An estimator whose paper takes any loss."""

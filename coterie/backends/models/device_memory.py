@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 from weakref import WeakKeyDictionary, WeakSet
 
+from coterie.discovery.optional import TrainerDefaults, with_defaults
+
 
 class RankDevice(NamedTuple):
     """The device of one rank of a trainer."""
@@ -87,11 +89,6 @@ async def reclaim() -> None:
 
 
 async def make_room() -> None:
-    """Ask all trainers to leave their GPUs; an engine calls it before its servers start or wake.
-
-    A trainer that can has `offload()`, which frees device memory until it computes again, if its settings say
-    so. What an engine reads of its weights stays readable.
-    """
+    """Ask all trainers to leave their GPUs; an engine calls it before its servers start or wake."""
     for trainer in tuple(_occupied):
-        if (offload := getattr(trainer, "offload", None)) is not None:
-            await offload()
+        await with_defaults(trainer, TrainerDefaults).offload()
