@@ -34,13 +34,7 @@ def _end_ids(source: str, revision: str | None) -> tuple[int, ...]:
 
 
 def _table(source: str, name: str, revision: str | None) -> dict[str, Any]:
-    """A JSON file of a folder or of the hub; empty where there is none."""
-    path = _file(source, name, revision)
-    return {} if path is None else dict(json.loads(Path(path).read_text()))
-
-
-def _file(source: str, name: str, revision: str | None) -> str | None:
-    """The path of a file of a folder or of the hub, fetched if the cache lacks it; None: there is none."""
+    """A JSON file of a folder or of the hub, fetched if the cache lacks it; empty where there is none."""
     from transformers.utils import cached_file
 
     try:
@@ -53,5 +47,5 @@ def _file(source: str, name: str, revision: str | None) -> str | None:
             _raise_exceptions_for_connection_errors=False,
         )
     except OSError:  # a base's folder that is gone is no id of the hub either
-        return None
-    return path
+        return {}
+    return {} if path is None else dict(json.loads(Path(path).read_text()))

@@ -82,6 +82,27 @@ def span_ids(samples: Sequence[Sample]) -> tuple[np.ndarray, int]:
     return np.concatenate(rows), count
 
 
+def trained_values(samples: Sequence[Sample], arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Per-token arrays of samples, shape (T,) each, cut to trained tokens and joined: shape (N,)."""
+    return np.concatenate([array[sample.loss_mask] for sample, array in zip(samples, arrays, strict=True)])
+
+
+def token_values(samples: Sequence[Sample]) -> dict[str, np.ndarray | None]:
+    """The numbers of a loss's `TokenBatch` that samples have; None: an annotation that some of them lack."""
+
+    def annotation(name: str) -> np.ndarray | None:
+        if not all(name in sample.extras for sample in samples):
+            return None
+        return trained_values(samples, [sample.extras[name] for sample in samples])
+
+    return {
+        "behaviour": trained_values(samples, [sample.logprobs for sample in samples]),
+        "advantages": trained_values(samples, [sample.advantages for sample in samples]),
+        "ref_logprobs": annotation("ref_logprobs"),
+        "old": annotation("old_logprobs"),
+    }
+
+
 def minibatches(samples: Sequence[Sample], size: int | None, seed: int) -> list[list[Sample]]:
     """Shuffle whole groups of siblings (they share a prompt) and fill minibatches of about `size` samples.
 

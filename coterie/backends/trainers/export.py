@@ -22,9 +22,11 @@ def export(policy: PolicyWeights, folder: Path, *, merge: bool) -> None:
     initial = policy.initial
     if policy.adapter is None:
         shares = policy.module is not policy.model  # a base with the adapters of other policies
-        _write_model(_without_adapters(initial.peft) if shares else policy.model, initial.tokenizer, folder)
+        model = copy.deepcopy(initial.peft).unload() if shares else policy.model
+        _write_model(model, initial.tokenizer, folder)
     elif merge:
-        _write_model(_merged(initial.peft, policy.adapter), initial.tokenizer, folder)
+        merged = copy.deepcopy(initial.peft).merge_and_unload(adapter_names=[policy.adapter])
+        _write_model(merged, initial.tokenizer, folder)
     else:
         _write_adapter(policy, folder)
 
@@ -42,7 +44,7 @@ def _write_adapter(policy: PolicyWeights, folder: Path) -> None:
     base = str(initial.config.model)  # a hub id
     if initial.must_be_saved:
         base = str((folder / "base").resolve())
-        _write_model(_without_adapters(initial.peft), initial.tokenizer, Path(base))
+        _write_model(copy.deepcopy(initial.peft).unload(), initial.tokenizer, Path(base))
     elif Path(base).expanduser().is_dir():
         base = str(Path(base).expanduser().resolve())
     tensors = get_peft_model_state_dict(initial.peft, adapter_name=adapter, save_embedding_layers=False)
@@ -56,11 +58,3 @@ def _write_adapter(policy: PolicyWeights, folder: Path) -> None:
     settings.inference_mode = True
     settings.save_pretrained(str(folder))
     initial.tokenizer.save_pretrained(folder)
-
-
-def _without_adapters(peft: Any) -> Any:
-    return copy.deepcopy(peft).unload()
-
-
-def _merged(peft: Any, adapter: str) -> Any:
-    return copy.deepcopy(peft).merge_and_unload(adapter_names=[adapter])

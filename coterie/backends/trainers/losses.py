@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.backends.models.minibatches import span_ids
+from coterie.backends.models.minibatches import span_ids, token_values, trained_values
 from coterie.backends.trainers.policies import PolicyWeights
 from coterie.backends.trainers.settings import ValueSettings
 from coterie.backends.trainers.surrogates import AGED, check_finite, surrogate_of
@@ -131,15 +132,7 @@ def _value_loss(
 
 def flat(rows: Sequence[Sample], arrays: Sequence[np.ndarray], like: Tensor) -> Tensor:
     """Per-token arrays of rows, shape (T,) each, cut to trained tokens and joined: shape (N,)."""
-    values = np.concatenate([array[row.loss_mask] for row, array in zip(rows, arrays, strict=True)])
-    return torch.from_numpy(values).to(device=like.device, dtype=like.dtype)
-
-
-def annotation(rows: Sequence[Sample], name: str, like: Tensor) -> Tensor | None:
-    """An annotation of every trained token, shape (N,); None unless all rows have it."""
-    if not all(name in row.extras for row in rows):
-        return None
-    return flat(rows, [row.extras[name] for row in rows], like)
+    return torch.from_numpy(trained_values(rows, arrays)).to(device=like.device, dtype=like.dtype)
 
 
 def token_batch(rows: Sequence[Sample], logprobs: Tensor) -> TokenBatch:
@@ -149,12 +142,9 @@ def token_batch(rows: Sequence[Sample], logprobs: Tensor) -> TokenBatch:
         logprobs: log-probs of the trained tokens under the present weights, shape (N,).
     """
     sequence, sequences = span_ids(rows)
-    return TokenBatch(
-        logprobs=logprobs,
-        behaviour=flat(rows, [row.logprobs for row in rows], logprobs),
-        advantages=flat(rows, [row.advantages for row in rows], logprobs),
-        ref_logprobs=annotation(rows, "ref_logprobs", logprobs),
-        old=annotation(rows, "old_logprobs", logprobs),
-        sequence=torch.from_numpy(sequence).to(logprobs.device),
-        sequences=sequences,
-    )
+    values: dict[str, Any] = {
+        name: None if array is None else torch.from_numpy(array).to(logprobs.device, logprobs.dtype)
+        for name, array in token_values(rows).items()
+    }
+    at = torch.from_numpy(sequence).to(logprobs.device)
+    return TokenBatch(logprobs=logprobs, sequence=at, sequences=sequences, **values)

@@ -29,7 +29,6 @@ from coterie.backends.trainers.optim import Optimizer
 from coterie.backends.trainers.parameters import (
     adapter_parameters,
     copies,
-    digest,
     fill,
     plain_parameters,
 )
@@ -169,11 +168,6 @@ class PolicyWeights:
         """`whole` of some of the policy's parameters, or of its base's."""
         return (self.gather if self.trained.module else self.initial.gather)(parameters, write)
 
-    def digest(self) -> str:
-        """sha256 over names, dtypes, shapes and bytes of the policy's weights."""
-        with self.whole():
-            return digest(self.weights())
-
     @property
     def rates(self) -> dict[str, float]:
         """Learning rates of single weights that differ from the policy's."""
@@ -198,7 +192,9 @@ class PolicyWeights:
     @contextmanager
     def training(self, seed: int) -> Iterator[TokenScorer]:
         """The policy as it is trained: adapter dropout drawn from `seed`, and checkpointing if enabled."""
-        drops = [m for m in self._dropouts() if m.p > 0]
+        tables = [getattr(m, "lora_dropout", None) or {} for m in self.model.modules()]
+        of_adapter = [table[self.adapter] for table in tables if self.adapter in table]
+        drops = [m for m in of_adapter if isinstance(m, torch.nn.Dropout) and m.p > 0]
         layers = [m for m in self.model.modules() if getattr(m, "gradient_checkpointing", False)]
         device = next(self.model.parameters()).device
         with ExitStack() as stack:
@@ -249,14 +245,6 @@ class PolicyWeights:
             with self.whole(write=True):
                 fill(parameters, kept)
 
-    def _dropouts(self) -> Iterator[torch.nn.Dropout]:
-        if self.adapter is None:
-            return
-        for module in self.model.modules():
-            table = getattr(module, "lora_dropout", None) or {}
-            if self.adapter in table and isinstance(table[self.adapter], torch.nn.Dropout):
-                yield table[self.adapter]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySetup:
@@ -266,11 +254,6 @@ class PolicySetup:
     config: TorchConfig
     device: torch.device
     make_optimizer: Callable[[PolicyWeights], Optimizer]
-
-    @property
-    def values(self) -> bool:
-        """Whether trained policies have value heads."""
-        return "values" in self.ctx.needs
 
 
 def set_up(
@@ -303,7 +286,9 @@ def _set_up_initial(
     configs: Mapping[str, TorchPolicy], setup: PolicySetup, sources: Mapping[str, SourceWeights]
 ) -> tuple[InitialWeights, dict[str, PolicyWeights]]:
     """The initial weights of some policies, and theirs."""
-    trained = {name: trained_weights(name, configs[name], values=setup.values) for name in configs}
+    trained = {
+        name: trained_weights(name, configs[name], values="values" in setup.ctx.needs) for name in configs
+    }
     own = [name for name in configs if trained[name].module]
     first, config = next(iter(configs.items()))
     attention = kernel_of(setup.config.attention, setup.device, getattr(torch, config.dtype))

@@ -20,6 +20,8 @@ from coterie.backends.models.minibatches import (
     repeats,
     span_ids,
     token_coefficients,
+    token_values,
+    trained_values,
 )
 from coterie.backends.models.policy import (
     TABLE_FILE,
@@ -291,7 +293,7 @@ class TabularTrainer(TablesApart, Plugin):
         """The losses, sums over tokens of the other metrics, and the number of tokens."""
         loss, table = self._ctx.loss, policy.table
         constant = loss.length_constant if isinstance(loss, HasLengthConstant) else None
-        shares = _trained(samples, token_coefficients(samples, loss.length, constant))
+        shares = trained_values(samples, token_coefficients(samples, loss.length, constant)).astype(float)
         tokens = [token for sample in samples for token in _sampled_tokens(sample, table)]
         batch = _tokens(samples, tokens)
         surrogate = surrogate_of(loss, np, batch)
@@ -342,30 +344,15 @@ class TabularTrainer(TablesApart, Plugin):
             rows[context] = present(context) - rate * grad
 
 
-def _trained(samples: Sequence[Sample], arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Per-token arrays of samples, shape (T,) each, cut to trained tokens and joined: float64, shape (N,)."""
-    parts = [array[sample.loss_mask] for sample, array in zip(samples, arrays, strict=True)]
-    return np.concatenate(parts).astype(np.float64)
-
-
 def _tokens(samples: Sequence[Sample], tokens: Sequence[_SampledToken]) -> TokenBatch:
-    """The loss's view of the samples; an annotation that some sample lacks is left out."""
-
-    def annotation(name: str) -> np.ndarray | None:
-        if not all(name in sample.extras for sample in samples):
-            return None
-        return _trained(samples, [sample.extras[name] for sample in samples])
-
+    """The loss's view of the samples."""
     sequence, sequences = span_ids(samples)
-    return TokenBatch(
-        logprobs=np.array([token.logprobs[token.column] for token in tokens]),
-        behaviour=_trained(samples, [sample.logprobs for sample in samples]),
-        advantages=_trained(samples, [sample.advantages for sample in samples]),
-        ref_logprobs=annotation("ref_logprobs"),
-        old=annotation("old_logprobs"),
-        sequence=sequence,
-        sequences=sequences,
-    )
+    values: dict[str, Any] = {
+        name: None if array is None else array.astype(np.float64)
+        for name, array in token_values(samples).items()
+    }
+    logprobs = np.array([token.logprobs[token.column] for token in tokens])
+    return TokenBatch(logprobs=logprobs, sequence=sequence, sequences=sequences, **values)
 
 
 def _value_gradient(
@@ -378,7 +365,9 @@ def _value_gradient(
     ]
     gradient: Rows = {}
     loss = 0.0
-    for token, share, target in zip(tokens, shares, _trained(samples, targets), strict=True):
+    for token, share, target in zip(
+        tokens, shares, trained_values(samples, targets).astype(float), strict=True
+    ):
         if not np.isnan(target):
             error = policy.value(token.context) - target
             gradient[token.context] = gradient.get(token.context, 0.0) + share * error

@@ -22,6 +22,7 @@ from coterie.backends.trainers.devices import check_ranks, device_of, on_gpu
 from coterie.backends.trainers.export import export
 from coterie.backends.trainers.offloading import Offloading, present
 from coterie.backends.trainers.optim import Optimizer, PolicyOptimizer
+from coterie.backends.trainers.parameters import digest
 from coterie.backends.trainers.policies import InitialWeights, PolicySetup, PolicyWeights, set_up
 from coterie.backends.trainers.ranks.actors import RanksOnCluster
 from coterie.backends.trainers.ranks.commands import Commands
@@ -183,7 +184,11 @@ class TorchWeights(Offloading, Plugin):
 
     def rank_digest(self) -> dict[str, str]:
         """`digest` on one rank."""
-        return {name: policy.digest() for name, policy in self._policies.items()}
+        digests = {}
+        for name, policy in self._policies.items():
+            with policy.whole():
+                digests[name] = digest(policy.weights())
+        return digests
 
     def export(self, policy: str, folder: Path, *, merge: bool = False) -> None:
         export(self._policy(policy), Path(folder), merge=merge)
