@@ -5,31 +5,45 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from coterie.backends.models.compute_threads import compute
 from coterie.backends.models.device_memory import reclaim
 from coterie.backends.models.devices import repeatable
-from coterie.backends.models.minibatches import count_minibatches, minibatches, token_coefficients
+from coterie.backends.models.minibatches import (
+    count_minibatches,
+    minibatches,
+    span_ids,
+    token_coefficients,
+    token_values,
+    trained_values,
+)
 from coterie.backends.models.policy import TorchPolicy, WarmStart, diverged
 from coterie.backends.trainers.annotations import annotated, check_annotation
-from coterie.backends.trainers.losses import add_gradients, check_samples
 from coterie.backends.trainers.offloading import present
 from coterie.backends.trainers.out_of_memory import halving, optimiser_memory
 from coterie.backends.trainers.policies import PolicyWeights
 from coterie.backends.trainers.replicas import check_equal
-from coterie.backends.trainers.settings import TorchConfig
+from coterie.backends.trainers.settings import TorchConfig, ValueSettings
+from coterie.backends.trainers.surrogates import AGED, check_finite, surrogate_of
 from coterie.backends.trainers.torch_weights import TorchWeights
 from coterie.backends.trainers.update_metrics import Meter
+from coterie.backends.trainers.value_head import value_loss
 from coterie.backends.trainers.warm_start import warm_start
 from coterie.core.plugins.origin import origin_of
-from coterie.core.protocols import Demonstration
+from coterie.core.protocols import Demonstration, Surrogate, TokenBatch
 from coterie.core.protocols.loss import HasLengthConstant
 from coterie.core.types import Key, Metrics, Sample
 from coterie.core.types.seeding import seed64
 
 log = logging.getLogger("coterie")
+_FOR_ALL = ("ref_logprobs", "old_logprobs")
+"""Annotations that a loss reads for every token."""
 
 
 class TorchTrainer(TorchWeights):
@@ -146,13 +160,52 @@ class TorchTrainer(TorchWeights):
         coefficients: Sequence[np.ndarray],
         meter: Meter,
     ) -> float:
-        """Add this rank's gradients of a minibatch, one micro-batch after the other; returns the loss."""
-        total, loss, settings = 0.0, self._ctx.loss, self.config.value
-        micro_batches = list(self._micro_batches(policy, batch, coefficients, meter))
-        for number, (rows, weights, seen_by) in enumerate(micro_batches, 1):
-            last = number == len(micro_batches)
-            total += add_gradients(loss, settings, policy, rows, weights, seen_by, last=last)
+        """Add this rank's gradients of a minibatch, one micro-batch after the other; returns the loss.
+
+        Raises:
+            PluginError: the loss made NaN, or a gradient that is not finite, from finite numbers.
+        """
+        assert policy.optimizer is not None
+        total, micro_batches = 0.0, list(self._micro_batches(policy, batch, coefficients, meter))
+        for number, micro_batch in enumerate(micro_batches, 1):
+            given: list[tuple[TokenBatch, Surrogate]] = []
+            loss = partial(self._loss, policy, *micro_batch, given)
+            part = float(policy.optimizer.accumulate(loss, last=number == len(micro_batches)))
+            if not math.isfinite(part):  # asked only then: every look at the numbers waits for the device
+                check_finite(self._ctx.loss, torch, *given[-1])
+            total += part
         return total
+
+    def _loss(
+        self,
+        policy: PolicyWeights,
+        rows: Sequence[Sample],
+        coefficients: Sequence[np.ndarray],
+        meter: Meter,
+        given: list[tuple[TokenBatch, Surrogate]],
+    ) -> Tensor:
+        """A micro-batch's part of the minibatch's loss: with the entropy bonus and the value loss.
+
+        Args:
+            coefficients: one array of shape (T,) per row (see `token_coefficients`).
+            given: gets what the configured loss got and returned.
+        """
+        objective = self._ctx.loss
+        head = policy.value_head if any("targets" in row.extras for row in rows) else None
+        scores = policy.scorer(rows, entropy_grad=objective.entropy > 0, value_head=head)
+        tokens = token_batch(rows, scores.logprobs)
+        surrogate = surrogate_of(objective, torch, tokens)
+        given.append((tokens, surrogate))
+        weights = flat(rows, coefficients, scores.logprobs)
+        loss = (weights * surrogate.value).sum()
+        if objective.entropy > 0:
+            loss = loss - objective.entropy * (weights * scores.entropy).sum()
+        if scores.values is not None:
+            loss = loss + _value_loss(self.config.value, rows, scores.values, weights, meter)
+        meter.seen({"entropy": scores.entropy, **surrogate.metrics})
+        meter.compared(rows, tokens)
+        meter.by_age(rows, {name: surrogate.metrics[name] for name in AGED & surrogate.metrics.keys()})
+        return loss
 
     def _planned(self, policy: PolicyWeights, batch: Sequence[Sample]) -> list[list[int]]:
         """This rank's micro-batches, as indices of a minibatch's samples."""
@@ -249,3 +302,67 @@ class TorchTrainer(TorchWeights):
     def optimizer_steps(self, samples: int, siblings: int) -> int:
         """Optimiser steps of one update, for `coterie plan`."""
         return count_minibatches(samples, siblings, self.config.minibatch_size, self.config.epochs)
+
+
+def check_samples(policy: str, samples: Sequence[Sample], *, trained: bool, values: bool) -> None:
+    """Reject samples that the policy's update can't use.
+
+    Args:
+        trained: whether the policy has an optimiser.
+        values: whether the policy has a value head.
+
+    Raises:
+        ValueError: samples are of another policy, the policy isn't trained, or some samples lack annotations.
+    """
+    wrong = next((row for row in samples if row.policy != policy), None)
+    if wrong is not None:
+        raise ValueError(f"{wrong.key.text()} is a sample of '{wrong.policy}', given to '{policy}'")
+    if samples and not trained:
+        raise ValueError(f"policy '{policy}' is not trained (train: none), and was given samples")
+    for name in _FOR_ALL:
+        annotated = sum(name in row.extras for row in samples)
+        if 0 < annotated < len(samples):
+            raise ValueError(
+                f"{annotated} of {len(samples)} samples of '{policy}' carry {name}: all, or none"
+            )
+    with_targets = next((row for row in samples if "targets" in row.extras), None)
+    if with_targets is not None and not values:
+        raise ValueError(
+            f"{with_targets.key.text()} carries value targets, and policy '{policy}' has no value head: "
+            "neither the estimator nor the loss names `values` in its `needs`"
+        )
+    if any("targets" in row.extras and "values" not in row.extras for row in samples):
+        raise ValueError(f"samples of '{policy}' carry value targets without the values they were made from")
+
+
+def _value_loss(
+    settings: ValueSettings, rows: Sequence[Sample], values: Tensor, weights: Tensor, meter: Meter
+) -> Tensor:
+    """The value loss of the rows with targets; other rows' values are not trained."""
+    has_target = [np.full(int(row.loss_mask.sum()), "targets" in row.extras) for row in rows]
+    at = torch.from_numpy(np.concatenate(has_target)).to(values.device)
+    rows = [row for row in rows if "targets" in row.extras]
+    old, targets = (flat(rows, [row.extras[name] for row in rows], values) for name in ("values", "targets"))
+    losses, clipped = value_loss(values[at], old, targets, settings.clip)
+    meter.seen({"value": values[at], "value_loss": losses, "value_clipped": clipped})
+    return settings.coefficient * (weights[at] * losses).sum()
+
+
+def flat(rows: Sequence[Sample], arrays: Sequence[np.ndarray], like: Tensor) -> Tensor:
+    """Per-token arrays of rows, shape (T,) each, cut to trained tokens and joined: shape (N,)."""
+    return torch.from_numpy(trained_values(rows, arrays)).to(device=like.device, dtype=like.dtype)
+
+
+def token_batch(rows: Sequence[Sample], logprobs: Tensor) -> TokenBatch:
+    """The loss's view of one micro-batch.
+
+    Args:
+        logprobs: log-probs of the trained tokens under the present weights, shape (N,).
+    """
+    sequence, sequences = span_ids(rows)
+    values: dict[str, Any] = {
+        name: None if array is None else torch.from_numpy(array).to(logprobs.device, logprobs.dtype)
+        for name, array in token_values(rows).items()
+    }
+    at = torch.from_numpy(sequence).to(logprobs.device)
+    return TokenBatch(logprobs=logprobs, sequence=at, sequences=sequences, **values)

@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from coterie.backends.trainers import losses, torch_trainer
+from coterie.backends.trainers import torch_trainer
 from coterie.core.types import Sample
 from coterie.plugins.losses.cispo import CISPO
 from coterie.plugins.losses.gspo import GSPO
@@ -119,14 +119,18 @@ def test_tokens_of_each_age_have_a_mismatch_and_a_clip_fraction_of_their_own(mon
     rows, ages = aged(samples(groups=4), version=2)
     assert set(ages.tolist()) == {0, 1, 2}
     seen: list[tuple[list[Sample], Any, Any]] = []
-    original = losses.loss_of
+    batch, loss = torch_trainer.token_batch, torch_trainer.surrogate_of
 
-    def noted(objective: Any, settings: Any, owner: Any, given: Any, *rest: Any) -> Any:
-        loss, tokens, surrogate = original(objective, settings, owner, given, *rest)
-        seen.append((given, tokens, surrogate))
-        return loss, tokens, surrogate
+    def noted(given: list[Sample], logprobs: Any) -> Any:
+        seen.append((given, batch(given, logprobs), None))
+        return seen[-1][1]
 
-    monkeypatch.setattr(losses, "loss_of", noted)
+    def answered(objective: Any, xp: Any, tokens: Any) -> Any:
+        seen[-1] = (*seen[-1][:2], loss(objective, xp, tokens))
+        return seen[-1][2]
+
+    monkeypatch.setattr(torch_trainer, "token_batch", noted)
+    monkeypatch.setattr(torch_trainer, "surrogate_of", answered)
     metrics = update(trainer, {"p": rows}, 2)["p"]
     assert metrics["optimizer_steps"] == len(seen) == 4
     bounds = np.cumsum([0, *(int(row.loss_mask.sum()) for row in rows)])
