@@ -372,7 +372,7 @@ def _talk(case: str, turns: int) -> dict[str, Any]:
 
 def plan(options: argparse.Namespace) -> dict[str, Any]:
     """The plan's bytes over the measured ones, by case."""
-    from coterie.backends.models.activations import kept_bytes, largest_forward
+    from coterie.backends.models.activations import Activations, largest_forward
     from coterie.backends.models.memory import cache_bytes
     from tests.backends.models import test_activations as cases
 
@@ -391,7 +391,7 @@ def plan(options: argparse.Namespace) -> dict[str, Any]:
                 for tensor in (layer.keys, layer.values)
             )
             forward = largest_forward(4, 16, 96, 40, budget=None, packing=True)
-            planned = kept_bytes(size, policy, "p", forward)
+            planned = Activations(size, policy, "p").kept(forward)
             planned += cache_bytes(size, "bfloat16", prompts=16, prompt=96, rows=16, answer=40)
             deviations[f"{train_}, {shape}"] = planned / kept - 1
     ratio = max(map(abs, deviations.values()))

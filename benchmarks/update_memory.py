@@ -199,7 +199,7 @@ def samples(run: Any, policy: str, case: Case, prompt: int, step: int) -> list[A
 
 def _must(run: Any, prompt: int, planned: Any) -> float:
     """Bytes that an update has to hold: the plan's parts, of the activations those without logits."""
-    from coterie.backends.models.activations import body_bytes, largest_forward
+    from coterie.backends.models.activations import Activations, largest_forward
     from coterie.backends.models.memory import STAYING
     from coterie.backends.models.policy import of_tensors
     from coterie.backends.models.precision import with_dtype
@@ -212,7 +212,7 @@ def _must(run: Any, prompt: int, planned: Any) -> float:
     budget, samples = run.trainer.config.micro_tokens, run.sampler.plan.branches
     forward = largest_forward(1, samples, prompt, TOKENS - prompt, budget=budget, packing=True)
     gradients = max(part["gradients"] for part in parts.values())
-    return held + gradients + body_bytes(size, config, first, forward)
+    return held + gradients + Activations(size, config, first).body(forward)
 
 
 # ----------------------------------------------------------------------------------------------- the process

@@ -11,10 +11,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+
 from coterie.backends.models import memory
-from coterie.backends.models.activations import activation_bytes, largest_forward
+from coterie.backends.models.activations import Activations, largest_forward
+from coterie.backends.models.loading import attach_adapter
 from coterie.backends.models.policy import LoraSettings, TorchPolicy
-from coterie.backends.models.sizes import ModelSize, _adapted, _adapted_layers, _on_meta, _parameters, _size
+from coterie.backends.models.sizes import ModelSize, _adapted_layers, _on_meta, _parameters, _size
 from coterie.estimate.trainer import Division
 
 PAGE = Path(__file__).parent / "scaling.md"
@@ -71,7 +74,8 @@ def model(name: str) -> Model:
     size = _size(_on_meta(config, "bfloat16"), None)
     config.num_hidden_layers = 1  # all layers are alike
     config.layer_types = config.layer_types[:1]
-    adapted: Any = _adapted(_on_meta(config, "bfloat16"), {"p": LoraSettings(rank=RANK)})
+    with torch.device("meta"):
+        adapted: Any = attach_adapter(_on_meta(config, "bfloat16"), "p", LoraSettings(rank=RANK))
     of_all = _adapted_layers(adapted, "p") * layers
     return Model(replace(size, adapted={"p": of_all}), _parameters(adapted, ".p.") * layers)
 
@@ -89,7 +93,7 @@ def update_bytes(of: Model, train: str, policies: int, division: Division) -> in
     forward = largest_forward(64, 64 * SIBLINGS, PROMPT, ANSWER, budget=BUDGET, packing=True)
     forward = forward._replace(masked=forward.masked * size.heads // size.kv_heads)
     divided = division.stage == 3
-    kept = activation_bytes(size, config, "p", forward, checkpointing=True, gpu=GPU, divided=divided)
+    kept = Activations(size, config, "p", True, GPU, divided).most(forward)
     return memory.summed(held) + max(part["gradients"] for part in held) + kept
 
 

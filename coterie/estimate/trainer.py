@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from coterie.backends.models import memory
-from coterie.backends.models.activations import activation_bytes, largest_forward
+from coterie.backends.models.activations import Activations, largest_forward
 from coterie.backends.models.memory import FP32, WIDTH
 from coterie.backends.models.policy import ModelInit
 from coterie.backends.models.sizes import Blueprint
@@ -157,15 +157,8 @@ def _activations(planned: PlannedModels, policy: str, prompts: int, samples: int
         forward = forward._replace(masked=forward.masked * size.heads // size.kv_heads)
     checkpointing = settings is not None and settings.gradient_checkpointing
     divided = division_of(planned.run).stage == 3
-    return activation_bytes(
-        size,
-        planned.configs[policy],
-        policy,
-        forward,
-        checkpointing=checkpointing,
-        gpu=planned.gpu,
-        divided=divided,
-    )
+    activations = Activations(size, planned.configs[policy], policy, checkpointing, planned.gpu, divided)
+    return activations.most(forward)
 
 
 def leave(division: Division, held: Sequence[Mapping[str, int]], notes: list[str]) -> int:

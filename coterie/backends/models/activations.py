@@ -21,6 +21,7 @@ for all layers.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from coterie.backends.models.memory import (
@@ -32,7 +33,7 @@ from coterie.backends.models.memory import (
     most_logits,
 )
 from coterie.backends.models.policy import TorchPolicy
-from coterie.backends.models.sizes import Adapted, ModelSize
+from coterie.backends.models.sizes import ModelSize
 
 COPY_SHARE = 8
 """A gathered key and value count as an eighth of a token in the budget (`trainers/packing.py`): they are two
@@ -85,136 +86,6 @@ def largest_forward(
     )
 
 
-def kept_bytes(
-    size: ModelSize,
-    config: TorchPolicy,
-    policy: str,
-    forward: Forward,
-    *,
-    checkpointing: bool = False,
-    gpu: float | None = None,
-    divided: bool = False,
-) -> int:
-    """Bytes that autograd saves in a forward, without the model's own weights; logits that are few included.
-
-    With checkpointing: the input of each layer; one layer's tensors exist while it is computed again.
-
-    Args:
-        policy: its name, by which its adapter is found in the size.
-        gpu: bytes of the GPU; None: a CPU.
-        divided: whether ranks divide the model, as at ZeRO stage 3.
-    """
-    cast = gpu is not None or divided
-    body = body_bytes(size, config, policy, forward, checkpointing=checkpointing, cast=cast)
-    logits = forward.trained * size.vocabulary
-    if divided:
-        return body + FP32 * (logits if logits <= most_logits(None) else 2 * forward.trained)
-    if logits <= LOGITS_AT_ONCE:
-        return body + FP32 * logits
-    states = 0 if config.train == "full" else WIDTH[config.dtype] * size.hidden  # full: in the body
-    return body + forward.trained * (states + 2 * FP32)
-
-
-def body_bytes(
-    size: ModelSize,
-    config: TorchPolicy,
-    policy: str,
-    forward: Forward,
-    *,
-    checkpointing: bool = False,
-    cast: bool = False,
-) -> int:
-    """`kept_bytes` without what the head's logits take.
-
-    Args:
-        cast: whether inputs of adapted layers of 16 bits are cast to fp32.
-    """
-    width, full = WIDTH[config.dtype], config.train == "full"
-    layer = layer_bytes(size, config, policy, forward, cast=cast)
-    if checkpointing:
-        layers = size.layers * width * size.hidden * forward.tokens + layer
-    else:
-        layers = size.layers * layer
-        if not full and size.layers:  # the first norm's input is no function of an adapter
-            layers -= forward.tokens * FP32 * (size.hidden + 1)
-    last_norm = (FP32 + width * full) * size.hidden + FP32
-    positions = 2 * width * size.head_dim
-    head = forward.trained * (width * size.hidden * full + 2 * INDEX)
-    masks = width * forward.masked
-    return int(layers + forward.tokens * (last_norm + positions + INDEX) + masks + head)
-
-
-def head_bytes(
-    size: ModelSize, config: TorchPolicy, forward: Forward, *, gpu: float | None, divided: bool = False
-) -> int:
-    """Bytes that come and go in the head, besides what is kept; see `trainers/head.py`.
-
-    Few logits, their log-softmax and their gradient exist at once, in fp32; of a divided model those of one
-    chunk. Else two fp32 arrays of a block of the vocabulary do, with 16-bit weights one in 16 bits besides,
-    and the gradient of the hidden states in fp32 and in the states' dtype.
-
-    Args:
-        gpu: bytes of the GPU; None: a CPU. It decides the size of a block or a chunk.
-    """
-    width, logits = WIDTH[config.dtype], forward.trained * size.vocabulary
-    if divided:
-        kept = FP32 * logits if logits <= most_logits(None) else 0
-        return 3 * FP32 * min(logits, most_logits(gpu)) - kept
-    if logits <= LOGITS_AT_ONCE:
-        return 2 * FP32 * logits
-    columns = min(max(block_logits(gpu) // forward.trained, NARROWEST_BLOCK), size.vocabulary)
-    low = width if width < FP32 else 0
-    return forward.trained * ((2 * FP32 + low) * columns + (FP32 + width) * size.hidden)
-
-
-def layer_bytes(
-    size: ModelSize, config: TorchPolicy, policy: str, forward: Forward, *, cast: bool = False
-) -> int:
-    """Bytes that one layer keeps; see the module's text."""
-    width, full, packed = WIDTH[config.dtype], config.train == "full", forward.gathered > 0
-    queries, keys = size.heads * size.head_dim, size.kv_heads * size.head_dim
-    norms = 2 * FP32 * (size.hidden + 1)
-    if size.normed_heads:
-        norms += FP32 * (queries + keys + size.heads + size.kv_heads)
-    attention = width * 2 * queries + FP32 * size.heads  # queries and the kernel's output
-    pairs = 0 if packed else width * 2 * keys
-    mlp = width * 3 * size.mlp
-    if full:
-        inputs = width * (2 * size.hidden + size.mlp + (queries if packed else 0))
-        norms += width * (2 * size.hidden + (queries + keys if size.normed_heads else 0))
-        adapters = 0.0
-    else:
-        inputs = 0
-        adapters = _adapter_bytes(size, size.adapted.get(policy, ()), config, packed, cast)
-    per_token = norms + attention + pairs + mlp + inputs + adapters
-    return int(forward.tokens * per_token + forward.gathered * 2 * width * keys)
-
-
-def _adapter_bytes(
-    size: ModelSize, layers: tuple[Adapted, ...], config: TorchPolicy, packed: bool, cast: bool
-) -> float:
-    """Bytes per token that an adapter keeps in one layer; the mean where layers differ."""
-    total = 0
-    dropout = 0.0 if config.lora is None else config.lora.dropout
-    cast = WIDTH[config.dtype] < FP32 and (cast or dropout > 0)
-    width = FP32 if cast else WIDTH[config.dtype]
-    shared: set[str] = set()
-    per_layer = len(layers) / max(size.layers, 1)
-    for layer in layers:
-        total += width * layer.rank
-        if dropout:
-            total += layer.inputs * 2 * FP32  # the dropped input and its mask
-        elif cast or layer.name not in _SHARES:
-            if cast or layer.name != "o_proj" or packed:
-                total += width * layer.inputs
-        else:
-            group = f"{_SHARES[layer.name]}"
-            shared.add(group)
-    if shared:
-        total += width * size.hidden * len(shared) * size.layers
-    return total / max(size.layers, 1) if per_layer else 0.0
-
-
 _SHARES = {
     "q_proj": "attention",
     "k_proj": "attention",
@@ -225,21 +96,111 @@ _SHARES = {
 """Linear layers that share their input, by name."""
 
 
-def activation_bytes(
-    size: ModelSize,
-    config: TorchPolicy,
-    policy: str,
-    forward: Forward,
-    *,
-    checkpointing: bool = False,
-    gpu: float | None = None,
-    divided: bool = False,
-) -> int:
-    """The most bytes that a forward and its backward pass hold: what is kept, and the head's temporaries.
+@dataclass(frozen=True, slots=True)
+class Activations:
+    """Bytes of what forward and backward passes of one policy hold."""
 
-    Args:
-        gpu: bytes of the GPU; None: a CPU.
-        divided: whether ranks divide the model, as at ZeRO stage 3.
-    """
-    kept = kept_bytes(size, config, policy, forward, checkpointing=checkpointing, gpu=gpu, divided=divided)
-    return kept + head_bytes(size, config, forward, gpu=gpu, divided=divided)
+    size: ModelSize
+    config: TorchPolicy
+    policy: str
+    """Its name, by which its adapter is found in the size."""
+    checkpointing: bool = False
+    """Whether layers keep their inputs alone; one layer's tensors exist while it is computed again."""
+    gpu: float | None = None
+    """Bytes of the GPU, which decide the size of a block or a chunk of the head; None: a CPU."""
+    divided: bool = False
+    """Whether ranks divide the model, as at ZeRO stage 3."""
+
+    def most(self, forward: Forward) -> int:
+        """The most bytes that both passes hold: what is kept, and the head's temporaries."""
+        return self.kept(forward) + self.head(forward)
+
+    def kept(self, forward: Forward) -> int:
+        """Bytes that autograd saves in a forward, without the model's own weights; few logits included."""
+        body, logits = self.body(forward), forward.trained * self.size.vocabulary
+        if self.divided:
+            return body + FP32 * (logits if logits <= most_logits(None) else 2 * forward.trained)
+        if logits <= LOGITS_AT_ONCE:
+            return body + FP32 * logits
+        states = 0 if self._full else self._width * self.size.hidden  # full: in the body
+        return body + forward.trained * (states + 2 * FP32)
+
+    def body(self, forward: Forward) -> int:
+        """`kept` without what the head's logits take."""
+        size, width, full = self.size, self._width, self._full
+        layer = self.layer(forward)
+        if self.checkpointing:
+            layers = size.layers * width * size.hidden * forward.tokens + layer
+        else:
+            layers = size.layers * layer
+            if not full and size.layers:  # the first norm's input is no function of an adapter
+                layers -= forward.tokens * FP32 * (size.hidden + 1)
+        last_norm = (FP32 + width * full) * size.hidden + FP32
+        positions = 2 * width * size.head_dim
+        head = forward.trained * (width * size.hidden * full + 2 * INDEX)
+        masks = width * forward.masked
+        return int(layers + forward.tokens * (last_norm + positions + INDEX) + masks + head)
+
+    def head(self, forward: Forward) -> int:
+        """Bytes that come and go in the head, besides what is kept; see `trainers/head.py`.
+
+        Few logits, their log-softmax and their gradient exist at once, in fp32; of a divided model those of
+        one chunk. Else two fp32 arrays of a block of the vocabulary do, with 16-bit weights one in 16 bits
+        besides, and the gradient of the hidden states in fp32 and in the states' dtype.
+        """
+        width, logits = self._width, forward.trained * self.size.vocabulary
+        if self.divided:
+            kept = FP32 * logits if logits <= most_logits(None) else 0
+            return 3 * FP32 * min(logits, most_logits(self.gpu)) - kept
+        if logits <= LOGITS_AT_ONCE:
+            return 2 * FP32 * logits
+        columns = min(max(block_logits(self.gpu) // forward.trained, NARROWEST_BLOCK), self.size.vocabulary)
+        low = width if width < FP32 else 0
+        return forward.trained * ((2 * FP32 + low) * columns + (FP32 + width) * self.size.hidden)
+
+    def layer(self, forward: Forward) -> int:
+        """Bytes that one layer keeps; see the module's text."""
+        size, width, packed = self.size, self._width, forward.gathered > 0
+        queries, keys = size.heads * size.head_dim, size.kv_heads * size.head_dim
+        norms = 2 * FP32 * (size.hidden + 1)
+        if size.normed_heads:
+            norms += FP32 * (queries + keys + size.heads + size.kv_heads)
+        attention = width * 2 * queries + FP32 * size.heads  # queries and the kernel's output
+        pairs = 0 if packed else width * 2 * keys
+        inputs, trained = 0, 0.0
+        if self._full:
+            inputs = width * (2 * size.hidden + size.mlp + (queries if packed else 0))
+            norms += width * (2 * size.hidden + (queries + keys if size.normed_heads else 0))
+        else:
+            trained = self._adapter(packed)
+        per_token = norms + attention + pairs + width * 3 * size.mlp + inputs + trained
+        return int(forward.tokens * per_token + forward.gathered * 2 * width * keys)
+
+    def _adapter(self, packed: bool) -> float:
+        """Bytes per token that an adapter keeps in one layer; the mean where layers differ."""
+        size, layers = self.size, self.size.adapted.get(self.policy, ())
+        dropout = 0.0 if self.config.lora is None else self.config.lora.dropout
+        # Inputs of adapted layers of 16 bits that are cast to fp32.
+        cast = self._width < FP32 and (self.gpu is not None or self.divided or dropout > 0)
+        width = FP32 if cast else self._width
+        total = 0
+        shared: set[str] = set()
+        for layer in layers:
+            total += width * layer.rank
+            if dropout:
+                total += layer.inputs * 2 * FP32  # the dropped input and its mask
+            elif cast or layer.name not in _SHARES:
+                if cast or layer.name != "o_proj" or packed:
+                    total += width * layer.inputs
+            else:
+                shared.add(_SHARES[layer.name])
+        total += width * size.hidden * len(shared) * size.layers
+        return total / max(size.layers, 1)
+
+    @property
+    def _width(self) -> int:
+        return WIDTH[self.config.dtype]
+
+    @property
+    def _full(self) -> bool:
+        return self.config.train == "full"

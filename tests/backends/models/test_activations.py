@@ -12,11 +12,9 @@ peft = pytest.importorskip("peft")
 from dataclasses import replace  # noqa: E402
 
 from coterie.backends.models.activations import (  # noqa: E402
+    Activations,
     Forward,
-    activation_bytes,
-    kept_bytes,
     largest_forward,
-    layer_bytes,
 )
 from coterie.backends.models.memory import FP32, cache_bytes, most_logits  # noqa: E402
 from coterie.backends.models.policy import TorchPolicy  # noqa: E402
@@ -119,7 +117,7 @@ def test_kept_bytes_are_what_autograd_saves(shape, train, dtype, packing):
         forward = forward._replace(masked=19 * (48 + 19))
     # Counted and not kept: masks of one byte, and the first layer's keys, no function of adapters of q and v.
     exact = train in ("full", "lora")
-    assert kept_bytes(size, policy, "p", forward) == pytest.approx(kept, rel=0.01 if exact else 0.1)
+    assert Activations(size, policy, "p").kept(forward) == pytest.approx(kept, rel=0.01 if exact else 0.1)
 
 
 @pytest.mark.parametrize("train", ["full", "lora"])
@@ -135,7 +133,7 @@ def test_the_plans_bytes_with_the_cache_are_within_a_tenth(train, packing):
         cache = network(ids, use_cache=True).past_key_values
     kept += sum(t.numel() * t.element_size() for layer in cache.layers for t in (layer.keys, layer.values))
     forward = largest_forward(4, 16, 48, 20, budget=None, packing=packing)
-    planned = kept_bytes(size, policy, "p", forward)
+    planned = Activations(size, policy, "p").kept(forward)
     planned += cache_bytes(size, "bfloat16", prompts=16, prompt=48, rows=16, answer=20)
     assert planned == pytest.approx(kept, rel=0.1)
 
@@ -146,7 +144,7 @@ def test_models_without_norms_of_heads_keep_less(kind):
     assert not size.normed_heads
     forward = largest_forward(4, 16, 48, 20, budget=None, packing=False)
     kept = measured(network, groups(4, 4, 48, 20), False)
-    assert kept_bytes(size, policy, "p", forward) == pytest.approx(kept, rel=0.03)
+    assert Activations(size, policy, "p").kept(forward) == pytest.approx(kept, rel=0.03)
 
 
 @pytest.mark.parametrize("train", ["full", "lora"])
@@ -166,41 +164,38 @@ def test_checkpointing_keeps_a_vector_a_layer(train, dtype):
         scores = scorer(rows)
         between = held.now
         del scores
-    planned = kept_bytes(size, policy, "p", forward, checkpointing=True)
-    one_layer = layer_bytes(size, policy, "p", forward)
+    planned = Activations(size, policy, "p", checkpointing=True).kept(forward)
+    one_layer = Activations(size, policy, "p").layer(forward)
     assert planned - one_layer == pytest.approx(between, rel=0.1)
 
 
 def test_bytes_of_a_layer_by_hand():
     """bfloat16, all weights trained, padded: 16 n + 10 q + 10 k + 8 m and 12 numbers per token."""
-    _, policy, size = model("grouped", "bfloat16", "full")
-    n, q, k, m = 64, 128, 64, 160
+    one, (n, q, k, m) = Forward(1, 1), (64, 128, 64, 160)
     small = FP32 * (2 + 4 + 2 + 4)  # a number for each norm, and one for each head of the kernel
-    assert layer_bytes(size, policy, "p", Forward(1, 1)) == 16 * n + 10 * q + 10 * k + 8 * m + small
+    _, policy, size = model("grouped", "bfloat16", "full")
+    assert Activations(size, policy, "p").layer(one) == 16 * n + 10 * q + 10 * k + 8 * m + small
     _, policy, size = model("grouped", "bfloat16", "lora")
-    assert layer_bytes(size, policy, "p", Forward(1, 1)) == 12 * n + 8 * q + 8 * k + 8 * m + 7 * 2 * 8 + small
-    casts = 28 * n + 12 * q + 8 * k + 10 * m + 7 * FP32 * 8 + small
-    assert layer_bytes(size, policy, "p", Forward(1, 1), cast=True) == casts
     on_cpu, on_gpu, divided = (
-        kept_bytes(size, policy, "p", Forward(1, 1), **where)
-        for where in ({}, {"gpu": 80e9}, {"divided": True})
+        Activations(size, policy, "p", **where) for where in ({}, {"gpu": 80e9}, {"divided": True})
     )
-    assert on_gpu - on_cpu == divided - on_cpu == 3 * (casts - layer_bytes(size, policy, "p", Forward(1, 1)))
+    assert on_cpu.layer(one) == 12 * n + 8 * q + 8 * k + 8 * m + 7 * 2 * 8 + small
+    assert on_gpu.layer(one) == divided.layer(one) == 28 * n + 12 * q + 8 * k + 10 * m + 7 * FP32 * 8 + small
+    more = on_gpu.kept(one) - on_cpu.kept(one)
+    assert more == divided.kept(one) - on_cpu.kept(one) == 3 * (on_gpu.layer(one) - on_cpu.layer(one))
 
 
 def test_a_head_of_few_logits_is_counted_three_times():
     _, policy, size = model("grouped", "bfloat16", "full")
-    few = Forward(100, 50)
-    assert (
-        activation_bytes(size, policy, "p", few) - kept_bytes(size, policy, "p", few) == 2 * FP32 * 50 * 128
-    )
+    few, planned = Forward(100, 50), Activations(size, policy, "p")
+    assert planned.most(few) - planned.kept(few) == 2 * FP32 * 50 * 128
 
 
 def test_the_head_of_a_divided_model_is_counted_three_times_in_its_largest_chunk():
     _, policy, size = model("grouped", "bfloat16", "full")
     many = Forward(100, 10**6)
     on_cpu, on_gpu = (
-        activation_bytes(size, policy, "p", many, gpu=gpu, divided=True) for gpu in (None, 80e9)
+        Activations(size, policy, "p", gpu=gpu, divided=True).most(many) for gpu in (None, 80e9)
     )
     assert on_gpu - on_cpu == 3 * FP32 * (min(128 * 10**6, most_logits(80e9)) - most_logits(None))
 

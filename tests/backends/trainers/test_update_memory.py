@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("peft")
 
-from coterie.backends.models.activations import Forward, activation_bytes, head_bytes, largest_forward
+from coterie.backends.models.activations import Activations, Forward, largest_forward
 from coterie.backends.models.memory import (
     FP32,
     NARROWEST_BLOCK,
@@ -75,7 +75,7 @@ def test_the_plan_of_an_update_is_what_its_tensors_take(train, dtype):
     assert size.vocabulary == TOKENS
     forward = largest_forward(1, 4, PROMPT, ANSWER, budget=budget, packing=True)
     assert forward.trained == 2 * ANSWER
-    activations = activation_bytes(size, policy, "p", forward)
+    activations = Activations(size, policy, "p").most(forward)
     gradients = trainer_bytes({"p": policy}, size)["p"]["gradients"]
     planned = gradients + activations
     assert planned == pytest.approx(held.peak, rel=0.15)
@@ -94,9 +94,9 @@ def test_a_head_holds_two_blocks_whatever_the_vocabulary(gpu, trained):
     states = trained * size.hidden
     for dtype, of_block, of_states in (("float32", 8, 8), ("bfloat16", 10, 6)):
         policy = tiny.policy(model=MODEL, dtype=dtype)
-        counted = head_bytes(size, policy, Forward(trained, trained), gpu=gpu)
+        counted = Activations(size, policy, "p", gpu=gpu).head(Forward(trained, trained))
         assert counted == of_block * block + of_states * states
     chunk = min(most_logits(gpu), trained * TOKENS)
     kept = FP32 * trained * TOKENS if trained * TOKENS <= 2**26 else 0
-    divided = head_bytes(size, policy, Forward(trained, trained), gpu=gpu, divided=True)
+    divided = Activations(size, policy, "p", gpu=gpu, divided=True).head(Forward(trained, trained))
     assert divided == 3 * FP32 * chunk - kept, "ranks that divide the model have chunks of tokens"
