@@ -18,7 +18,7 @@ from coterie.core.types import Metrics, Sample
 _WIDEST = 20.0
 """Log-ratios are clamped to this absolute value before they are exponentiated, as in the losses."""
 
-Share = tuple[dict[str, float], dict[str, int], float | None]
+Share = tuple[dict[str, tuple[float, int]], float | None]
 """One rank's sums and counts by metric, and its largest mismatch."""
 
 
@@ -51,8 +51,8 @@ class Meter:
         explained = explained_variance(samples)
         if explained is not None:
             self._counted["explained_variance"] = explained
-        self._sums: dict[str, Tensor] = {}
-        self._counts: dict[str, int] = {}
+        self._sums: dict[str, tuple[Tensor, int]] = {}
+        """Sum and count of numbers by metric."""
         self._worst: Tensor | None = None
         self._losses: list[float] = []
         self._norms: list[float] = []
@@ -60,19 +60,21 @@ class Meter:
 
     def mark(self) -> Callable[[], None]:
         """The sums so far; a call of the result goes back to them."""
-        sums, counts, worst = dict(self._sums), dict(self._counts), self._worst
+        sums, worst = dict(self._sums), self._worst
 
         def back() -> None:
-            self._sums, self._counts, self._worst = dict(sums), dict(counts), worst
+            self._sums, self._worst = dict(sums), worst
 
         return back
 
     def seen(self, values: Mapping[str, Tensor]) -> None:
         """Add per-token quantities of one micro-batch, each of shape (N,)."""
         for name, value in values.items():
-            total = value.detach().double().sum()
-            self._sums[name] = self._sums[name] + total if name in self._sums else total
-            self._counts[name] = self._counts.get(name, 0) + len(value)
+            self._add(name, value.detach().double().sum(), len(value))
+
+    def _add(self, name: str, total: Tensor, count: int) -> None:
+        before, counted = self._sums.get(name, (None, 0))
+        self._sums[name] = total if before is None else before + total, counted + count
 
     def by_age(self, rows: Sequence[Sample], values: Mapping[str, Tensor]) -> None:
         """Add per-token quantities of a micro-batch, tokens of each age apart: `<name>/staleness/<updates>`.
@@ -119,18 +121,16 @@ class Meter:
 
     def share(self) -> Share:
         """The sums over this rank's tokens."""
-        sums = {name: float(total) for name, total in self._sums.items()}
-        return sums, dict(self._counts), None if self._worst is None else float(self._worst)
+        sums = {name: (float(total), count) for name, (total, count) in self._sums.items()}
+        return sums, None if self._worst is None else float(self._worst)
 
     def combine(self, shares: Sequence[Share]) -> None:
         """Replace the sums by those over the tokens of all ranks."""
-        self._sums, self._counts = {}, {}
-        for sums, counts, _ in shares:
-            for name, total in sums.items():
-                value = torch.tensor(total, dtype=torch.float64)
-                self._sums[name] = self._sums[name] + value if name in self._sums else value
-                self._counts[name] = self._counts.get(name, 0) + counts[name]
-        worst = [largest for _, _, largest in shares if largest is not None]
+        self._sums = {}
+        for sums, _ in shares:
+            for name, (total, count) in sums.items():
+                self._add(name, torch.tensor(total, dtype=torch.float64), count)
+        worst = [largest for _, largest in shares if largest is not None]
         self._worst = torch.tensor(max(worst), dtype=torch.float64) if worst else None
 
     def metrics(self) -> Metrics:
@@ -139,7 +139,7 @@ class Meter:
             "optimizer_steps": float(self.steps),
             "skipped_steps": float(self.skipped),
         }
-        metrics.update({name: float(total) / self._counts[name] for name, total in self._sums.items()})
+        metrics.update({name: float(total) / count for name, (total, count) in self._sums.items()})
         if self._worst is not None:
             metrics["mismatch_max"] = float(self._worst)
         if self._losses:
