@@ -25,13 +25,12 @@ from coterie.backends.models.minibatches import (
 )
 from coterie.backends.models.policy import TorchPolicy, WarmStart, diverged
 from coterie.backends.trainers.annotations import annotated, check_annotation
-from coterie.backends.trainers.offloading import present
 from coterie.backends.trainers.out_of_memory import halving, optimiser_memory
 from coterie.backends.trainers.policies import PolicyWeights
 from coterie.backends.trainers.replicas import check_equal
 from coterie.backends.trainers.settings import TorchConfig, ValueSettings
 from coterie.backends.trainers.surrogates import AGED, check_finite, surrogate_of
-from coterie.backends.trainers.torch_weights import TorchWeights
+from coterie.backends.trainers.torch_weights import TorchWeights, present
 from coterie.backends.trainers.update_metrics import Meter
 from coterie.backends.trainers.value_head import value_loss
 from coterie.backends.trainers.warm_start import warm_start

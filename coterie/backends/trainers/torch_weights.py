@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
+
+from torch import Tensor
 
 from coterie.backends.cluster.connection import Connection
 from coterie.backends.models.bases import initial_weights_of
@@ -20,7 +23,7 @@ from coterie.backends.models.precision import chosen_dtypes, kept_dtypes, left_o
 from coterie.backends.trainers import torch_state
 from coterie.backends.trainers.devices import check_ranks, device_of, on_gpu
 from coterie.backends.trainers.export import export
-from coterie.backends.trainers.offloading import Offloading, present
+from coterie.backends.trainers.offloading import Offloaded, TorchDevice
 from coterie.backends.trainers.optim import Optimizer, PolicyOptimizer
 from coterie.backends.trainers.parameters import digest
 from coterie.backends.trainers.policies import InitialWeights, PolicySetup, PolicyWeights, set_up
@@ -28,6 +31,7 @@ from coterie.backends.trainers.ranks.actors import RanksOnCluster
 from coterie.backends.trainers.ranks.commands import Commands
 from coterie.backends.trainers.ranks.place import RankAddress, RankPlace
 from coterie.backends.trainers.replicas import TrainerLayout, check_same, layout_of, receive
+from coterie.backends.trainers.settings import TorchConfig, offload_of
 from coterie.backends.trainers.source_weights import SourceWeights, hollow, read_sources
 from coterie.core.config import PolicyConfig
 from coterie.core.errors import ConfigError, did_you_mean
@@ -35,12 +39,45 @@ from coterie.core.plugins import Plugin
 from coterie.core.protocols import TrainerContext
 from coterie.core.types import Weights
 
+log = logging.getLogger("coterie")
+T = TypeVar("T")
+P = ParamSpec("P")
+Self = TypeVar("Self", bound="TorchWeights")
 
-class TorchWeights(Offloading, Plugin):
+
+def present(method: Callable[Concatenate[Self, P], T]) -> Callable[Concatenate[Self, P], T]:
+    """A method before which all tensors of this rank come back to its GPU, and stay there."""
+
+    @functools.wraps(method)
+    def call(self: Self, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        self.come_back()
+        return method(self, *args, **kwargs)
+
+    return call
+
+
+def visiting(method: Callable[Concatenate[Self, P], T]) -> Callable[Concatenate[Self, P], T]:
+    """A method during which all tensors of this rank are on its GPU; then they are where they were."""
+
+    @functools.wraps(method)
+    def call(self: Self, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with self.visit():
+            return method(self, *args, **kwargs)
+
+    return call
+
+
+class TorchWeights(Plugin):
     """The part of trainer `torch` that has the weights.
 
     Methods that begin with `rank_` run on every rank (see `ranks.commands`).
+
+    Tensors may leave the GPUs while episodes are played. Masters and moments leave after each update. Weights
+    leave when an engine asks for the memory (`device_memory.make_room`): until then it may read them on the
+    GPU, and afterwards it reads them in the CPU's memory.
     """
+
+    config: TorchConfig
 
     def __init__(self, config: Any = None, build: Any = None) -> None:
         super().__init__(config, build)
@@ -65,7 +102,7 @@ class TorchWeights(Offloading, Plugin):
     def use_cluster(self, cluster: Connection) -> None:
         """Start the other ranks on a cluster, once the trainer is opened."""
         if self.config.ranks > 1:
-            self._cluster = RanksOnCluster(cluster, partial(on_gpu, self.config.device))
+            self._cluster = RanksOnCluster(cluster, functools.partial(on_gpu, self.config.device))
 
     def required_dtypes(self, open_: Mapping[str, TorchPolicy]) -> Mapping[str, TorchPolicy]:
         """Policies with `dtype: auto` for which the trainer has one dtype only, with that one."""
@@ -135,7 +172,73 @@ class TorchWeights(Offloading, Plugin):
         self._commands.close()
         self.place.close()
         self.place, self._commands = RankPlace(), Commands(self)
-        self._initial_weights, self._policies, self._away = [], {}, None
+        self._initial_weights, self._policies = [], {}
+        vars(self).pop("_away", None)
+
+    # ------------------------------------------------------------------------------------- away from the GPU
+
+    @functools.cached_property
+    def offloads(self) -> Literal["none", "optimizer", "all"]:
+        """What leaves; rank 0 decides.
+
+        Raises:
+            ConfigError: the run doesn't allow what the setting asks for.
+        """
+        return offload_of(self.config, getattr(self.build, "run", None))
+
+    async def offload(self) -> None:
+        """Free the memory of all ranks' GPUs until one of them computes, if the settings say so."""
+        if self.offloads != "all" or self._away.part == "all":
+            return
+        await compute(self._commands.run, "rank_offload", "all")
+        if self._away:
+            log.debug("%.3g GB of rank 0 leave its GPU until the next update", self._away.bytes / 1e9)
+
+    def offload_optimizer(self) -> None:
+        """Free the memory of masters and moments on all ranks, if the settings say so."""
+        if self.offloads != "none":
+            self._commands.run("rank_offload", "optimizer")
+
+    def rank_offload(self, part: str) -> None:
+        """`offload` on one rank.
+
+        Args:
+            part: `optimizer` or `all`.
+        """
+        with self._computing:
+            self._leave(part)
+
+    def come_back(self) -> None:
+        """Bring all tensors of this rank back."""
+        self._away.come_back()
+
+    @contextmanager
+    def visit(self) -> Iterator[None]:
+        """The context in which all tensors of this rank are on its GPU."""
+        away = self._away.part
+        self.come_back()
+        try:
+            yield
+        finally:
+            if away:
+                self._leave(away)
+
+    @functools.cached_property
+    def _away(self) -> Offloaded:
+        """The tensors of this rank that are away."""
+        return Offloaded(self._offload_device())
+
+    def _offload_device(self) -> TorchDevice:
+        return TorchDevice("cuda")
+
+    def _leave(self, part: str) -> None:
+        weights = [*weights_of(self._initial_weights, self._policies)]
+        if part == "optimizer":
+            self._away.leave(masters_of(self._policies), beside=weights)
+        else:
+            self._away.leave([*weights, *masters_of(self._policies)])
+        if self._away.part != "all":
+            self._away.part = part
 
     # ------------------------------------------------------------------------------------ handed over, kept
 
@@ -240,3 +343,28 @@ class TorchWeights(Offloading, Plugin):
                 f"there is no policy '{name}'", path="policies", fix=did_you_mean(name, self._policies)
             )
         return self._policies[name]
+
+
+def weights_of(
+    initial_weights: Sequence[InitialWeights], policies: Mapping[str, PolicyWeights]
+) -> Iterator[Tensor]:
+    """All tensors of the models, and what belongs to them; a tensor may come twice."""
+    modules = [initial.frozen for initial in initial_weights if initial.frozen is not None]
+    for module in (*modules, *(policy.model for policy in policies.values())):
+        for tensor in (*module.parameters(), *module.buffers()):
+            yield tensor
+            if hasattr(tensor, "ds_tensor"):  # this rank's part, where ZeRO divides it
+                yield tensor.ds_tensor
+    for policy in policies.values():
+        if policy.value_head is not None:
+            yield policy.value_head
+            if hasattr(policy.value_head, "ds_tensor"):
+                yield policy.value_head.ds_tensor
+        yield from (policy.initial_adapter or {}).values()
+
+
+def masters_of(policies: Mapping[str, PolicyWeights]) -> Iterator[Tensor]:
+    """Masters and moments of all optimisers."""
+    for policy in policies.values():
+        if policy.optimizer is not None:
+            yield from policy.optimizer.held()

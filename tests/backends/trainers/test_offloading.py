@@ -26,9 +26,10 @@ from coterie.backends.engines.vllm.sync import BaseWeights
 from coterie.backends.models import device_memory
 from coterie.backends.models.policy import WarmStart
 from coterie.backends.trainers import offloaded, torch_state
-from coterie.backends.trainers.offloading import Offloaded, TorchDevice, masters_of, weights_of
+from coterie.backends.trainers.offloading import Offloaded, TorchDevice
 from coterie.backends.trainers.settings import TorchConfig, offload_of
 from coterie.backends.trainers.torch_trainer import TorchTrainer
+from coterie.backends.trainers.torch_weights import masters_of, weights_of
 from coterie.core.errors import ConfigError, UserError
 from coterie.core.protocols import Demonstration
 from coterie.core.types import Sample

@@ -22,12 +22,12 @@ from coterie.backends.trainers.deepspeed.engines import DeepSpeedOptimizer, Engi
 from coterie.backends.trainers.deepspeed.settings import DeepSpeedConfig, DeepSpeedPolicy, check_precision
 from coterie.backends.trainers.deepspeed.whole import export_whole
 from coterie.backends.trainers.devices import device_of
-from coterie.backends.trainers.offloading import present, visiting
 from coterie.backends.trainers.optim import Optimizer
 from coterie.backends.trainers.policies import PolicyWeights, set_up
 from coterie.backends.trainers.ranks.place import RankAddress
 from coterie.backends.trainers.source_weights import SourceWeights
 from coterie.backends.trainers.torch_trainer import TorchTrainer
+from coterie.backends.trainers.torch_weights import present, visiting
 from coterie.backends.trainers.update_metrics import Meter
 from coterie.core.protocols import TrainerContext
 from coterie.core.types import Metrics, Sample, Weights
