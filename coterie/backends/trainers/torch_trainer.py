@@ -142,12 +142,14 @@ class TorchTrainer(TorchWeights):
         if policy.optimizer is None or not any(row.any() for row in coefficients):
             return
         back, clear = meter.mark(), policy.optimizer.clear_gradients
-        total = halving(
-            policy.scorer,
-            policy.name,
-            lambda: self._gradients(policy, batch, coefficients, meter),
-            clear and (lambda: (back(), clear())),
-        )
+
+        def undo() -> None:
+            back()
+            assert clear is not None
+            clear()
+
+        attempt = partial(self._gradients, policy, batch, coefficients, meter)
+        total = halving(policy.scorer, policy.name, attempt, undo if clear else None)
         total = self.place.sum_gradients(list(policy.optimizer.masters().values()), total)
         with optimiser_memory(policy.name):
             meter.stepped(total, policy.optimizer.step())
