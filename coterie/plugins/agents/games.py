@@ -3,7 +3,6 @@ accept."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
@@ -13,9 +12,9 @@ from coterie.core.errors import ConfigError
 from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.types import Message, RoleInput
 from coterie.plugins.agents.names import check_name
+from coterie.plugins.envs.board.roles import PROSE_ROLES
 from coterie.plugins.envs.common.code import read_program
-from coterie.plugins.envs.common.parsing import Rendering
-from coterie.plugins.envs.common.roles import PROSE_ROLES
+from coterie.plugins.envs.common.teams import Rendering
 
 
 def compact_rendering(environment: Any) -> str:
@@ -24,8 +23,8 @@ def compact_rendering(environment: Any) -> str:
     return "env.rendering=compact" if getattr(settings, "rendering", None) == "compact" else ""
 
 
-class GameRole(Plugin, ABC):
-    """A role of a game. The environment decides what it observes and how its messages are written."""
+class GameRole(Plugin):
+    """A role of a game. Its observation writes the prompts and reads its messages."""
 
     class Config(PluginConfig):
         rendering: Rendering | None = Field(
@@ -63,7 +62,7 @@ class GameRole(Plugin, ABC):
         seen = role_input.observation
         if self._rendering(seen) == "prose":
             system = self.task if self.config.system is None else self.config.system
-            user = {"role": "user", "content": self.prose(seen, role_input.feedback)}
+            user = {"role": "user", "content": seen.prose(role_input.feedback)}
             return [{"role": "system", "content": system}, user] if system else [user]
         if role_input.feedback:
             raise ConfigError(
@@ -72,7 +71,7 @@ class GameRole(Plugin, ABC):
                 why=f"the feedback is: {role_input.feedback[-1]!r}",
                 fix="set transition: none, or env.rendering: prose",
             )
-        return [{"role": "user", "content": self.compact(seen)}]
+        return [{"role": "user", "content": seen.compact()}]
 
     def without_feedback(self) -> str:
         """The setting of the compact rendering, which can't show feedback; empty in prose."""
@@ -88,7 +87,7 @@ class GameRole(Plugin, ABC):
         """
         if self.role == "tool":
             return read_program(text)
-        return self.read(text, observation, self._rendering(observation))
+        return observation.read(text, self._rendering(observation))
 
     def vocabulary(self) -> Iterable[str]:
         """No words beyond the environment's."""
@@ -97,16 +96,56 @@ class GameRole(Plugin, ABC):
     def _rendering(self, seen: Any) -> Rendering:
         return self.config.rendering or seen.rendering
 
-    # ---- of each game --------------------------------------------------------------------------------------
 
-    @abstractmethod
-    def compact(self, seen: Any) -> str:
-        """The prompt in the compact rendering."""
+def system_prompts(
+    solve: str,
+    game: str,
+    rules: str,
+    says: str,
+    does: str,
+    finds: str,
+    *,
+    items: str = "moves",
+    grid: str = "grid",
+    planner_end: str = "",
+    **own: str,
+) -> dict[str, str]:
+    """The built-in system prompts of a game's roles.
 
-    @abstractmethod
-    def prose(self, seen: Any, feedback: tuple[str, ...]) -> str:
-        """The prompt in English."""
-
-    @abstractmethod
-    def read(self, text: str, seen: Any, rendering: Rendering) -> Any:
-        """The message as a value of the game; raises PolicyFault."""
+    Args:
+        solve: the verb, such as "solve", and `game` its object, such as "a Sudoku".
+        rules: sentences, with a space after the last.
+        says: what the planner says, such as "which digits belong where".
+        does: what the executor does with it.
+        finds: what the tool's program finds.
+        items: the plural of what a message has.
+        grid: the name of the grid.
+        planner_end: the planner's last sentence; empty: as the others'.
+        own: by role, another beginning than the built-in one.
+    """
+    team = f"of a team of two that {solve}s {game}."
+    end = f"Think briefly, and end with a list of {items} in square brackets."
+    begin = {
+        "planner": f"You are the planner {team} You say {says}; the executor {does}. ",
+        "executor": (
+            f"You are the executor {team} The planner says {says}; you adopt or overrule it, and your "
+            f"{items} are played. "
+        ),
+        "solver": f"You {solve} {game}. Your {items} are played. ",
+        "tool": (
+            f"You are the programmer {team} You write a Python program that finds {finds}; your partner "
+            "sees it and what it prints, and decides. "
+        ),
+        "plan": (
+            f"You are the decider {team} Your partner wrote a program; you see it and what it printed, "
+            f"adopt or overrule it, and your {items} are played. "
+        ),
+    } | {role: text.format(team=team) for role, text in own.items()}
+    ends = dict.fromkeys(begin, end) | {
+        "planner": planner_end or end,
+        "tool": (
+            f"The program gets no input, so write the {grid} into it. Think briefly, and end with the whole "
+            f"program in one ```python block; it must print the {items} as a list."
+        ),
+    }
+    return {role: f"{begin[role]}{rules}{ends[role]}" for role in begin}

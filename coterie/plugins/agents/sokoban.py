@@ -1,89 +1,55 @@
 """Roles of Sokoban: planner and executor, tool and plan, and the solver that plays alone."""
 
-from __future__ import annotations
+from coterie.plugins.agents.games import GameRole, system_prompts
 
-from typing import Any
-
-from coterie.plugins.agents.games import GameRole
-from coterie.plugins.envs.common.parsing import Rendering
-from coterie.plugins.envs.sokoban import messages, render
-from coterie.plugins.envs.sokoban.state import Observation
-
-
-class SokobanRole(GameRole):
-    """A role of Sokoban."""
-
-    game = "sokoban"
-
-    def compact(self, seen: Observation) -> str:
-        return render.compact(seen)
-
-    def prose(self, seen: Observation, feedback: tuple[str, ...]) -> str:
-        return render.prose(seen, feedback)
-
-    def read(self, text: str, seen: Observation, rendering: Rendering) -> Any:
-        """Moves, e.g. ("U", "R"), or pushes as ((row, column) or None, direction)."""
-        if seen.writes == "moves":
-            return messages.read_moves(text, rendering)
-        return messages.read_pushes(text, rendering, seen.player, seen.push_words)
-
-
-_RULES = (
+PROMPTS = system_prompts(
+    "solve",
+    "Sokoban",
     "The player moves up (U), down (D), left (L) or right (R) by one cell; moving into a box pushes it one "
     "cell on, if what is beyond is free. Boxes can't be pulled, nor two pushed at once; nothing enters a "
-    "wall or leaves the grid. The board is solved when every box is on a target. "
+    "wall or leaves the grid. The board is solved when every box is on a target. ",
+    "which pushes to make",
+    "walks and makes them",
+    "the moves",
+    grid="board",
+    planner_end="Think briefly, and end with a list in square brackets.",
+    tool=(
+        "You are the tool user {team} You write a Python program that finds the moves and prints them; your "
+        "partner sees the program and what it printed, and moves. "
+    ),
+    plan=(
+        "You decide the moves {team} Your partner wrote a program that proposes moves; you adopt or "
+        "overrule it, and your moves are played. "
+    ),
 )
+"""By role."""
 
 
-class SokobanPlanner(SokobanRole):
+class SokobanPlanner(GameRole):
     """Proposes pushes; doesn't move."""
 
-    role = "planner"
-    task = (
-        "You are the planner of a team of two that solves Sokoban. You say which pushes to make; the "
-        f"executor walks and makes them. {_RULES}Think briefly, and end with a list in square brackets."
-    )
+    game, role, task = "sokoban", "planner", PROMPTS["planner"]
 
 
-class SokobanExecutor(SokobanRole):
+class SokobanExecutor(GameRole):
     """Writes the moves that the environment plays."""
 
-    role = "executor"
-    task = (
-        "You are the executor of a team of two that solves Sokoban. The planner says which pushes to make; "
-        f"you adopt or overrule it, and your moves are played. {_RULES}"
-        "Think briefly, and end with a list of moves in square brackets."
-    )
+    game, role, task = "sokoban", "executor", PROMPTS["executor"]
 
 
-class SokobanSolver(SokobanRole):
+class SokobanSolver(GameRole):
     """Plays alone, with the same turns and feedback as the team."""
 
-    role = "solver"
-    task = (
-        f"You solve Sokoban. Your moves are played. {_RULES}"
-        "Think briefly, and end with a list of moves in square brackets."
-    )
+    game, role, task = "sokoban", "solver", PROMPTS["solver"]
 
 
-class SokobanTool(SokobanRole):
+class SokobanTool(GameRole):
     """Writes a program whose printed moves are a proposal; doesn't move."""
 
-    role = "tool"
-    task = (
-        "You are the tool user of a team of two that solves Sokoban. You write a Python program that finds "
-        "the moves and prints them; your partner sees the program and what it printed, and moves. "
-        f"{_RULES}The program gets no input, so write the board into it. Think briefly, and end with the "
-        "whole program in one ```python block; it must print the moves as a list."
-    )
+    game, role, task = "sokoban", "tool", PROMPTS["tool"]
 
 
-class SokobanPlan(SokobanRole):
+class SokobanPlan(GameRole):
     """Sees the tool's program and its output, and writes the moves that the environment plays."""
 
-    role = "plan"
-    task = (
-        "You decide the moves of a team of two that solves Sokoban. Your partner wrote a program that "
-        f"proposes moves; you adopt or overrule it, and your moves are played. {_RULES}"
-        "Think briefly, and end with a list of moves in square brackets."
-    )
+    game, role, task = "sokoban", "plan", PROMPTS["plan"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from coterie.plugins.envs.common.parsing import write
+from coterie.plugins.envs.board.parsing import write
 from coterie.plugins.envs.sudoku.messages import as_assignments, assignment_word, read_assignments
 from tests.plugins.envs.players import SUDOKU
 from tests.plugins.support import read

@@ -8,15 +8,14 @@ from itertools import combinations
 from typing import Any
 
 from coterie.core.types import Task
-from coterie.plugins.envs.sokoban.board import Board
-from coterie.plugins.envs.sokoban.tasks import board_of
+from coterie.plugins.envs.sokoban.board import Board, board_of
 
 STEPS = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
 
 
 def drawn(rows: Sequence[str]) -> Board:
     """As in a record: `#` wall, `.` target, `$` box, `@` player, `*` box and `+` player on a target."""
-    return board_of({"grid": rows})
+    return board_of("".join(rows), len(rows[0]), len(rows))
 
 
 def start(env: Any, *rows: str) -> Any:

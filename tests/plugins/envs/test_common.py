@@ -16,9 +16,6 @@ import pytest
 
 from coterie.core.errors import SystemFault
 from coterie.core.types import TEAM
-from coterie.plugins.envs.plan_path import rewards as plan_path_rewards
-from coterie.plugins.envs.sokoban import rewards as sokoban_rewards
-from coterie.plugins.envs.sudoku import rewards as sudoku_rewards
 from tests.plugins.envs.players import GAMES, Game
 from tests.plugins.envs.programs import answer
 
@@ -78,7 +75,7 @@ DRAWN = {
         first_text="3",
         moves="r0c3=4",
         unplanned=None,
-        plan_of="assignments",
+        plan_of="items",
         at_once=1 / 6,
         noise=("", "hello", "- - -", "r0c1"),
         silent_plans=("", "- - -"),
@@ -100,11 +97,6 @@ DRAWN = {
         weights="safe",
         not_summable=("team", "progress", "pushed"),
     ),
-}
-REWARDS: dict[str, Any] = {
-    "plan_path": plan_path_rewards,
-    "sudoku": sudoku_rewards,
-    "sokoban": sokoban_rewards,
 }
 games = pytest.mark.parametrize("name", list(GAMES))
 
@@ -222,7 +214,7 @@ def test_silence_and_noise_earn_nothing(name, text, role):
 
 @games
 def test_components_are_declared_and_the_defaults_are_the_papers(name):
-    game, drawn, rewards = GAMES[name], DRAWN[name], REWARDS[name]
+    game, drawn = GAMES[name], DRAWN[name]
     env = game.make()
     texts = {"planner": drawn.first_text, "executor": drawn.moves}
     emitted = {
@@ -230,8 +222,8 @@ def test_components_are_declared_and_the_defaults_are_the_papers(name):
         for role, text in texts.items()
         for _, component in game.send_one(env, game.start(env), role, text).scores
     }
-    assert emitted == set(rewards.COMPONENTS) == set(env.components) == set(rewards.WEIGHTS)
-    assert {component: weight for component, weight in rewards.WEIGHTS.items() if weight} == {
+    assert emitted == set(env.components) == set(env.weights)
+    assert {component: weight for component, weight in env.weights.items() if weight} == {
         "team": 1.0,
         "plan_team": 1.0,
         "format": 0.1,

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings, strategies as st
 from coterie.core.errors import ConfigError, SystemFault
 from coterie.core.types import TEAM, Action, Fault
 from coterie.data.leaks import leaks
-from coterie.plugins.envs.common.turn_game import split_of
+from coterie.plugins.envs.common.generated import split_of
 from tests.plugins.envs import mazes, sokobans, sudokus
 from tests.plugins.envs.paying import (
     ILLEGAL,

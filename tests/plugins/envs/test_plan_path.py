@@ -8,7 +8,6 @@ import pytest
 from coterie.core.errors import ConfigError
 from coterie.core.types import TEAM
 from coterie.plugins.envs.plan_path import PlanPath
-from coterie.plugins.envs.plan_path.render import compact
 from tests.plugins.envs.mazes import WALLED, start
 from tests.plugins.envs.players import PLAN_PATH
 from tests.plugins.support import Build, make
@@ -33,30 +32,30 @@ def test_the_present_position_is_shown_after_a_move():
 def test_compact_prompts_golden():
     env = make(PlanPath, size=4)
     state = start(env, *WALLED)
-    assert compact(env.observe(state, "planner")) == "planner r1c1 G+2+2 #+0+1 #+1+0 :"
-    assert compact(env.observe(state, "solver")) == "solver r1c1 G+2+2 #+0+1 #+1+0 :"
-    assert compact(env.observe(state, "executor")) == "executor r1c1 G+2+2 #+0+1 #+1+0 plan :"
+    assert env.observe(state, "planner").compact() == "planner r1c1 G+2+2 #+0+1 #+1+0 :"
+    assert env.observe(state, "solver").compact() == "solver r1c1 G+2+2 #+0+1 #+1+0 :"
+    assert env.observe(state, "executor").compact() == "executor r1c1 G+2+2 #+0+1 #+1+0 plan :"
     planned = send(env, state, planner="r0c1 r0c3").state
     assert PLAN_PATH.messages(env, planned, "executor") == [
         {"role": "user", "content": "executor r1c1 G+2+2 #+0+1 #+1+0 plan r0c1 r0c3 :"}
     ]
     moved = send(env, planned, executor="U R R").state
-    assert compact(env.observe(moved, "planner")) == "planner r0c3 G+3+0 #+1-1 #+2-2 :"
-    assert compact(env.observe(moved, "executor")) == "executor r0c3 G+3+0 #+1-1 #+2-2 plan :"
+    assert env.observe(moved, "planner").compact() == "planner r0c3 G+3+0 #+1-1 #+2-2 :"
+    assert env.observe(moved, "executor").compact() == "executor r0c3 G+3+0 #+1-1 #+2-2 plan :"
 
 
 def test_compact_prompts_golden_in_the_language_of_moves():
     env = make(PlanPath, size=4, plan_language="moves")
     planned = send(env, start(env, *WALLED), planner="U R R").state
-    assert compact(env.observe(planned, "executor")) == "executor r1c1 G+2+2 #+0+1 #+1+0 plan U R R :"
+    assert env.observe(planned, "executor").compact() == "executor r1c1 G+2+2 #+0+1 #+1+0 plan U R R :"
 
 
 def test_split_views_tell_the_executor_its_plan_and_the_walls_beside_it_only():
     env = make(PlanPath, size=4, views="split", waypoint_words="offsets")
     state = send(env, start(env, "....", ".S#.", "....", ".#.G"), planner="-1+0 -1+2").state
     assert state.plan.waypoints == ((0, 1), (0, 3))
-    assert compact(env.observe(state, "planner")) == "planner r1c1 G+2+2 #+0+1 #+2+0 :"
-    assert compact(env.observe(state, "executor")) == "executor r1c1 #+0+1 plan -1+0 -1+2 :"
+    assert env.observe(state, "planner").compact() == "planner r1c1 G+2+2 #+0+1 #+2+0 :"
+    assert env.observe(state, "executor").compact() == "executor r1c1 #+0+1 plan -1+0 -1+2 :"
     prose = make(PlanPath, size=4, views="split", rendering="prose")
     prompt_text = prompt(prose, state, "executor")
     assert (
@@ -77,7 +76,7 @@ def test_compact_prompts_are_short_and_in_the_vocabulary():
         for index in range(300):
             state = env.reset(env.tasks("train", 0)[index], 0)
             for role in ("planner", "executor"):
-                prompt = compact(env.observe(state, role)).split()
+                prompt = env.observe(state, role).compact().split()
                 message = env.demonstrate(state, role, 0.3, rng)
                 assert {*prompt, *message.split()} <= words
                 assert 1 <= len(message.split()) <= 4

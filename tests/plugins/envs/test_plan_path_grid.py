@@ -9,8 +9,9 @@ import time
 import pytest
 
 from coterie.core.errors import ConfigError
+from coterie.plugins.envs.common.generated import split_of
 from coterie.plugins.envs.plan_path import PlanPath
-from coterie.plugins.envs.plan_path.grid import Maze, along, content, corners, shortest_path, split_of, walk
+from coterie.plugins.envs.plan_path.grid import Maze, along, corners, shortest_path, walk
 from tests.plugins.envs.mazes import WALLED, distance_by_the_book, maze
 from tests.plugins.support import make
 
@@ -37,7 +38,7 @@ def test_mazes_of_every_split_are_solvable_and_far_enough(settings, count):
 def test_splits_share_no_maze_under_any_seeds():
     env = make(PlanPath, **SMALL)
     contents = {
-        split: {content(env.tasks(split, seed)[index].payload) for seed in (0, 99) for index in range(500)}
+        split: {env.tasks(split, seed)[index].payload.content for seed in (0, 99) for index in range(500)}
         for split in SPLITS
     }
     for first, other in itertools.combinations(SPLITS, 2):
@@ -48,8 +49,8 @@ def test_splits_share_no_maze_under_any_seeds():
 def test_the_split_of_a_maze_is_a_function_of_its_content():
     # Written down: these must never change, or old runs would have trained on new test mazes.
     grid = maze(*WALLED)
-    assert content(grid) == "4x4:240:5:15"
-    assert [split_of(Maze(4, 4, walls, 0, 15)) for walls in (0, 2, 4, 6, 16, 18, 64, 66)] == [
+    assert grid.content == "4x4:240:5:15"
+    assert [split_of(Maze(4, 4, walls, 0, 15).content) for walls in (0, 2, 4, 6, 16, 18, 64, 66)] == [
         "train",
         "train",
         "test",
@@ -85,7 +86,7 @@ def timed(tasks, first):
 
 
 def test_a_maze_that_cannot_be_is_an_error_and_no_endless_loop(monkeypatch):
-    monkeypatch.setattr("coterie.plugins.envs.plan_path.grid.ATTEMPTS", 200)
+    monkeypatch.setattr(PlanPath, "attempts", 200)
     with pytest.raises(ConfigError, match="min_distance"):
         make(PlanPath, size=3, min_distance=9).tasks("train", 0)[0]
 
@@ -137,7 +138,7 @@ def test_walks_by_hand(moves, skip, end, played, illegal, tried, shortest):
 def test_moves_beyond_the_limit_are_not_played():
     grid = maze(*WALLED)
     effect = walk(grid, grid.start, tuple("URRDDD"), limit=2, skip=False)
-    assert (grid.cell(effect.end), effect.moves, effect.written) == ((0, 2), ("U", "R"), 6)
+    assert (grid.cell(effect.end), effect.items, effect.written) == ((0, 2), ("U", "R"), 6)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from coterie.core.types import TEAM
+from coterie.plugins.envs.board.rewards import team_rewards
 from coterie.plugins.envs.plan_path import PlanPath
-from coterie.plugins.envs.plan_path.rewards import team_rewards
 from tests.plugins.envs.mazes import WALLED, distance_by_the_book, start
 from tests.plugins.envs.players import PLAN_PATH
 from tests.plugins.support import make
@@ -87,7 +87,7 @@ def test_the_planners_counterfactual_is_what_walking_its_plan_earns(form, plan_l
             "goal": 0.0,
             "progress": 0.0,
         }
-        walked = send(env, proposal.state, "executor", " ".join(proposal.state.plan.fork.moves))
+        walked = send(env, proposal.state, "executor", " ".join(proposal.state.plan.fork.items))
         for name in ("team", "goal", "progress"):
             assert team(proposal, f"plan_{name}") == team(walked, name)
             assert (TEAM, f"plan_{name}") not in walked.scores

@@ -9,9 +9,8 @@ import pytest
 
 from coterie.core.errors import ConfigError
 from coterie.core.types import TEAM
-from coterie.plugins.envs.common.turn_game import FrozenTasks
+from coterie.plugins.envs.common.generated import FrozenTasks
 from coterie.plugins.envs.sokoban import Sokoban
-from coterie.plugins.envs.sokoban.render import compact
 from coterie.plugins.envs.sokoban.solver import solve
 from tests.plugins.envs.players import SOKOBAN
 from tests.plugins.envs.sokobans import CORNER, start
@@ -26,17 +25,19 @@ send, prompt = SOKOBAN.send, SOKOBAN.prompt
 def test_compact_prompts_golden():
     env = make(Sokoban, size=4, push_words="offsets")
     state = start(env, *CORNER)
-    assert compact(env.observe(state, "planner")) == "planner r1c1 T+2+0 B+0+1 #+1+1 :"
-    assert compact(env.observe(state, "solver")) == "solver r1c1 T+2+0 B+0+1 #+1+1 :"
+    assert env.observe(state, "planner").compact() == "planner r1c1 T+2+0 B+0+1 #+1+1 :"
+    assert env.observe(state, "solver").compact() == "solver r1c1 T+2+0 B+0+1 #+1+1 :"
     planned = send(env, state, planner="+0+1L +0+0D").state
-    assert compact(env.observe(planned, "executor")) == ("executor r1c1 T+2+0 B+0+1 #+1+1 plan +0+1L +0+0D :")
+    assert env.observe(planned, "executor").compact() == (
+        "executor r1c1 T+2+0 B+0+1 #+1+1 plan +0+1L +0+0D :"
+    )
     moved = send(env, planned, executor="U R R").state
-    assert compact(env.observe(moved, "planner")) == "planner r0c3 T+3-2 B+1-1 #+2-1 :"
-    assert compact(env.observe(moved, "executor")) == "executor r0c3 T+3-2 B+1-1 #+2-1 plan :"
+    assert env.observe(moved, "planner").compact() == "planner r0c3 T+3-2 B+1-1 #+2-1 :"
+    assert env.observe(moved, "executor").compact() == "executor r0c3 T+3-2 B+1-1 #+2-1 plan :"
     env = make(Sokoban, size=4, push_words="directions")
     planned = send(env, start(env, *CORNER), planner="pL pD").state
-    assert compact(env.observe(planned, "executor")).endswith("plan pL pD :")
-    assert planned.plan.fork.moves == tuple("URRDLULD")
+    assert env.observe(planned, "executor").compact().endswith("plan pL pD :")
+    assert planned.plan.fork.items == tuple("URRDLULD")
 
 
 @pytest.mark.parametrize("rendering", ["compact", "prose"])
@@ -73,7 +74,7 @@ def test_compact_prompts_are_short_and_in_the_vocabulary():
         for index in range(100):
             state = env.reset(env.tasks("train", 0)[index], 0)
             for role in ("planner", "executor"):
-                prompt = compact(env.observe(state, role)).split()
+                prompt = env.observe(state, role).compact().split()
                 message = env.demonstrate(state, role, 0.3, rng)
                 assert {*prompt, *message.split()} <= words
                 assert 1 <= len(message.split()) <= (4 if role == "planner" else 10)

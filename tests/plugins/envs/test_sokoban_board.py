@@ -7,15 +7,18 @@ from itertools import combinations
 import pytest
 
 from coterie.core.errors import ConfigError
-from coterie.plugins.envs.common.turn_game import split_of
+from coterie.plugins.envs.common.generated import split_of
+from coterie.plugins.envs.sokoban import Sokoban
 from coterie.plugins.envs.sokoban.board import deadlocked, follow, play, route
 from coterie.plugins.envs.sokoban.solver import solve
-from coterie.plugins.envs.sokoban.tasks import Boards, content, rows, task_of
 from tests.plugins.envs.sokobans import CORNER, Slow, drawn, mask
+from tests.plugins.support import make
 
 
 def boards(split="train", seed=0, size=6, boxes=1, density=0.1, least=1, most=None, count=1000):
-    return Boards(split, seed, count, size, size, boxes, density, least, most)
+    bounds = {"min_pushes": least, "max_pushes": most}
+    env = make(Sokoban, size=size, boxes=boxes, wall_density=density, **bounds, **{f"{split}_tasks": count})
+    return env.tasks(split, seed)
 
 
 def walk(board, moves, limit=None, skip=False):
@@ -39,7 +42,7 @@ def walk(board, moves, limit=None, skip=False):
 def test_moves(moves, skip, after, illegal, played, pushes):
     board = drawn(["--.", "@$-", "#--"])
     effect = walk(board, moves, skip=skip)
-    assert rows(board, effect.boxes, effect.end, targets=False) == after
+    assert board.rows(effect.boxes, effect.end, targets=False) == after
     assert (effect.illegal, effect.played, effect.pushes, effect.written) == (
         illegal,
         played,
@@ -55,7 +58,7 @@ def test_boxes_block_boxes_and_a_walk_ends_when_solved_or_at_its_limit():
     assert walk(board, "RRRR").tried == 1
     board = drawn(["@$--.", "-----"])
     limited = walk(board, "RRRR", limit=2)
-    assert (limited.played, limited.written, limited.moves) == (2, 4, ("R", "R"))
+    assert (limited.played, limited.written, limited.items) == (2, 4, ("R", "R"))
 
 
 def test_every_move_agrees_with_the_rules():
@@ -99,8 +102,8 @@ def test_every_move_agrees_with_the_rules():
 def test_pushes_are_carried_out_by_the_shortest_walk(pushes, moves, illegal):
     board = drawn(CORNER)
     effect = follow(board, board.boxes, board.player, pushes, limit=None, skip=False)
-    assert ("".join(effect.moves), effect.illegal) == (moves, illegal)
-    assert walk(board, effect.moves).boxes == effect.boxes
+    assert ("".join(effect.items), effect.illegal) == (moves, illegal)
+    assert walk(board, effect.items).boxes == effect.boxes
     assert (effect.written, effect.pushes) == (len(pushes), len(pushes) - len(illegal))
 
 
@@ -146,7 +149,7 @@ def test_no_solvable_state_is_called_a_deadlock(size, boxes, count):
         for cells in combinations(sorted(slow.floor), boxes):
             if deadlocked(board, mask(board, cells)):
                 flagged += 1
-                assert frozenset(cells) not in alive, (rows(board), cells)
+                assert frozenset(cells) not in alive, (board.rows(), cells)
     assert flagged > count  # and it does find some
 
 
@@ -158,7 +161,7 @@ def test_the_oracle_is_optimal_in_pushes_and_then_in_moves(size, boxes, count):
     for index in range(count):
         board = boards(size=size, boxes=boxes, density=0.15)[index].payload
         solution = solve(board, board.boxes, board.player)
-        assert (len(solution.pushes), len(solution.moves)) == Slow(board).best(), rows(board)
+        assert (len(solution.pushes), len(solution.moves)) == Slow(board).best(), board.rows()
         assert walk(board, solution.moves).boxes == board.targets
 
 
@@ -202,11 +205,11 @@ def test_generated_boards_are_solvable_as_hard_as_asked_and_in_one_split_only(si
             assert board.boxes.bit_count() == board.targets.bit_count() == boxes
             assert not board.walls & (board.boxes | board.targets | 1 << board.player)
             assert not board.boxes >> board.player & 1
-            assert contents.setdefault(content(board), split) == split == split_of(content(board))
+            assert contents.setdefault(board.content, split) == split == split_of(board.content)
     for index in range(50):  # under another seed too
         split = ("train", "val", "test")[index % 3]
         board = boards(split, seed=index, size=size, boxes=boxes)[index].payload
-        assert contents.setdefault(content(board), split) == split
+        assert contents.setdefault(board.content, split) == split
 
 
 def test_a_task_is_a_function_of_split_seed_and_index():
@@ -226,9 +229,9 @@ def test_where_the_player_starts_in_its_region_makes_no_other_problem():
         drawn(["--#-", "-@#-", "-$-.", "--#-"]),
         drawn(["--#@", "--#-", "-$-.", "--#-"]),
     )
-    assert content(first) == content(same)
-    assert content(first) != content(other)  # it is on the other side of the box
-    assert content(first) != content(drawn(["@-#-", "$-#-", "---.", "--#-"]))
+    assert first.content == same.content
+    assert first.content != other.content  # it is on the other side of the box
+    assert first.content != drawn(["@-#-", "$-#-", "---.", "--#-"]).content
 
 
 def test_difficulty_that_cannot_be_had_is_said():
@@ -239,9 +242,9 @@ def test_difficulty_that_cannot_be_had_is_said():
 
 def test_records_of_another_game_are_refused():
     good = {"grid": list(CORNER)}
-    settings = {"width": 4, "height": 4, "boxes": 1}
-    board = task_of(good, "test-0", **settings).payload
-    assert rows(board) == list(CORNER)
+    env = make(Sokoban, size=4)
+    board = env.task_of(good, "test-0").payload
+    assert board.rows() == list(CORNER)
     for grid, why in (
         (["@$."], "rows"),
         (["----"] * 4, "one player"),
@@ -255,6 +258,6 @@ def test_records_of_another_game_are_refused():
         (["@", "$."], "list of rows"),
     ):
         with pytest.raises(ValueError, match=why):
-            task_of({"grid": grid}, "test-0", **settings)
+            env.task_of({"grid": grid}, "test-0")
     with pytest.raises(ValueError, match="no field 'grid'"):
-        task_of({"maze": 1}, "test-0", **settings)
+        env.task_of({"maze": 1}, "test-0")

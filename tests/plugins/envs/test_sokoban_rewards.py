@@ -150,7 +150,7 @@ def test_the_planners_counterfactual_is_what_carrying_out_its_plan_earns(form, w
         assert (proposal.state.boxes, proposal.state.player) == (state.boxes, state.player)
         assert {team(proposal, name) for name in names} == {0.0}
         fork = proposal.state.plan.fork
-        carried = send(env, proposal.state, "solver", " ".join(fork.moves))
+        carried = send(env, proposal.state, "solver", " ".join(fork.items))
         for name in names:
             assert team(proposal, f"plan_{name}") == team(carried, name)
             assert (TEAM, f"plan_{name}") not in carried.scores

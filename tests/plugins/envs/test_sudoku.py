@@ -9,7 +9,6 @@ import pytest
 
 from coterie.core.types import TEAM
 from coterie.plugins.envs.sudoku import Sudoku
-from coterie.plugins.envs.sudoku.render import compact
 from coterie.testing import play_episode
 from tests.plugins.envs.players import SUDOKU
 from tests.plugins.envs.sudokus import EASY, ORACLE, start
@@ -45,8 +44,8 @@ def test_compact_prompts_golden():
     env = make(Sudoku, plan_language="letters")
     state = start(env, *EASY)
     grid = "1 2 r0c2 r0c3 3 4 r1c2 2 r2c0 r2c1 4 3 r3c0 3 2 1"
-    assert compact(env.observe(state, "planner")) == f"planner {grid} :"
-    assert compact(env.observe(state, "solver")) == f"solver {grid} :"
+    assert env.observe(state, "planner").compact() == f"planner {grid} :"
+    assert env.observe(state, "solver").compact() == f"solver {grid} :"
     planned = send(env, state, planner="c d - b").state
     plan = "r0c2 c r0c3 d r1c2 - r2c0 b r2c1 - r3c0 -"
     assert prompt(env, planned, "executor") == f"executor {grid} plan {plan} :"
@@ -66,7 +65,7 @@ def test_what_the_oracle_knows_is_not_shown():
     right, wrong, clashing = (send(env, state, solver=f"r0c0={digit}").state for digit in (1, 4, 2))
     assert [state_.left for state_ in (right, wrong, clashing)] == [11, 12, 12]
     assert [0 in state_.open for state_ in (right, wrong, clashing)] == [False, False, True]
-    shown = [compact(env.observe(state_, "planner")).split() for state_ in (right, wrong, clashing)]
+    shown = [env.observe(state_, "planner").compact().split() for state_ in (right, wrong, clashing)]
     assert [words[1] for words in shown] == ["1", "4", "?2"] and shown[0][2:] == shown[1][2:]
     assert env.diagnose(wrong, "solver") == env.diagnose(right, "solver") != env.diagnose(clashing, "solver")
 
@@ -103,7 +102,7 @@ def test_compact_prompts_are_in_the_vocabulary():
             state = env.reset(env.tasks("train", 0)[index], 0)
             for role in ("planner", "executor") * 3:
                 message = env.demonstrate(state, role, 0.3, rng)
-                assert {*compact(env.observe(state, role)).split(), *message.split()} <= set(words)
+                assert {*env.observe(state, role).compact().split(), *message.split()} <= set(words)
                 state = send(env, state, **{role: message}).state
                 if state.solved:
                     break

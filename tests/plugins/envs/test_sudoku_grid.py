@@ -13,7 +13,14 @@ from hypothesis import given, settings, strategies as st
 
 from coterie.core.errors import ConfigError
 from coterie.plugins.envs.sudoku import Sudoku
-from coterie.plugins.envs.sudoku.grid import Puzzles, conflicts, solutions, solve, solved, split_of_solution
+from coterie.plugins.envs.sudoku.grid import (
+    FEWEST_CLUES,
+    conflicts,
+    solutions,
+    solve,
+    solved,
+    split_of_solution,
+)
 from tests.plugins.envs.sudokus import EASY, completions, every_small_grid, puzzle, valid
 from tests.plugins.support import make
 
@@ -138,7 +145,7 @@ def test_a_task_is_a_function_of_split_seed_and_index():
         source[1000]
     code = (
         "from coterie.plugins.envs.sudoku.grid import *; "
-        "print(line(Puzzles(split='val', seed=3, count=9, size=9, blanks=40).draw(7).clues))"
+        "print(line(drawn_puzzle('sudoku|9|val|3|7|0', 'val', 9, 40).clues))"
     )
     process = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True,
@@ -162,8 +169,9 @@ def test_digits_are_renamed_and_solutions_spread():
 # ---- what can't be
 
 
-def test_what_cannot_be_reached_is_an_error():
-    source = Puzzles(split="train", seed=0, count=9, size=4, blanks=13, path="env")
+def test_what_cannot_be_reached_is_an_error(monkeypatch):
+    monkeypatch.setitem(FEWEST_CLUES, 4, 3)
+    source = make(Sudoku, blanks=13).tasks("train", 0)
     with pytest.raises(ConfigError, match="no puzzle for split 'train'") as caught:
         source[0]
     assert caught.value.path == "env.blanks" and "fewer blanks" in str(caught.value)

@@ -8,7 +8,6 @@ import pytest
 from coterie.core.types import TEAM
 from coterie.plugins.envs.sudoku import Sudoku
 from coterie.plugins.envs.sudoku.messages import assignment_word
-from coterie.plugins.envs.sudoku.rewards import COMPONENTS, WEIGHTS, team_rewards
 from tests.plugins.envs.players import SUDOKU
 from tests.plugins.envs.sudokus import EASY, ORACLE, start
 from tests.plugins.support import make
@@ -20,20 +19,6 @@ LOCAL = ("format", "legal", "correct")
 
 def local(step, role="executor"):
     return {name: value for (who, name), value in step.scores.items() if who == role}
-
-
-@pytest.mark.parametrize(
-    ("form", "before", "after", "first", "reward"),
-    [
-        ("progress", 6, 3, 6, 0.5), ("progress", 4, 1, 6, 0.75), ("progress", 4, 5, 6, 0.0),
-        ("progress", 4, 0, 6, 1.0), ("potential", 6, 3, 6, 0.5), ("potential", 2, 5, 6, -0.5),
-        ("potential", 3, 0, 6, 0.5),
-    ],
-)  # fmt: skip
-def test_golden_numbers_of_the_team_terms(form, before, after, first, reward):
-    assert team_rewards(form, before, after, first) == {
-        "team": reward, "goal": float(after == 0), "progress": reward,
-    }  # fmt: skip
 
 
 def test_golden_numbers_of_an_episode():
@@ -111,7 +96,7 @@ def test_the_planners_counterfactual_is_what_playing_its_plan_earns(form, settin
             plan = send(env, state, "planner", env.demonstrate(state, "planner", 0.5, rng))
             assert plan.state.grid == state.grid
             assert {plan.scores[TEAM, name] for name in ("team", "goal", "progress")} == {0.0}
-            words = " ".join(map(assignment_word, plan.state.plan.assignments))
+            words = " ".join(map(assignment_word, plan.state.plan.items))
             played = send(env, plan.state, "executor", words)
             for name in ("team", "goal", "progress"):
                 assert plan.scores[TEAM, f"plan_{name}"] == played.scores[TEAM, name]
@@ -134,8 +119,8 @@ def summed(env, state, texts):
     for text in texts:
         step = send(env, state, "executor", text)
         for (_, name), value in step.scores.items():
-            total += WEIGHTS[name] * (value - potentials.get(name, 0.0))
-            if COMPONENTS[name] == "potential":
+            total += env.weights[name] * (value - potentials.get(name, 0.0))
+            if env.components[name] == "potential":
                 potentials[name] = value
         state = step.state
         if state.solved:

@@ -108,7 +108,7 @@ def test_what_a_program_prints_is_its_proposal(code, proposed):
     if proposed is None:
         assert plan.fork is None and set(step.scores.values()) == {0.0}
         return
-    assert len(plan.assignments) == proposed
+    assert len(plan.items) == proposed
     right = {1: 1, 2: 1}.get(proposed, proposed)
     assert step.scores[TEAM, "plan_team"] == pytest.approx(right / 6)
     assert step.scores["tool", "correct"] == pytest.approx(right / proposed if proposed else 0)

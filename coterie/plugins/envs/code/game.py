@@ -19,7 +19,7 @@ from coterie.plugins.envs.code.bindings import AUX
 from coterie.plugins.envs.code.collab import CodeCollab, CodeCollabConfig
 from coterie.plugins.envs.code.problem import CodeProblem, Tests
 from coterie.plugins.envs.code.state import Observation, State
-from coterie.plugins.envs.common.turn_game import split_of
+from coterie.plugins.envs.common.generated import split_of
 
 
 class CodeGameConfig(CodeCollabConfig):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from coterie.core.protocols import Verdict
 from coterie.plugins.envs.code.problem import CodeProblem
-from coterie.plugins.envs.common.parsing import Rendering
+from coterie.plugins.envs.common.teams import Rendering
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import Literal
 from coterie.core.protocols import Verdict
 from coterie.plugins.envs.code.problem import CodeProblem
 from coterie.plugins.envs.code.written_tests import WrittenTests
-from coterie.plugins.envs.common.parsing import Rendering
+from coterie.plugins.envs.common.teams import Rendering
 
 Form = Literal["function", "program"]
 

@@ -19,7 +19,7 @@ from coterie.core.rollout.thoughts import split as without_thought
 from coterie.core.types import TEAM, Action, ComponentKind, Step, Task, as_tuple
 from coterie.core.types.splits import Split
 from coterie.plugins.envs.common.code import read_program
-from coterie.plugins.envs.common.roles import check_sandbox
+from coterie.plugins.envs.common.teams import check_sandbox
 from coterie.plugins.envs.data_science import tasks, team, workspace
 from coterie.plugins.envs.data_science.config import DataScienceConfig
 from coterie.plugins.envs.data_science.feedback import last_action, work_of

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from coterie.core.plugins import Composed, PluginConfig
 from coterie.core.protocols import DataSource
 from coterie.core.types.splits import Split
-from coterie.plugins.envs.common.parsing import Rendering
+from coterie.plugins.envs.common.teams import Rendering
 from coterie.plugins.envs.math import generated
 from coterie.plugins.envs.math.records import SetConfig, SetName
 

@@ -17,7 +17,7 @@ from coterie.core.protocols.work import Brief, Work
 from coterie.core.types import TEAM, Action, ComponentKind, Step, Task, as_tuple
 from coterie.core.types.splits import SPLITS, Split
 from coterie.plugins.envs.common.code import printing_program, read_program, run_info, run_tool, shortened
-from coterie.plugins.envs.common.roles import check_sandbox
+from coterie.plugins.envs.common.teams import check_sandbox
 from coterie.plugins.envs.math import answers, compact, feedback, generated, shown, teams
 from coterie.plugins.envs.math.config import MathConfig
 from coterie.plugins.envs.math.problem import Problem

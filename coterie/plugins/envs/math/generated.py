@@ -29,7 +29,7 @@ import numpy as np
 from coterie.core.errors import ConfigError
 from coterie.core.types import Task
 from coterie.core.types.seeding import generator
-from coterie.plugins.envs.common.turn_game import Generated, split_of
+from coterie.plugins.envs.common.generated import Generated, split_of
 from coterie.plugins.envs.math.problem import Problem
 
 LEVELS = 5

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from coterie.plugins.envs.common.code import ToolRun
-from coterie.plugins.envs.common.parsing import Rendering
+from coterie.plugins.envs.common.teams import Rendering
 from coterie.plugins.envs.math.problem import Problem
 
 Writes = Literal["answer", "program", "work"]

@@ -7,14 +7,13 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
+from typing import ClassVar
 
-from coterie.core.errors import ConfigError
 from coterie.core.types.splits import Split
-from coterie.plugins.envs.common import turn_game
-from coterie.plugins.envs.common.grid import MOVES, Cell, Rectangle, bits, neighbours, rings
-
-ATTEMPTS = 20_000
-"""Rejected draws after which generation fails."""
+from coterie.plugins.envs.board.grid import MOVES, Cell, Rectangle, bits, neighbours, rings
+from coterie.plugins.envs.board.values import Effect, play
+from coterie.plugins.envs.common.generated import split_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +39,17 @@ class Maze(Rectangle):
     def wall_cells(self) -> tuple[Cell, ...]:
         """All walls, row by row."""
         return _wall_cells(self.width, self.height, self.walls)
+
+    def rows(self) -> list[str]:
+        """The map, row by row from the top: `S`tart, `G`oal, `#` wall and `.` free."""
+        marks = ["#" if self.wall(cell) else "." for cell in range(self.width * self.height)]
+        marks[self.start], marks[self.goal] = "S", "G"
+        return ["".join(marks[at : at + self.width]) for at in range(0, len(marks), self.width)]
+
+    @property
+    def content(self) -> str:
+        """A text that is equal for equal mazes."""
+        return f"{self.width}x{self.height}:{self.walls:x}:{self.start}:{self.goal}"
 
     def neighbour(self, index: int, move: str) -> int | str:
         """The cell one move away, or the obstacle: `wall` or `edge`."""
@@ -89,53 +99,39 @@ def shortest_path(maze: Maze, start: int, target: int | None = None) -> tuple[st
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Walk:
-    """The effect of a list of moves."""
+class MazeWalk(Effect):
+    """The effect of a list of moves. Where way-points led it, `illegal` and `tried` count these."""
 
     start: int
     end: int
-    moves: tuple[str, ...]
-    """As written, without those beyond `max_moves`."""
-    written: int
-    """The number of moves in the message, those beyond `max_moves` included."""
     played: int = 0
     """The number of legal moves."""
-    illegal: tuple[tuple[int, str], ...] = ()
-    """(number of the move or way-point counted from 1, obstacle) of every refused one."""
-    tried: int = 0
-    """The number of moves played or refused; after a stop the rest are not tried."""
-    readable: bool = True
     shortest: bool = False
     """At least one move was played, none refused, and each brought the goal one step closer."""
+    recorded_as: ClassVar[str] = (
+        "Walk(start, end, moves=items, written, played, illegal, tried, readable, shortest)"
+    )
 
 
-def walk(maze: Maze, start: int, moves: Sequence[str], *, limit: int | None, skip: bool) -> Walk:
+def walk(maze: Maze, start: int, moves: Sequence[str], *, limit: int | None, skip: bool) -> MazeWalk:
     """Play moves up to the goal, the limit, or (unless `skip`) the first illegal move."""
-    field = maze.distances(maze.goal)
-    within_limit, position, played, tried = tuple(moves[:limit]), start, 0, 0
-    illegal: list[tuple[int, str]] = []
-    closer = True
-    for number, move in enumerate(within_limit, 1):
-        if position == maze.goal:
-            break
-        tried = number
-        neighbour = maze.neighbour(position, move)
+    field, path = maze.distances(maze.goal), [start]
+
+    def enter(move: str) -> str:
+        neighbour = maze.neighbour(path[-1], move)
         if isinstance(neighbour, str):
-            illegal.append((number, neighbour))
-            if not skip:
-                break
-            continue
-        closer = closer and field[neighbour] == field[position] - 1
-        position, played = neighbour, played + 1
-    return Walk(
+            return neighbour
+        path.append(neighbour)
+        return ""
+
+    played = play(moves, enter, lambda: path[-1] == maze.goal, limit=limit, skip=skip)
+    closer = len(path) > 1 and all(field[after] == field[before] - 1 for before, after in pairwise(path))
+    return MazeWalk(
         start=start,
-        end=position,
-        moves=within_limit,
-        written=len(moves),
-        played=played,
-        illegal=tuple(illegal),
-        tried=tried,
-        shortest=bool(played) and closer and not illegal,
+        end=path[-1],
+        played=len(path) - 1,
+        shortest=closer and not played["illegal"],
+        **played,
     )
 
 
@@ -150,27 +146,25 @@ def along(
     Returns:
         The moves; (number, reason) of the illegal way-points; the number of way-points tried.
     """
-    position, tried = start, 0
+    position = start
     moves: list[str] = []
-    illegal: list[tuple[int, str]] = []
-    for number, cell in enumerate(waypoints, 1):
-        if position == maze.goal:
-            break
-        tried = number
+
+    def visit(cell: Cell) -> str:
+        nonlocal position
         target = _waypoint(maze, position, cell)
         if isinstance(target, str):
-            illegal.append((number, target))
-            if not skip:
-                break
-            continue
+            return target
         leg = shortest_path(maze, position, target)
         passed = _cells(maze, position, leg)
         if maze.goal in passed:
             leg = leg[: passed.index(maze.goal) + 1]
             target = maze.goal
-        moves += leg
+        moves.extend(leg)
         position = target
-    return tuple(moves), tuple(illegal), tried
+        return ""
+
+    played = play(waypoints, visit, lambda: position == maze.goal, limit=None, skip=skip)
+    return tuple(moves), played["illegal"], played["tried"]
 
 
 def _waypoint(maze: Maze, position: int, cell: Cell) -> int | str:
@@ -208,51 +202,23 @@ def _cells(maze: Maze, start: int, moves: Sequence[str]) -> list[int]:
 # ---------------------------------------------------------------------------------------------- generation
 
 
-def content(maze: Maze) -> str:
-    """A text that is equal for equal mazes."""
-    return f"{maze.width}x{maze.height}:{maze.walls:x}:{maze.start}:{maze.goal}"
-
-
-def split_of(maze: Maze) -> Split:
-    """The split of a maze: a function of its content alone, never of a seed."""
-    return turn_game.split_of(content(maze))
-
-
-@dataclass(frozen=True, slots=True)
-class Mazes(turn_game.Generated):
-    """Solvable mazes whose start and goal are `min_distance` apart, split by content."""
-
-    width: int
-    height: int
-    wall_density: float
-    min_distance: int
-    path: str = "env"
-
-    def draw(self, index: int) -> Maze:
-        cells = self.width * self.height
-        layout = struct.Struct(f"<{cells}HII")
-        threshold = round(self.wall_density * 65536)
-        for attempt in range(ATTEMPTS):
-            purpose = f"plan_path|{self.split}|{self.seed}|{index}|{attempt}"
-            *draws, first, second = layout.unpack(hashlib.shake_128(purpose.encode()).digest(layout.size))
-            free = [cell for cell in range(cells) if draws[cell] >= threshold]
-            if len(free) < 2:
-                continue
-            start, goal = free[first % len(free)], free[second % len(free)]
-            walls = (1 << cells) - 1 - sum(1 << cell for cell in free)
-            maze = Maze(self.width, self.height, walls, start, goal)
-            if start != goal and split_of(maze) == self.split and self._far_enough(maze):
-                return maze
-        raise ConfigError(
-            f"no maze for split '{self.split}' in {ATTEMPTS} draws",
-            path=self.path,
-            why=f"{self.height}x{self.width} grids with wall density {self.wall_density} hardly ever have a "
-            f"start and a goal {self.min_distance} steps apart, or too few of them for three splits",
-            fix="use a larger grid, fewer walls, or a smaller min_distance",
-        )
-
-    def _far_enough(self, maze: Maze) -> bool:
-        for distance, ring in enumerate(rings(maze.width, maze.height, maze.walls, maze.goal)):
-            if ring >> maze.start & 1:
-                return distance >= self.min_distance
-        return False
+def drawn_maze(
+    purpose: str, split: Split, *, width: int, height: int, wall_density: float, min_distance: int
+) -> Maze | None:
+    """A random maze, a function of `purpose`; None where it is of another split, or start and goal are not at
+    least `min_distance` steps apart."""
+    cells = width * height
+    layout = struct.Struct(f"<{cells}HII")
+    threshold = round(wall_density * 65536)
+    *draws, first, second = layout.unpack(hashlib.shake_128(purpose.encode()).digest(layout.size))
+    free = [cell for cell in range(cells) if draws[cell] >= threshold]
+    if len(free) < 2:
+        return None
+    walls = (1 << cells) - 1 - sum(1 << cell for cell in free)
+    maze = Maze(width, height, walls, free[first % len(free)], free[second % len(free)])
+    if maze.start == maze.goal or split_of(maze.content) != split:
+        return None
+    for distance, ring in enumerate(rings(width, height, walls, maze.goal)):
+        if ring >> maze.start & 1:
+            return maze if distance >= min_distance else None
+    return None

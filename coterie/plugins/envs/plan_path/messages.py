@@ -11,10 +11,11 @@ from itertools import groupby
 from typing import Any, Literal
 
 from coterie.core.errors import PolicyFault
-from coterie.plugins.envs.common import parsing
-from coterie.plugins.envs.common.grid import MOVES, Cell
-from coterie.plugins.envs.common.parsing import Rendering, as_list, cell_word, offset_word, read_prose
-from coterie.plugins.envs.common.roles import COMPACT_ROLES
+from coterie.plugins.envs.board import parsing
+from coterie.plugins.envs.board.grid import MOVES, Cell
+from coterie.plugins.envs.board.parsing import as_list, cell_word, offset_word, read_prose, read_words
+from coterie.plugins.envs.board.roles import COMPACT_ROLES
+from coterie.plugins.envs.common.teams import Rendering
 
 Language = Literal["waypoints", "legs", "moves"]
 WaypointWords = Literal["cells", "offsets"]
@@ -88,9 +89,7 @@ def read_legs(text: str, rendering: Rendering) -> tuple[str, ...]:
     Raises:
         PolicyFault: the message isn't a list of legs.
     """
-    if rendering == "compact":
-        return tuple(_leg(word) for word in text.split())
-    return read_prose(text, lambda part: tuple(map(_leg, parsing.split(part))), "legs", _LABELS)
+    return read_words(text, rendering, _leg, "legs", _LABELS)
 
 
 def as_legs(parsed: Any) -> tuple[str, ...] | None:

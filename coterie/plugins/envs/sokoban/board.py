@@ -9,8 +9,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar
 
-from coterie.plugins.envs.common.grid import MOVES, OPPOSITE, Cell, Rectangle, bits, masks, neighbours, rings
+from coterie.plugins.envs.board.grid import (
+    MOVES,
+    OPPOSITE,
+    Cell,
+    Rectangle,
+    bits,
+    masks,
+    neighbours,
+    region,
+    rings,
+)
+from coterie.plugins.envs.board.values import Effect, play as play_items
 
 Push = tuple[Cell | None, str]
 """(the cell of the box, direction); None for the cell: the only box."""
@@ -38,6 +50,54 @@ class Board(Rectangle):
         field, _ = lone_box(self.width, self.height, self.walls, self.targets)
         cap = self.width * self.height
         return sum(cap if field[cell] < 0 else field[cell] for cell in bits(boxes))
+
+    @property
+    def content(self) -> str:
+        """A text that is equal for boards that are the same problem.
+
+        Boxes and targets are sets. The player's start within its region changes the first steps and no push,
+        so boards that differ in nothing else are one problem and belong to one split.
+        """
+        reach = region(self.width, self.height, self.walls | self.boxes, self.player)
+        return (
+            f"{self.width}x{self.height}:{self.walls:x}:{self.targets:x}:{self.boxes:x}"
+            f":{(reach & -reach).bit_length() - 1}"
+        )
+
+    def rows(self, boxes: int | None = None, player: int | None = None, targets: bool = True) -> list[str]:
+        """The usual picture, row by row from the top, without the walls around the grid.
+
+        `#` wall, `.` target, `$` box, `@` player, `*` box on a target, `+` player on a target, `-` free.
+        """
+        boxes = self.boxes if boxes is None else boxes
+        player = self.player if player is None else player
+        visible_targets = self.targets if targets else 0
+
+        def mark(cell: int) -> str:
+            on = visible_targets >> cell & 1
+            if cell == player:
+                return "+" if on else "@"
+            if boxes >> cell & 1:
+                return "*" if on else "$"
+            return "#" if self.walls >> cell & 1 else "." if on else "-"
+
+        marks = [mark(cell) for cell in range(self.width * self.height)]
+        return ["".join(marks[at : at + self.width]) for at in range(0, len(marks), self.width)]
+
+
+def board_of(text: str, width: int, height: int) -> Board:
+    """The board of a picture's marks; ValueError where it is none, or has more boxes than targets or
+    fewer."""
+
+    def cells(marks: str) -> int:
+        return sum(1 << cell for cell, mark in enumerate(text) if mark in marks)
+
+    players, boxes, targets = cells("@+"), cells("$*"), cells(".*+")
+    if players.bit_count() != 1:
+        raise ValueError(f"a grid has one player (@ or +), not {players.bit_count()}")
+    if not boxes or boxes.bit_count() != targets.bit_count():
+        raise ValueError(f"{boxes.bit_count()} boxes for {targets.bit_count()} targets")
+    return Board(width, height, cells("#"), targets, boxes, players.bit_length() - 1)
 
 
 def route(width: int, height: int, blocked: int, start: int, end: int) -> tuple[str, ...] | None:
@@ -130,27 +190,24 @@ def frozen(board: Board, boxes: int, dead: int) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Walk:
-    """The effect of a message: of moves, or of pushes with the walks between them."""
+class PushingWalk(Effect):
+    """The effect of moves, or of pushes with the walks between them.
+
+    For pushes `items` are the moves that make them; the other fields of an `Effect` count the pushes.
+    """
 
     start: int
     """The player's cell before it."""
     end: int
     boxes: int
     """The boxes after it."""
-    moves: tuple[str, ...]
-    """As written, without those beyond the limit; for pushes: the moves that make them."""
-    written: int
-    """The number of words in the message, those beyond the limit included."""
     played: int = 0
     """The number of legal moves."""
     pushes: int = 0
     """The number of legal moves that pushed a box."""
-    illegal: tuple[tuple[int, str], ...] = ()
-    """(number of the word counted from 1, obstacle) of every refused one."""
-    tried: int = 0
-    """The number of words played or refused; after a stop the rest are not tried."""
-    readable: bool = True
+    recorded_as: ClassVar[str] = (
+        "Walk(start, end, boxes, moves=items, written, played, pushes, illegal, tried, readable)"
+    )
 
 
 def moved(board: Board, boxes: int, player: int, move: str) -> tuple[int, int] | str:
@@ -171,71 +228,52 @@ def moved(board: Board, boxes: int, player: int, move: str) -> tuple[int, int] |
 
 def play(
     board: Board, boxes: int, player: int, moves: Sequence[str], *, limit: int | None, skip: bool
-) -> Walk:
+) -> PushingWalk:
     """Play moves until the board is solved, up to the limit, or (unless `skip`) the first illegal move."""
-    within_limit, start, played, pushes, tried = tuple(moves[:limit]), player, 0, 0, 0
-    illegal: list[tuple[int, str]] = []
-    for number, move in enumerate(within_limit, 1):
-        if boxes == board.targets:
-            break
-        tried = number
+    start, played, pushes = player, 0, 0
+
+    def make(move: str) -> str:
+        nonlocal boxes, player, played, pushes
         after = moved(board, boxes, player, move)
         if isinstance(after, str):
-            illegal.append((number, after))
-            if not skip:
-                break
-            continue
+            return after
         pushes += after[0] != boxes
         boxes, player = after
         played += 1
-    return Walk(
-        start=start,
-        end=player,
-        boxes=boxes,
-        moves=within_limit,
-        written=len(moves),
-        played=played,
-        pushes=pushes,
-        illegal=tuple(illegal),
-        tried=tried,
-    )
+        return ""
+
+    effect = play_items(moves, make, lambda: boxes == board.targets, limit=limit, skip=skip)
+    return PushingWalk(start=start, end=player, boxes=boxes, played=played, pushes=pushes, **effect)
 
 
 def follow(
     board: Board, boxes: int, player: int, pushes: Sequence[Push], *, limit: int | None, skip: bool
-) -> Walk:
+) -> PushingWalk:
     """Make pushes; the player walks the shortest way to each of them without other pushes.
 
     A push is illegal where the cell has no box (`no box`, `edge`), where the cell beyond the box isn't free
     (`blocked`), and where the player can't get behind the box (`cut off`).
     """
-    start, tried = player, 0
+    start = player
     moves: list[str] = []
-    illegal: list[tuple[int, str]] = []
-    for number, push in enumerate(pushes[:limit], 1):
-        if boxes == board.targets:
-            break
-        tried = number
+
+    def make(push: Push) -> str:
+        nonlocal boxes, player
         way = _way(board, boxes, player, push)
         if isinstance(way, str):
-            illegal.append((number, way))
-            if not skip:
-                break
-            continue
+            return way
         walk = play(board, boxes, player, way, limit=None, skip=False)
         boxes, player = walk.boxes, walk.end
-        moves += way
-    return Walk(
-        start=start,
-        end=player,
-        boxes=boxes,
-        moves=tuple(moves),
-        written=len(pushes),
-        played=len(moves),
-        pushes=tried - len(illegal),
-        illegal=tuple(illegal),
-        tried=tried,
-    )
+        moves.extend(way)
+        return ""
+
+    effect = play_items(pushes, make, lambda: boxes == board.targets, limit=limit, skip=skip)
+    effect |= {
+        "items": tuple(moves),
+        "played": len(moves),
+        "pushes": effect["tried"] - len(effect["illegal"]),
+    }
+    return PushingWalk(start=start, end=player, boxes=boxes, **effect)
 
 
 def _way(board: Board, boxes: int, player: int, push: Push) -> tuple[str, ...] | str:

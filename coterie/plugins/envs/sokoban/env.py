@@ -1,8 +1,26 @@
-"""The environment `sokoban`: a planner proposes pushes, an executor walks and pushes."""
+"""The environment `sokoban`: a planner proposes pushes, an executor walks and pushes.
+
+Rewards. Source: PettingLLMs, arXiv 2510.11062 (Sokoban): team = boxes on targets / boxes, local .8 for a
+board without deadlock. What differs and why: the boxes on targets are the value of a state, and paid at every
+turn they pay most for leaving one box on a target and doing nothing else. So the team is paid gains: relative
+ones for immediate credit, signed ones where returns sum over turns.
+
+Guarantees for every message (bumps, to and fro, on and off a target, thousands of moves):
+
+- Immediate credit, with either form: from any board that the oracle solves, no message has a component above
+  that of the oracle's whole message (`illegal`, `empty`: below); so none earns more, whatever the weights.
+  This doesn't hold where `max_moves` or `max_pushes_planned` shortens the oracle's message: a box may have to
+  leave its target on the way, and then another message is paid more. A message that moves no box earns the
+  team nothing.
+- Summed returns, with `potential`: with potentials as differences and counterfactuals left out, an episode's
+  team components add up to (first - last) / first, of boxes left (`team`) or pushes left (`pushed`), at most
+  1, and no episode returns more than one that solves with its first message, under any discount. With
+  `progress` there is no such bound: hence `not_summable`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -10,23 +28,32 @@ from pydantic import Field, model_validator
 
 from coterie.core.types import Task
 from coterie.core.types.splits import Split
-from coterie.plugins.envs.common.code import printing_program, propose
-from coterie.plugins.envs.common.grid import MOVES, bits
-from coterie.plugins.envs.common.parsing import write
-from coterie.plugins.envs.common.turn_game import Game, GameConfig
-from coterie.plugins.envs.sokoban import feedback, messages, tasks as boards
-from coterie.plugins.envs.sokoban.board import Board, Walk, deadlocked, follow, play
-from coterie.plugins.envs.sokoban.rewards import COMPONENTS, WEIGHTS, Form, local_rewards, team_rewards
+from coterie.plugins.envs.board.game import BoardGame, GameConfig
+from coterie.plugins.envs.board.grid import MOVES, bits
+from coterie.plugins.envs.board.parsing import cell_word, write
+from coterie.plugins.envs.board.rewards import components, gain, weights
+from coterie.plugins.envs.board.values import BoardPlan
+from coterie.plugins.envs.sokoban import messages
+from coterie.plugins.envs.sokoban.board import Board, PushingWalk, board_of, deadlocked, follow, play
+from coterie.plugins.envs.sokoban.drawing import BoardDraw
 from coterie.plugins.envs.sokoban.solver import solve
-from coterie.plugins.envs.sokoban.state import Observation, Plan, State
+from coterie.plugins.envs.sokoban.state import (
+    MOVE_WORDING,
+    PLAN_WORDING,
+    WALKED_PUSHES,
+    PushPlan,
+    SokobanObservation,
+    SokobanState,
+    boxes_words,
+)
 
 
-class Sokoban(Game):
+class Sokoban(BoardGame):
     """Push every box onto a target, over several turns.
 
     Source: Sokoban of PettingLLMs, arXiv 2510.11062: 6x6, drawn by reverse play. What differs here and why:
     `size` is the inside, without the walls around it; no episode earns the team's reward repeatedly (see
-    `rewards.py`); the splits are disjoint by content; planner and executor write in different languages
+    above); the splits are disjoint by content; planner and executor write in different languages
     (pushes, moves) and may see different parts (`views`).
 
     Roles: `planner` (proposes pushes; doesn't change the state), `executor`, `solver` (alone: writes moves);
@@ -47,7 +74,7 @@ class Sokoban(Game):
         max_pushes_planned: int | None = Field(
             None, ge=1, description="The most pushes of a plan that are read; null: all."
         )
-        team: Form = Field(
+        team: Literal["progress", "potential"] = Field(
             "progress",
             description="The team's reward: `progress` for immediate credit, "
             "`potential` for returns that sum over turns.",
@@ -77,51 +104,75 @@ class Sokoban(Game):
             return self
 
     config: Config
-    components = COMPONENTS
-    weights = WEIGHTS
+    quality = "safe"
+    components = components(quality, "pushed")
+    weights = weights(components, quality)
     repeatable_gains = ("team", "progress", "pushed")
+    left_name = "boxes_left"
+    wording = MOVE_WORDING
+    marks = "#.$@*+-"
+    attempts = 5_000
+    drawn_as = "sokoban"
+    tool_plan = PushPlan
 
     def __init__(self, config: Config, build: Any) -> None:
         super().__init__(config, build)
-        self.width, self.height = config.width or config.size, config.height or config.size
-        self._skip = config.walk == "skip"
-
-    # ---- the game ------------------------------------------------------------------------------------------
-
-    def _generated(self, split: Split, seed: int) -> boards.Boards:
-        config = self.config
-        return boards.Boards(
-            split=split,
-            seed=seed,
-            count=config.task_count(split),
+        self.limit, self.skip = config.max_moves, config.walk == "skip"
+        self._draw = BoardDraw(
             width=self.width,
             height=self.height,
             boxes=config.boxes,
             wall_density=config.wall_density,
             min_pushes=config.min_pushes,
             max_pushes=config.max_pushes,
-            path=self.build.path,
         )
 
-    def reset(self, task: Task, seed: int) -> State:
+    # ---- tasks ---------------------------------------------------------------------------------------------
+
+    def drawn(self, purpose: str, split: Split) -> Board | None:
+        return self._draw.board(purpose, split)
+
+    def scarce(self) -> tuple[str, str, str, str]:
+        config = self.config
+        most = "" if config.max_pushes is None else f" and at most {config.max_pushes}"
+        return (
+            "board",
+            self.build.path,
+            f"{self.height}x{self.width} grids with wall density {config.wall_density} and {config.boxes} "
+            f"box{'es' * (config.boxes > 1)} hardly ever take at least {config.min_pushes}{most} pushes, or "
+            "there are too few of them for three splits",
+            "use a larger grid, fewer walls or boxes, or other bounds of pushes",
+        )
+
+    def problem_of(self, text: str) -> Board:
+        board, boxes = board_of(text, self.width, self.height), self.config.boxes
+        if board.boxes.bit_count() != boxes:
+            raise ValueError(f"the grid has {board.boxes.bit_count()} boxes, the environment {boxes}")
+        if board.boxes == board.targets:
+            raise ValueError("all boxes are on targets already")
+        if solve(board, board.boxes, board.player) is None:
+            raise ValueError("the oracle finds no solution")
+        return board
+
+    # ---- the game ------------------------------------------------------------------------------------------
+
+    def reset(self, task: Task, seed: int) -> SokobanState:
         """The state at the start, without a random draw."""
         board: Board = task.payload
-        return State(board=board, boxes=board.boxes, player=board.player)
+        return SokobanState(board=board, boxes=board.boxes, player=board.player)
 
-    def acting_roles(self, state: State) -> tuple[str, ...] | None:
+    def acting_roles(self, state: SokobanState) -> tuple[str, ...] | None:
         """No roles where the board is solved, or deadlocked with `stop_at_deadlock`; else the team's
         order."""
         stuck = self.config.stop_at_deadlock and deadlocked(state.board, state.boxes)
         return () if stuck else super().acting_roles(state)
 
-    def observe(self, state: State, role: str) -> Observation:
-        board, plan = state.board, state.plan
+    def observe(self, state: SokobanState, role: str) -> SokobanObservation:
+        board = state.board
         blind = self.config.views == "split" and role == "executor"
-        pushes = plan.pushes if plan is not None else ()
-        shown = plan if role == "plan" else None
-        return Observation(
-            role=role,
-            turn=state.turn,
+        pushes = state.plan.pushes if state.plan is not None else ()
+        return SokobanObservation(
+            **self.seen(state, role),
             height=self.height,
             width=self.width,
             player=state.player_cell,
@@ -129,56 +180,100 @@ class Sokoban(Game):
             targets=None if blind else board.cells(board.targets),
             walls=board.cells(board.walls),
             plan=pushes if role == "executor" else None,
-            program=shown.run if shown is not None else None,
-            proposal=shown.moves if shown is not None and shown.fork is not None else None,
             push_words=self.config.push_words,
-            rendering=self.config.rendering,
             max_moves=self.config.max_moves,
             max_pushes_planned=self.config.max_pushes_planned,
         )
 
-    def outcome(self, state: State) -> dict[str, float]:
+    def outcome(self, state: SokobanState) -> dict[str, float]:
         """`success`; the number of turns; boxes that are on no target; whether a deadlock is detected."""
+        return {**super().outcome(state), "deadlocked": float(deadlocked(state.board, state.boxes))}
+
+    def items_of(self, state: SokobanState, parsed: Any) -> tuple[str, ...] | None:
+        return messages.as_moves(parsed)
+
+    def effect(self, state: SokobanState, items: Sequence[str]) -> PushingWalk:
+        return play(state.board, state.boxes, state.player, items, limit=self.limit, skip=self.skip)
+
+    def plan(self, state: SokobanState, parsed: Any) -> BoardPlan:
+        """The plan of a planner's message. `max_moves` doesn't limit its pushes, which may be right although
+        the executor needs several turns for them."""
+        pushes = messages.as_pushes(parsed, self.config.push_words)
+        if pushes is None:
+            return PushPlan()
+        limit = self.config.max_pushes_planned
+        fork = follow(state.board, state.boxes, state.player, pushes, limit=limit, skip=self.skip)
+        return PushPlan(items=pushes[:limit], fork=fork)
+
+    def changes(self, effect: PushingWalk) -> dict[str, Any]:
+        return {"boxes": effect.boxes, "player": effect.end}
+
+    def first(self, state: SokobanState) -> int:
+        return state.board.left(state.board.boxes)
+
+    def quality_of(self, state: SokobanState, effect: PushingWalk) -> float:
+        """`safe`: no move was illegal, and no deadlock is detected after it.
+
+        A message with an illegal move is not safe, whatever its other moves do.
+        """
+        return float(bool(effect.tried) and not effect.illegal and not deadlocked(state.board, effect.boxes))
+
+    def team_rewards(self, state: SokobanState, effect: PushingWalk | None) -> dict[str, float]:
+        """The team's components. `pushed` is a finer signal for recipes: with one box, `team` is 0 until the
+        board is solved. It is the gain in `Board.distance`: 1 exactly when solved."""
+        board, after = state.board, state.boxes if effect is None else effect.boxes
+        distances = [board.distance(boxes) for boxes in (state.boxes, after, board.boxes)]
+        return {**super().team_rewards(state, effect), "pushed": gain(self.config.team, *distances)}
+
+    def info(self, state: SokobanState, effect: PushingWalk) -> dict[str, Any]:
+        board = state.board
         return {
-            "success": float(state.solved),
-            "turns": float(state.turn),
-            "boxes_left": float(state.board.left(state.boxes)),
-            "deadlocked": float(deadlocked(state.board, state.boxes)),
+            "readable": True,
+            "moves": list(effect.items),
+            "played": effect.played,
+            "pushes": effect.pushes,
+            "illegal": [list(refused) for refused in effect.illegal],
+            "reached": list(board.cell(effect.end)),
+            "boxes": [list(cell) for cell in board.cells(effect.boxes)],
+            "deadlocked": deadlocked(board, effect.boxes),
         }
 
-    # ---- tasks as data -------------------------------------------------------------------------------------
+    # ---- feedback ------------------------------------------------------------------------------------------
 
-    def record(self, task: Task) -> dict[str, Any]:
-        """The task as JSON (see `tasks.py`)."""
-        return boards.record(task)
+    # It contains only what follows from the role's own message and its effect. Targets and deadlocks are left
+    # out, and only a plan's author learns of its faults.
 
-    def task_of(self, record: Mapping[str, Any], id: str) -> Task:
-        """The task of a record.
+    def effect_feedback(self, state: SokobanState, role: str) -> str:
+        wording = WALKED_PUSHES if state.last_mover == "planner" else MOVE_WORDING
+        return wording.sentences(state.last_effect, self._names(state, role), skip=self.skip)
 
-        Raises:
-            ValueError: the record is no board of this size and number of boxes that the oracle solves.
-        """
-        return boards.task_of(record, id, width=self.width, height=self.height, boxes=self.config.boxes)
+    def reports_plan(self, plan: BoardPlan, *, moved: bool) -> bool:
+        return plan.author == "planner" or (plan.fork is not None and not moved)
 
-    def fingerprints(self, task: Task) -> dict[str, str]:
-        """What no two splits may share: `content`."""
-        return {"content": boards.content(task.payload)}
+    def plan_refusals(self, plan: BoardPlan) -> str:
+        if plan.author == "tool":
+            return super().plan_refusals(plan)
+        sentence = "{Item} {number} of your plan ({word}) {reason}."
+        refused = PLAN_WORDING.refusals(plan.items, plan.fork.illegal, sentence)
+        if plan.fork.written <= len(plan.items):
+            return refused
+        return f"{refused} Only the first {len(plan.items)} pushes of a plan are read.".lstrip()
 
-    def picture(self, task: Task) -> str:
-        """The board, for people."""
-        return "\n".join(boards.rows(task.payload))
+    def places(self, state: SokobanState, effect: PushingWalk) -> dict[str, str]:
+        board = state.board
+        return {
+            "start": cell_word(board.cell(effect.start)),
+            "end": cell_word(board.cell(effect.end)),
+            "boxes": boxes_words(board.cells(effect.boxes)),
+        }
 
-    # ---- the optional part ---------------------------------------------------------------------------------
-
-    def diagnose(self, state: State, role: str) -> str:
-        """Feedback on the role's last message; empty in its first turn."""
-        return feedback.last_turn(state, role, skip=self._skip)
+    # ---- words, oracle -------------------------------------------------------------------------------------
 
     def vocabulary(self) -> Iterable[str]:
         """Every word of the compact rendering at this size."""
         return messages.vocabulary(self.width, self.height, self.config.push_words)
 
-    def demonstrate(self, state: State, role: str, noise: float, rng: np.random.Generator) -> str:
+    def demonstrate(self, state: SokobanState, role: str, noise: float, rng: np.random.Generator) -> str:
         """The oracle's message, each of its words random with probability `noise`.
 
         A random push is of one of the boxes. For an executor that doesn't see the targets the message is the
@@ -196,62 +291,12 @@ class Sokoban(Game):
         moves = solution.moves if solution else ()
         if role == "executor" and self.config.views == "split":
             fork = state.plan.fork if state.plan else None
-            moves = fork.moves if fork is not None and fork.moves else moves
+            moves = fork.items if fork is not None and fork.items else moves
         moves = moves[: self.config.max_moves] or (_random_move(rng),)
         words = [_random_move(rng) if rng.random() < noise else move for move in moves]
-        return printing_program(words) if role == "tool" else write(words, self.config.rendering)
+        return self.written(role, words)
 
-    # ---- inside --------------------------------------------------------------------------------------------
-
-    def _team_rewards(self, state: State, effect: Walk | None) -> dict[str, float]:
-        after = state.boxes if effect is None else effect.boxes
-        return team_rewards(self.config.team, state.board, state.boxes, after)
-
-    def _local_rewards(self, state: State, effect: Walk | None, *, empty: bool) -> dict[str, float]:
-        stuck = effect is not None and deadlocked(state.board, effect.boxes)
-        return local_rewards(effect, empty=empty, deadlocked=stuck)
-
-    def _info(self, state: State, effect: Walk) -> dict[str, Any]:
-        board = state.board
-        return {
-            "readable": True,
-            "moves": list(effect.moves),
-            "played": effect.played,
-            "pushes": effect.pushes,
-            "illegal": [list(refused) for refused in effect.illegal],
-            "reached": list(board.cell(effect.end)),
-            "boxes": [list(cell) for cell in board.cells(effect.boxes)],
-            "deadlocked": deadlocked(board, effect.boxes),
-        }
-
-    def _changes(self, effect: Walk) -> dict[str, Any]:
-        return {"boxes": effect.boxes, "player": effect.end, "last_walk": effect}
-
-    def _play(self, state: State, moves: tuple[str, ...]) -> Walk:
-        limit = self.config.max_moves
-        return play(state.board, state.boxes, state.player, moves, limit=limit, skip=self._skip)
-
-    def _read(self, state: State, parsed: Any) -> Walk | None:
-        moves = messages.as_moves(parsed)
-        return None if moves is None else self._play(state, moves)
-
-    async def _propose(self, state: State, role: str, parsed: Any) -> Plan:
-        """The plan of a role's message. `max_moves` doesn't limit a planner's pushes, which may be right
-        although the executor needs several turns for them."""
-        if role == "tool":
-            run, moves = await propose(
-                self.config.sandbox, parsed, lambda text: messages.read_moves(text, "prose")
-            )
-            fork = None if moves is None else self._play(state, moves)
-            return Plan(author="tool", run=run, moves=moves or (), fork=fork)
-        pushes = messages.as_pushes(parsed, self.config.push_words)
-        if pushes is None:
-            return Plan()
-        limit = self.config.max_pushes_planned
-        fork = follow(state.board, state.boxes, state.player, pushes, limit=limit, skip=self._skip)
-        return Plan(pushes=pushes[:limit], fork=fork)
-
-    def _random_push(self, state: State, rng: np.random.Generator) -> tuple[tuple[int, int], str]:
+    def _random_push(self, state: SokobanState, rng: np.random.Generator) -> tuple[tuple[int, int], str]:
         boxes = list(bits(state.boxes))
         return state.board.cell(boxes[int(rng.integers(len(boxes)))]), _random_move(rng)
 

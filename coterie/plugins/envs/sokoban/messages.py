@@ -10,10 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 from coterie.core.errors import PolicyFault
-from coterie.plugins.envs.common import parsing
-from coterie.plugins.envs.common.grid import MOVES, Cell
-from coterie.plugins.envs.common.parsing import Rendering, as_list, cell_word, offset_word, read_prose
-from coterie.plugins.envs.common.roles import COMPACT_ROLES
+from coterie.plugins.envs.board import parsing
+from coterie.plugins.envs.board.grid import MOVES, Cell
+from coterie.plugins.envs.board.parsing import as_list, cell_word, offset_word, read_prose
+from coterie.plugins.envs.board.roles import COMPACT_ROLES
+from coterie.plugins.envs.common.teams import Rendering
 from coterie.plugins.envs.sokoban.board import Push
 
 PushWords = Literal["cells", "offsets", "directions"]

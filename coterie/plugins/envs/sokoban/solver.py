@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from heapq import heappop, heappush
 
-from coterie.plugins.envs.common.grid import MOVES, OPPOSITE, bits, neighbours, rings
+from coterie.plugins.envs.board.grid import MOVES, OPPOSITE, bits, neighbours, rings
 from coterie.plugins.envs.sokoban.board import Board, Push, deadlocked, follow, lone_box
 
 EXPANSIONS = 20_000
@@ -140,4 +140,4 @@ def _solution(
         pushes.append((board.cell(box), move))
     pushes.reverse()
     walk = follow(board, *start, pushes, limit=None, skip=False)
-    return Solution(tuple(pushes), walk.moves)
+    return Solution(tuple(pushes), walk.items)

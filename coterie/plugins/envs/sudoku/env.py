@@ -1,8 +1,24 @@
-"""The environment `sudoku`: a planner proposes digits, an executor writes them into cells."""
+"""The environment `sudoku`: a planner proposes digits, an executor writes them into cells.
+
+Rewards. Source: PettingLLMs, arXiv 2510.11062 (Sudoku), whose environment checks neither the clues nor that
+the solution is unique. Here a cell counts once, where it is as in the only solution: writing a right digit
+again, or wrong and right digits in turn, earns nothing.
+
+Guarantees for every message (refilling, spoiling and fixing, clues, thousands of assignments):
+
+- Immediate credit, with either form: from any grid, with or without `max_cells`, no message has a component
+  above that of the oracle's message (`illegal`, `empty`: below); so none earns more, whatever the weights. A
+  plan in the compact rendering can name open cells only, and the oracle's is the best of those. A message
+  after which no fewer cells are left earns the team nothing.
+- Summed returns, with `potential`: with potentials as differences and counterfactuals left out, an episode's
+  team components add up to (first - last) / first, at most 1, and no episode returns more than the oracle's,
+  under any discount. With `progress` there is no such bound: hence `not_summable`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -10,31 +26,33 @@ from pydantic import Field, field_validator, model_validator
 
 from coterie.core.types import Task
 from coterie.core.types.splits import Split
-from coterie.plugins.envs.common.code import printing_program, propose
-from coterie.plugins.envs.common.parsing import write
-from coterie.plugins.envs.common.turn_game import Game, GameConfig
-from coterie.plugins.envs.sudoku import feedback, messages, tasks as puzzles
-from coterie.plugins.envs.sudoku.fills import Assignment, Fill, fill, still_wrong
+from coterie.plugins.envs.board.game import BoardGame, GameConfig
+from coterie.plugins.envs.board.parsing import cell_word, write
+from coterie.plugins.envs.board.rewards import components, weights
+from coterie.plugins.envs.board.values import BoardPlan
+from coterie.plugins.envs.common.code import printing_program
+from coterie.plugins.envs.sudoku import messages
+from coterie.plugins.envs.sudoku.fills import Assignment, Fill, fill
 from coterie.plugins.envs.sudoku.grid import (
     DEFAULT_BLANKS,
     FEWEST_CLUES,
     Puzzle,
-    Puzzles,
+    drawn_puzzle,
     fingerprints,
+    puzzle_of,
+    record_of,
     solved,
 )
-from coterie.plugins.envs.sudoku.render import picture
-from coterie.plugins.envs.sudoku.rewards import COMPONENTS, WEIGHTS, Form, local_rewards, team_rewards
-from coterie.plugins.envs.sudoku.state import Observation, Plan, State
+from coterie.plugins.envs.sudoku.state import WORDING, SudokuObservation, SudokuState, picture
 
 
-class Sudoku(Game):
+class Sudoku(BoardGame):
     """Fill a grid so that every row, column and box holds every digit, over several turns.
 
     Source: Sudoku 4x4 of PettingLLMs, arXiv 2510.11062; success is a full, valid grid that keeps the clues.
     What differs here and why: every puzzle has one solution and clues can't be overwritten (there one grid
     solves every puzzle); the splits are disjoint by the solution; no episode earns the team's reward
-    repeatedly (see `rewards.py`); planner and executor may write in different languages and see different
+    repeatedly (see above); planner and executor may write in different languages and see different
     parts.
 
     Roles: `planner` and `tool` (their messages don't fill the grid), `executor`, `plan` (sees the tool's
@@ -49,7 +67,7 @@ class Sudoku(Game):
         max_cells: int | None = Field(
             None, ge=1, description="The most assignments of a message that are played; null: all."
         )
-        team: Form = Field(
+        team: Literal["progress", "potential"] = Field(
             "progress",
             description="The team's reward: `progress` for immediate credit, "
             "`potential` for returns that sum over turns.",
@@ -86,56 +104,36 @@ class Sudoku(Game):
             return self
 
     config: Config
-    components = COMPONENTS
-    weights = WEIGHTS
+    quality = "correct"
+    components = components(quality)
+    weights = weights(components, quality)
+    left_name = "cells_left"
+    wording = WORDING
 
     def __init__(self, config: Config, build: Any) -> None:
         super().__init__(config, build)
         self.size = config.size
-        self._skip = config.illegal == "skip"
+        self.limit, self.skip = config.max_cells, config.illegal == "skip"
+        self._blanks = config.blanks if config.blanks is not None else DEFAULT_BLANKS[config.size]
+        self.attempts = 20_000 // self.size**2
+        self.drawn_as = f"sudoku|{self.size}"
 
-    # ---- the game ------------------------------------------------------------------------------------------
+    # ---- tasks ---------------------------------------------------------------------------------------------
 
-    def _generated(self, split: Split, seed: int) -> Puzzles:
-        blanks = self.config.blanks if self.config.blanks is not None else DEFAULT_BLANKS[self.size]
-        count = self.config.task_count(split)
-        return Puzzles(
-            split=split, seed=seed, count=count, size=self.size, blanks=blanks, path=self.build.path
+    def drawn(self, purpose: str, split: Split) -> Puzzle | None:
+        return drawn_puzzle(purpose, split, self.size, self._blanks)
+
+    def scarce(self) -> tuple[str, str, str, str]:
+        return (
+            "puzzle",
+            f"{self.build.path}.blanks",
+            f"{self.size}x{self.size} grids with {self._blanks} empty cells hardly ever have one solution",
+            "use fewer blanks",
         )
-
-    def reset(self, task: Task, seed: int) -> State:
-        """The state at the start, without a random draw."""
-        puzzle: Puzzle = task.payload
-        return State(puzzle=puzzle, grid=puzzle.clues)
-
-    def observe(self, state: State, role: str) -> Observation:
-        puzzle, sees = state.puzzle, self._sees_grid(role)
-        plan = state.plan if role in ("executor", "plan") else None
-        return Observation(
-            role=role,
-            turn=state.turn,
-            size=puzzle.size,
-            open=tuple(map(puzzle.cell, state.open)),
-            clues=puzzle.clues if sees else None,
-            grid=state.grid if sees else None,
-            clashing=tuple(map(puzzle.cell, sorted(state.clashing))) if sees else None,
-            plan=plan.assignments if plan is not None else None,
-            program=plan.run if plan is not None else None,
-            plan_language=self.config.plan_language,
-            rendering=self.config.rendering,
-            max_cells=self.config.max_cells,
-        )
-
-    def outcome(self, state: State) -> dict[str, float]:
-        """`success`, by the rules and not by the oracle; the number of fills; cells still empty or wrong."""
-        won = solved(state.puzzle.size, state.grid, state.puzzle.clues)
-        return {"success": float(won), "turns": float(state.turn), "cells_left": float(state.left)}
-
-    # ---- tasks as data -------------------------------------------------------------------------------------
 
     def record(self, task: Task) -> dict[str, Any]:
-        """The task as JSON (see `tasks.py`)."""
-        return puzzles.record(task)
+        """The task as JSON (see `record_of`)."""
+        return record_of(task.payload)
 
     def task_of(self, record: Mapping[str, Any], id: str) -> Task:
         """The task of a record.
@@ -143,7 +141,7 @@ class Sudoku(Game):
         Raises:
             ValueError: the record is no Sudoku of this size with one solution.
         """
-        return puzzles.task_of(record, id, self.size)
+        return Task(id=id, payload=puzzle_of(record, self.size))
 
     def fingerprints(self, task: Task) -> Mapping[str, str]:
         """What no two splits may share: `content` (the clues) and `solution`."""
@@ -153,24 +151,100 @@ class Sudoku(Game):
         """The clues, for people."""
         return "\n".join(picture(task.payload.size, task.payload.clues))
 
-    # ---- the optional part ---------------------------------------------------------------------------------
+    # ---- the game ------------------------------------------------------------------------------------------
 
-    def diagnose(self, state: State, role: str) -> str:
-        """Feedback on the role's last message; empty in its first turn."""
-        return feedback.last_turn(state, role, skip=self._skip, sees_grid=self._sees_grid(role))
+    def reset(self, task: Task, seed: int) -> SudokuState:
+        """The state at the start, without a random draw."""
+        puzzle: Puzzle = task.payload
+        return SudokuState(puzzle=puzzle, grid=puzzle.clues)
+
+    def observe(self, state: SudokuState, role: str) -> SudokuObservation:
+        puzzle, sees = state.puzzle, self._sees_grid(role)
+        plan = state.plan if role in ("executor", "plan") else None
+        return SudokuObservation(
+            **self.seen(state, role),
+            size=puzzle.size,
+            open=tuple(map(puzzle.cell, state.open)),
+            clues=puzzle.clues if sees else None,
+            grid=state.grid if sees else None,
+            clashing=tuple(map(puzzle.cell, sorted(state.clashing))) if sees else None,
+            plan=plan.items if plan is not None and plan.fork is not None else None,
+            plan_language=self.config.plan_language,
+            max_cells=self.config.max_cells,
+        )
+
+    def outcome(self, state: SudokuState) -> dict[str, float]:
+        """`success`, by the rules and not by the oracle; the number of fills; cells still empty or wrong."""
+        won = solved(state.puzzle.size, state.grid, state.puzzle.clues)
+        return {**super().outcome(state), "success": float(won)}
+
+    def items_of(self, state: SudokuState, parsed: Any) -> tuple[Assignment, ...] | None:
+        """The assignments of a parsed action or a text; of a grid only the digits that it changes count."""
+        return messages.as_assignments(parsed, self.size, state.grid)
+
+    def effect(self, state: SudokuState, items: Sequence[Assignment]) -> Fill:
+        return fill(state.puzzle, state.grid, items, limit=self.limit, skip=self.skip)
+
+    async def _propose(self, state: SudokuState, role: str, parsed: Any) -> BoardPlan:
+        plan = await super()._propose(state, role, parsed)
+        return replace(plan, items=() if plan.fork is None else plan.fork.items)
+
+    def changes(self, effect: Fill) -> dict[str, Any]:
+        return {"grid": effect.end}
+
+    def first(self, state: SudokuState) -> int:
+        return state.puzzle.blanks
+
+    def quality_of(self, state: SudokuState, effect: Fill) -> float:
+        """`correct`: the share of the assignments that made a cell right."""
+        return effect.correct
+
+    def info(self, state: SudokuState, effect: Fill) -> dict[str, Any]:
+        return {
+            "readable": True,
+            "assignments": [list(assignment) for assignment in effect.items],
+            "illegal": [list(refused) for refused in effect.illegal],
+            "gained": effect.gained,
+        }
+
+    def _sees_grid(self, role: str) -> bool:
+        return not (self.config.views == "split" and role == "executor")
+
+    # ---- feedback ------------------------------------------------------------------------------------------
+
+    # It contains only what follows from the role's own message and the grid that it sees, and never which
+    # digits are right.
+
+    def effect_feedback(self, state: SudokuState, role: str) -> str:
+        filled = super().effect_feedback(state, role)
+        clashes = self._clashes(state) if self._sees_grid(role) else ""
+        return f"{filled} {clashes}" if clashes else filled
+
+    def _clashes(self, state: SudokuState) -> str:
+        """A sentence on the filled cells that clash now; empty for none."""
+        size, clashing, effect = state.puzzle.size, state.clashing, state.last_effect
+        touched = {
+            row * size + column
+            for row, column, _ in effect.items[: effect.tried]
+            if state.puzzle.index((row, column)) in clashing
+        }
+        words = [f"{cell_word(divmod(cell, size))} ({state.grid[cell]})" for cell in sorted(touched)]
+        return f"Of these cells clash with an equal digit now: {', '.join(words)}." if words else ""
+
+    # ---- words, oracle -------------------------------------------------------------------------------------
 
     def vocabulary(self) -> Iterable[str]:
         """Every word of the compact rendering at this size."""
         return messages.vocabulary(self.size, self.config.plan_language)
 
-    def demonstrate(self, state: State, role: str, noise: float, rng: np.random.Generator) -> str:
+    def demonstrate(self, state: SudokuState, role: str, noise: float, rng: np.random.Generator) -> str:
         """The oracle's message: empty and wrong cells, each digit random with probability `noise`.
 
         In the compact rendering a planner names digits of open cells only. For an executor that doesn't see
         the grid it is the current plan. For the tool it is a program that prints the list.
         """
         compact_plan = role == "planner" and self.config.rendering == "compact"
-        planned = self._planned(state) if role == "executor" and self.config.views == "split" else ()
+        planned = self.legal_items(state.plan) if role == "executor" and self.config.views == "split" else ()
         assignments = [
             (row, column, int(rng.integers(1, self.size + 1)) if rng.random() < noise else digit)
             for row, column, digit in planned or self._oracle(state, state.open if compact_plan else None)
@@ -181,60 +255,7 @@ class Sudoku(Game):
         message = write(words, self.config.rendering)
         return printing_program(message) if role == "tool" else message
 
-    # ---- inside --------------------------------------------------------------------------------------------
-
-    def _sees_grid(self, role: str) -> bool:
-        return not (self.config.views == "split" and role == "executor")
-
-    def _team_rewards(self, state: State, effect: Fill | None) -> dict[str, float]:
-        left = state.left if effect is None else still_wrong(state.puzzle, effect.end)
-        return team_rewards(self.config.team, state.left, left, state.puzzle.blanks)
-
-    def _local_rewards(self, state: State, effect: Fill | None, *, empty: bool) -> dict[str, float]:
-        return local_rewards(effect, empty=empty)
-
-    def _info(self, state: State, effect: Fill) -> dict[str, Any]:
-        return {
-            "readable": True,
-            "assignments": [list(assignment) for assignment in effect.assignments],
-            "illegal": [list(refused) for refused in effect.illegal],
-            "gained": effect.gained,
-        }
-
-    def _changes(self, effect: Fill) -> dict[str, Any]:
-        return {"grid": effect.end, "last_fill": effect}
-
-    def _fill(self, state: State, assignments: Sequence[Assignment]) -> Fill:
-        return fill(state.puzzle, state.grid, assignments, limit=self.config.max_cells, skip=self._skip)
-
-    def _read(self, state: State, parsed: Any) -> Fill | None:
-        assignments = messages.as_assignments(parsed, self.size, state.grid)
-        return None if assignments is None else self._fill(state, assignments)
-
-    async def _propose(self, state: State, role: str, parsed: Any) -> Plan:
-        if role == "planner":
-            return Plan(fork=self._read(state, parsed))
-
-        def read(text: str) -> tuple[Assignment, ...]:
-            # As for a message: only the new digits of a printed grid count.
-            return messages.read_assignments(text, "prose", self.size, state.grid)
-
-        run, proposal = await propose(self.config.sandbox, parsed, read)
-        return Plan(author="tool", run=run, fork=None if proposal is None else self._fill(state, proposal))
-
-    def _planned(self, state: State) -> tuple[Assignment, ...]:
-        """The legal assignments of the plan."""
-        fork = state.plan.fork if state.plan is not None else None
-        if fork is None:
-            return ()
-        refused = {number for number, _ in fork.illegal}
-        return tuple(
-            assignment
-            for number, assignment in enumerate(fork.assignments[: fork.tried], 1)
-            if number not in refused
-        )
-
-    def _oracle(self, state: State, cells: Sequence[int] | None) -> tuple[Assignment, ...]:
+    def _oracle(self, state: SudokuState, cells: Sequence[int] | None) -> tuple[Assignment, ...]:
         """The right digits of the empty and wrong cells among `cells` (default: all), in reading order."""
         solution, all_cells = state.puzzle.solution, range(len(state.grid))
         return tuple(
@@ -243,7 +264,7 @@ class Sudoku(Game):
             if state.grid[cell] != solution[cell]
         )
 
-    def _plan_words(self, state: State, assignments: Sequence[Assignment]) -> str:
+    def _plan_words(self, state: SudokuState, assignments: Sequence[Assignment]) -> str:
         """The planner's words for assignments to open cells."""
         digits = {(row, column): digit for row, column, digit in assignments}
         words = [

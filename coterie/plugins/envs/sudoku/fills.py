@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
+from coterie.plugins.envs.board.values import Effect, play
 from coterie.plugins.envs.sudoku.grid import Grid, Puzzle
 
 Assignment = tuple[int, int, int]
@@ -12,23 +14,17 @@ Assignment = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fill:
-    """The effect of a message."""
+class Fill(Effect):
+    """The effect of a message: assignments, of which those after the solution are not tried."""
 
     end: Grid
-    assignments: tuple[Assignment, ...]
-    """As written, without those beyond `max_cells`."""
-    written: int
-    """The number of assignments in the message, those beyond `max_cells` included."""
-    tried: int = 0
-    """The number of assignments played or refused; those after the solution or a stop are not tried."""
-    illegal: tuple[tuple[int, str], ...] = ()
-    """(number of the assignment counted from 1, `outside`, `digit` or `given`) of every refused one."""
     idle: int = 0
     """Assignments of the right digit to a cell that already had it."""
     gained: int = 0
     """Cells that are right at the end and weren't at the start."""
-    readable: bool = True
+    recorded_as: ClassVar[str] = (
+        "Fill(end, assignments=items, written, tried, illegal, idle, gained, readable)"
+    )
 
     @property
     def correct(self) -> float:
@@ -52,34 +48,23 @@ def fill(
     puzzle: Puzzle, grid: Grid, assignments: Sequence[Assignment], *, limit: int | None, skip: bool
 ) -> Fill:
     """Play assignments in order, up to the solution, the limit, or (unless `skip`) the first illegal one."""
-    within_limit, after, tried, idle = tuple(assignments[:limit]), list(grid), 0, 0
-    wrong = still_wrong(puzzle, grid)
-    illegal: list[tuple[int, str]] = []
-    for number, (row, column, digit) in enumerate(within_limit, 1):
-        if not wrong:
-            break
-        tried = number
-        reason = refusal(puzzle, (row, column, digit))
-        if reason:
-            illegal.append((number, reason))
-            if not skip:
-                break
-            continue
+    after, idle, wrong = list(grid), 0, still_wrong(puzzle, grid)
+
+    def write(assignment: Assignment) -> str:
+        nonlocal idle, wrong
+        if reason := refusal(puzzle, assignment):
+            return reason
+        row, column, digit = assignment
         cell = row * puzzle.size + column
         right = puzzle.solution[cell]
         idle += after[cell] == digit == right
         wrong += int(after[cell] == right) - int(digit == right)
         after[cell] = digit
+        return ""
+
+    played = play(assignments, write, lambda: not wrong, limit=limit, skip=skip)
     gained = sum(was != right == now for was, now, right in zip(grid, after, puzzle.solution, strict=True))
-    return Fill(
-        end=tuple(after),
-        assignments=within_limit,
-        written=len(assignments),
-        tried=tried,
-        illegal=tuple(illegal),
-        idle=idle,
-        gained=gained,
-    )
+    return Fill(end=tuple(after), idle=idle, gained=gained, **played)
 
 
 def still_wrong(puzzle: Puzzle, grid: Grid) -> int:

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from math import isqrt
+from typing import Any
 
-from coterie.core.errors import ConfigError
 from coterie.core.types.splits import Split
-from coterie.plugins.envs.common.grid import Cell
-from coterie.plugins.envs.common.turn_game import Generated, split_of
+from coterie.plugins.envs.board.grid import Cell
+from coterie.plugins.envs.common.generated import split_of
 
 Grid = tuple[int, ...]
 
@@ -211,32 +211,16 @@ def split_of_solution(solution: Sequence[int]) -> Split:
     return split_of(line(solution))
 
 
-@dataclass(frozen=True, slots=True)
-class Puzzles(Generated):
-    """Puzzles with one solution, split by that solution.
+def drawn_puzzle(purpose: str, split: Split, size: int, blanks: int) -> Puzzle | None:
+    """A random puzzle with one solution that belongs to the split, a function of `purpose`; None where this
+    draw gives none.
 
     A full grid is drawn by search in a random order, and its digits are permuted at random until it belongs
     to the split; then cells are emptied in a random order wherever the solution stays unique.
     """
-
-    size: int
-    blanks: int
-    path: str = "env"
-
-    def draw(self, index: int) -> Puzzle:
-        attempts = 20_000 // self.size**2
-        for attempt in range(attempts):
-            purpose = f"sudoku|{self.size}|{self.split}|{self.seed}|{index}|{attempt}"
-            grid = _full_grid(self.size, purpose, self.split)
-            clues = None if grid is None else _clues(self.size, grid, self.blanks, purpose)
-            if grid is not None and clues is not None:
-                return Puzzle(size=self.size, clues=clues, solution=grid)
-        raise ConfigError(
-            f"no puzzle for split '{self.split}' in {attempts} draws",
-            path=f"{self.path}.blanks",
-            why=f"{self.size}x{self.size} grids with {self.blanks} empty cells hardly ever have one solution",
-            fix="use fewer blanks",
-        )
+    grid = _full_grid(size, purpose, split)
+    clues = None if grid is None else _clues(size, grid, blanks, purpose)
+    return None if grid is None or clues is None else Puzzle(size=size, clues=clues, solution=grid)
 
 
 def _shuffled(count: int, purpose: str) -> list[int]:
@@ -305,3 +289,49 @@ def _unique(size: int, clues: Sequence[int], grid: Grid, emptied: Sequence[int])
         cell = emptied[0]
         return next(solutions(size, clues, barred=(cell, grid[cell])), None) is None
     return len(list(islice(solutions(size, clues), 2))) == 1
+
+
+# ------------------------------------------------------------------------------------------------- records
+
+
+def record_of(puzzle: Puzzle) -> dict[str, Any]:
+    """The puzzle as JSON: `size`, `clues` and `solution`, the grids as lists of rows, 0 for an empty cell."""
+    return {
+        "size": puzzle.size,
+        "clues": _rows(puzzle.size, puzzle.clues),
+        "solution": _rows(puzzle.size, puzzle.solution),
+    }
+
+
+def puzzle_of(record: Mapping[str, Any], size: int) -> Puzzle:
+    """The puzzle of a record; its field `solution` is optional, and checked.
+
+    Raises:
+        ValueError: the record is no Sudoku of this size; its clues have no solution, several, or another one.
+    """
+    if "clues" not in record:
+        raise ValueError(f"the record has no field 'clues' (fields: {', '.join(record) or 'none'})")
+    clues = _grid(record["clues"], size, "clues")
+    if 0 not in clues:
+        raise ValueError("no cell of the clues is empty")
+    solution = solve(size, clues)
+    given = record.get("solution")
+    if given is not None and _grid(given, size, "solution") != solution:
+        raise ValueError("its 'solution' is not the solution of its clues")
+    return Puzzle(size=size, clues=clues, solution=solution)
+
+
+def _rows(size: int, grid: Grid) -> list[list[int]]:
+    return [list(grid[start : start + size]) for start in range(0, size * size, size)]
+
+
+def _grid(rows: Any, size: int, field: str) -> Grid:
+    def valid(digit: Any) -> bool:
+        return isinstance(digit, int) and not isinstance(digit, bool) and 0 <= digit <= size
+
+    def valid_row(row: Any) -> bool:
+        return isinstance(row, Sequence) and len(row) == size and all(map(valid, row))
+
+    if not (isinstance(rows, Sequence) and len(rows) == size and all(map(valid_row, rows))):
+        raise ValueError(f"'{field}' is not {size} rows of {size} whole numbers from 0 to {size}")
+    return tuple(int(digit) for row in rows for digit in row)

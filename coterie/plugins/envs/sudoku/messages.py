@@ -10,10 +10,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from coterie.core.errors import PolicyFault
-from coterie.plugins.envs.common import parsing
-from coterie.plugins.envs.common.grid import Cell
-from coterie.plugins.envs.common.parsing import LIST, Rendering, as_list, cell_word, listed
-from coterie.plugins.envs.common.roles import COMPACT_ROLES
+from coterie.plugins.envs.board import parsing
+from coterie.plugins.envs.board.grid import Cell
+from coterie.plugins.envs.board.parsing import LIST, as_list, cell_word
+from coterie.plugins.envs.board.roles import COMPACT_ROLES
+from coterie.plugins.envs.common.teams import Rendering
 from coterie.plugins.envs.sudoku.fills import Assignment
 
 PlanLanguage = Literal["digits", "letters"]
@@ -29,20 +30,12 @@ _LABELS = parsing.label("assignments?", "digits", "cells", "answer", "solution",
 _RULE = re.compile(r"[-+|=\s]*")
 _TAIL = 8000
 """Length of the end of a prose answer that is searched for its list or grid, in characters."""
-_MOST_ASSIGNMENTS = 256
-"""Assignments of another role's message that a prompt shows: as many as the largest grid has cells."""
 
 
 def assignment_word(assignment: Assignment) -> str:
     """An assignment's word: `r0c1=3`."""
     row, column, digit = assignment
     return f"{cell_word((row, column))}={digit}"
-
-
-def assignment_list(assignments: Sequence[Assignment]) -> str:
-    """The assignments as part of a sentence, at most the first `_MOST_ASSIGNMENTS`."""
-    words = [assignment_word(assignment) for assignment in assignments]
-    return listed(words, "nothing", _MOST_ASSIGNMENTS)
 
 
 def plan_word(digit: int, language: PlanLanguage) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from coterie.plugins.envs.common.parsing import Rendering
+from coterie.plugins.envs.common.teams import Rendering
 from coterie.plugins.envs.writing.measures import Measures
 
 Kind = Literal["tldr", "arxiv"]

@@ -1,27 +1,11 @@
-"""The reward components of the games, and the scores of a single message."""
+"""The reward components of the games: what a gain pays, and the scores of a single message."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
 from coterie.core.types import ComponentKind
-
-
-class Effect(Protocol):
-    """The effect of a role's message: a walk, or a fill."""
-
-    @property
-    def written(self) -> int:
-        """The number of items in the message, those beyond the limit included."""
-
-    @property
-    def tried(self) -> int:
-        """The number of items played or refused; those after a stop, or after the end, are not tried."""
-
-    @property
-    def illegal(self) -> tuple[tuple[int, str], ...]:
-        """(number of the item counted from 1, reason) of every refused item."""
+from coterie.plugins.envs.board.values import Effect
 
 
 def components(quality: str, *finer: str) -> Mapping[str, ComponentKind]:
@@ -54,6 +38,39 @@ def weights(names: Mapping[str, ComponentKind], quality: str) -> Mapping[str, fl
     message."""
     paper = {"team": 1.0, "plan_team": 1.0, "format": 0.1, "legal": 0.1, quality: 0.8}
     return {name: paper.get(name, 0.0) for name in names}
+
+
+def team_rewards(form: str, before: int, after: int, first: int) -> dict[str, float]:
+    """The components that all roles share.
+
+    `team` is the form with the end (once). `progress` is the form without its bonus at the end, for recipes
+    that weigh `goal` separately.
+
+    Args:
+        before, after: what was left to do before and after the message, such as steps to the goal.
+        first: what was left where the episode started, at least 1.
+    """
+    progress, done = gain(form, before, after, first), after == 0
+    return {
+        "team": 1.0 if done and form != "potential" else progress,
+        "goal": float(done),
+        "progress": progress,
+    }
+
+
+def gain(form: str, before: int, after: int, first: int) -> float:
+    """What getting nearer pays; arguments as in `team_rewards`.
+
+    Returns:
+        progress: max(0, before - after) / before, 1 at the end. For immediate credit: summed over turns,
+            going away (0) and coming back (> 0) pays.
+        potential: (before - after) / first, signed. Sums to (first - last) / first, whatever the way.
+        paper: max(0, (before - after) / first). For immediate credit only.
+    """
+    if form == "progress":
+        return max(0.0, (before - after) / max(before, 1))
+    signed = (before - after) / max(first, 1)
+    return signed if form == "potential" else max(0.0, signed)
 
 
 def message_rewards(effect: Effect | None, quality: str, value: float, *, empty: bool) -> dict[str, float]:

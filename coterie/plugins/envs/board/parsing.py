@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 from coterie.core.errors import PolicyFault
-from coterie.plugins.envs.common.grid import MOVES, Cell
-
-Rendering = Literal["compact", "prose"]
+from coterie.plugins.envs.board.grid import MOVES, Cell
+from coterie.plugins.envs.common.teams import Rendering
 
 T = TypeVar("T")
 LIST = re.compile(r"\[(?:[^\[\]]|\[[^\[\]]*\])*\]")
 """A list in square brackets, whose items may be lists."""
+_CELL = re.compile(r"r(-?\d{1,6})c(-?\d{1,6})", re.IGNORECASE)
 _LONG = {"UP": "U", "DOWN": "D", "LEFT": "L", "RIGHT": "R"}
 _TAIL = 4000
 """Length of the end of a prose answer that is searched for its list, in characters."""
@@ -29,6 +29,17 @@ def cell_word(cell: Cell) -> str:
 def offset_word(cell: Cell, origin: Cell) -> str:
     """A cell's offset from another: `+2-1` is two rows down, one column to the left."""
     return f"{cell[0] - origin[0]:+d}{cell[1] - origin[1]:+d}"
+
+
+def nearest_first(mark: str, cells: Iterable[Cell], origin: Cell) -> list[str]:
+    """The words of cells of one kind, as offsets after its mark, the nearest to `origin` first."""
+    row, column = origin
+    return [
+        word
+        for _, word in sorted(
+            (abs(r - row) + abs(c - column), mark + offset_word((r, c), origin)) for r, c in cells
+        )
+    ]
 
 
 def write(words: Sequence[str], rendering: Rendering) -> str:
@@ -103,9 +114,30 @@ def as_list(
     return None
 
 
+def read_words(
+    text: str, rendering: Rendering, read: Callable[[str], T], items: str, labels: re.Pattern[str]
+) -> tuple[T, ...]:
+    """The items of a message, each one word in both renderings; () for an empty message. Arguments as above.
+
+    Raises:
+        PolicyFault: the message isn't a list of such words.
+    """
+    if rendering == "compact":
+        return tuple(map(read, text.split()))
+    return read_prose(text, lambda part: tuple(map(read, split(part))), items, labels)
+
+
 def split(part: str) -> list[str]:
     """The words of a list in prose."""
     return [word for word in re.split(r"[\s,;\"'`.*]+", part) if word]
+
+
+def read_cell(word: str) -> Cell:
+    """The cell of a word such as `r1c2`, maybe outside the grid; raises PolicyFault where it is none."""
+    match = _CELL.fullmatch(word)
+    if match is None:
+        raise PolicyFault(f"'{word[:20]}' is not a cell")
+    return int(match[1]), int(match[2])
 
 
 # --------------------------------------------------------------------------------------------------- moves

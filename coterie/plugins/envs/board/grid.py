@@ -1,4 +1,4 @@
-"""Grids of cells: indices, sets of cells as bits, moves, and breadth-first search.
+"""Grids of cells: indices, sets of cells as bits, moves, breadth-first search, and rows of text.
 
 A cell is an int, `row * width + column`, rows counted from the top. A set of cells (walls, boxes) is an int
 with one bit per cell. So sets have no order, and a breadth-first ring costs a few shifts: a task costs
@@ -7,9 +7,10 @@ microseconds instead of milliseconds. The grid has no border cells: beyond its e
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 MOVES: dict[str, tuple[int, int]] = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
 """Move word -> (rows, columns)."""
@@ -89,3 +90,39 @@ def region(width: int, height: int, blocked: int, start: int) -> int:
     for ring in rings(width, height, blocked, start):
         reached |= ring
     return reached
+
+
+# ------------------------------------------------------------------------------------------------- records
+
+
+def rows_of(record: Mapping[str, Any], marks: str) -> tuple[str, tuple[int, int]]:
+    """The field `grid` of a record, a list of rows of text: its marks row by row, and (width, height).
+
+    Raises:
+        ValueError: the record has no such field, it is no rectangle, or it has other marks.
+    """
+    if "grid" not in record:
+        raise ValueError(f"the record has no field 'grid' (fields: {', '.join(record) or 'none'})")
+    rows = record["grid"]
+    rectangular = (
+        isinstance(rows, Sequence)
+        and not isinstance(rows, str)
+        and bool(rows)
+        and all(isinstance(row, str) and row and len(row) == len(rows[0]) for row in rows)
+    )
+    if not rectangular:
+        raise ValueError(f"a grid is a list of rows of one length, not {rows!r}")
+    text = "".join(rows)
+    unknown = sorted(set(text) - set(marks))
+    if unknown:
+        raise ValueError(f"a grid is made of {' '.join(marks)}, not of {' '.join(unknown)}")
+    return text, (len(rows[0]), len(rows))
+
+
+def check_shape(shape: tuple[int, int], wanted: tuple[int, int]) -> None:
+    """Check (width, height) of a record against the environment's; raises ValueError."""
+    if shape != wanted:
+        (width, height), (columns, rows) = shape, wanted
+        raise ValueError(
+            f"the grid has {height} rows and {width} columns, the environment {rows} and {columns}"
+        )

@@ -8,11 +8,10 @@ turns and feedback.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from coterie.core.errors import ConfigError
-from coterie.plugins.envs.common.parsing import Rendering
+from coterie.plugins.envs.common.teams import Rendering
 
 COMPACT_ROLES = ("planner", "executor", "solver")
 """Roles that the compact rendering can prompt."""
@@ -83,51 +82,3 @@ def check_programs(order: Sequence[Sequence[str]], rendering: Rendering, path: s
             why="no other role sees a program's output, and 'plan' doesn't see a planner's message",
             fix="keep tool and plan, or planner and executor, or solver",
         )
-
-
-def check_sandbox(
-    order: Sequence[Sequence[str]], sandbox: Any, run: Any, path: str, writers: Sequence[str] = ("tool",)
-) -> None:
-    """Check that a team with programs has a sandbox, and that a sandbox has programs to run.
-
-    The run's table `sandbox` fills the game's field in every game, so the core counts it as used. A tool or a
-    reward source that runs programs may be its user; where there is neither, nothing uses it.
-
-    Args:
-        run: the run's configuration.
-        writers: the roles whose programs the environment runs.
-
-    Raises:
-        ConfigError: programs without a sandbox, or a sandbox without programs.
-    """
-    writing = [role for stage in order for role in stage if role in writers]
-    if writing:
-        if sandbox is None:
-            raise ConfigError(
-                f"the role '{writing[0]}' writes programs, and no sandbox is configured to run them",
-                path=f"{path}.sandbox",
-                fix="add the table `sandbox: local`, or set env.sandbox: local",
-            )
-        return
-    if sandbox is None:
-        return
-    shared = getattr(run, "sandbox", None) is not None and "sandbox" not in (getattr(run, "env", None) or {})
-    if shared and (getattr(run, "tools", None) or _other_sources(getattr(run, "rewards", None) or {})):
-        return
-    raise ConfigError(
-        "no role in team.order writes programs, so nothing would run in this sandbox",
-        path="sandbox" if shared else f"{path}.sandbox",
-        why="a game runs only the programs of the role 'tool'"
-        if writers == ("tool",)
-        else f"programs are written by: {', '.join(writers) or 'no role of this team'}",
-        fix="remove it, or play with the roles tool and plan" if writers == ("tool",) else "remove it",
-    )
-
-
-def _other_sources(rewards: Mapping[str, Any]) -> list[str]:
-    """Reward sources that may run programs: all but `environment`."""
-    return [
-        name
-        for name, table in rewards.items()
-        if (table.get("type") if isinstance(table, Mapping) else table) != "environment"
-    ]
