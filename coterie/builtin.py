@@ -102,7 +102,7 @@ def register_losses(register: Register) -> None:
     register("cispo", "coterie.plugins.losses.cispo:CISPO")
     register("gspo", "coterie.plugins.losses.gspo:GSPO")
     register("ppo_clip", "coterie.plugins.losses.ppo_clip:PPOClip")
-    register("reinforce", "coterie.plugins.losses.reinforce:Reinforce")
+    register("reinforce", "coterie.plugins.losses.reinforce:ReinforceLoss")
 
 
 @hookimpl

@@ -54,17 +54,12 @@ PUBLIC = {
         SiblingsView Status StepContext Surrogate TaskSource Team TestFailure TokenBatch Tool Tracker
         Trainer TrainerContext TransitionMode Verdict View
     """,
-    "coterie.core.protocols.chat_format": "DescribesTools HasTokenIds",
+    "coterie.core.protocols.chat_format": "DescribesTools",
     "coterie.core.protocols.chat_model": "UsesEngine",
     "coterie.core.protocols.engine": "LeasesVersions",
-    "coterie.core.protocols.environment": """
-        Diagnoses DigestsStates GivesFindings HasFields HasNotSummable StepsConcurrently
-    """,
-    "coterie.core.protocols.estimator": "StopsEpisodes SumsOverTurns",
-    "coterie.core.protocols.loss": "HasLengthConstant NeedsFreshSamples",
-    "coterie.core.protocols.reward": "BoundsCalls CountsCalls RunsInBackground ScoresRoles ShowsFeedback",
+    "coterie.core.protocols.environment": "DigestsStates",
+    "coterie.core.protocols.reward": "ShowsFeedback",
     "coterie.core.protocols.role": "Remembers",
-    "coterie.core.protocols.sandbox": "KeepsFiles KeptFiles ReportsProtections",
     "coterie.core.protocols.tool": "Closes CountsMetrics HasSchemas Opens",
     "coterie.core.protocols.trainer": "FollowsBudget KeepsVersions",
     "coterie.core.protocols.tracker": "TracksEpisodes TracksSpans",
@@ -96,11 +91,13 @@ PUBLIC = {
     "coterie.backends.models.uniforms": "uniforms",
     "coterie.backends.remote.vendors": "Vendor",
     "coterie.plugins.outputs": "judge_outputs",
-    "coterie.core.protocols.work": "Brief ShowsWork Work",
     "coterie.discovery.members": """
-        Build ChecksComponents ChecksHost CountsOptimizerSteps CountsTokens Demonstrates DrawsTasks
-        FingerprintsTasks GivesFinalAnswers HasVocabulary LeavesOut LocatesTasks MakesCodecs MayLackFeedback
-        OmitsTask RecordsTasks SharesSlots TakesWeights TrainsApart UsesRunFolder WarmStarts
+        BoundsCalls Brief Build ChecksComponents ChecksHost CountsCalls CountsOptimizerSteps CountsTokens
+        Demonstrates Diagnoses DrawsTasks FingerprintsTasks GivesFinalAnswers GivesFindings HasFields
+        HasLengthConstant HasNotSummable HasTokenIds HasVocabulary KeepsFiles KeptFiles LeavesOut
+        LocatesTasks MakesCodecs MayLackFeedback NeedsFreshSamples OmitsTask RecordsTasks ReportsProtections
+        RunsInBackground ScoresRoles SharesSlots ShowsWork StepsConcurrently StopsEpisodes SumsOverTurns
+        TakesWeights TrainsApart UsesRunFolder WarmStarts Work
     """,
     "coterie.stats": "Difference Interval clustered_bootstrap paired_difference",
     "coterie.studies": "Analysis Claim ClaimResult Column Method Study above at_most_half order",

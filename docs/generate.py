@@ -75,7 +75,7 @@ def kinds_table() -> str:
     """Every kind: where a configuration names it, its Protocol, its check."""
     import coterie.testing
     from coterie.compose.kinds import PROTOCOL
-    from coterie.core.config import MAPS, TABLES
+    from coterie.compose.tables import MAPS, TABLES
     from coterie.core.plugins import KINDS
 
     where = {kind: f"`{table}`" for table, kind in TABLES.items()}

@@ -82,7 +82,7 @@ def facts(kind: str) -> str:
     """One row: where a recipe names the kind, its hook, its Protocol, its check, the built-in ones."""
     import coterie.testing
     from coterie.compose.kinds import PROTOCOL
-    from coterie.core.config import MAPS, TABLES
+    from coterie.compose.tables import MAPS, TABLES
     from coterie.discovery import plugins
 
     where = {of: f"`{table}`" for table, of in TABLES.items()}

@@ -27,7 +27,7 @@ from coterie.backends.cluster.processes import processes_of
 from coterie.backends.cluster.settings import ClusterConfig
 from coterie.cli.commands.run import command as run_command
 from coterie.cli.options import source_and_overrides
-from coterie.core.config import validate
+from coterie.discovery.validation import validate
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "examples" / "cluster"

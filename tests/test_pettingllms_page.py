@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from coterie.compose import compose
-from coterie.core.config import flatten
-from coterie.recipes import load, recipes
+from coterie.recipes import flatten, load, recipes
 from tests.cli.support import coterie, parsed
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -12,9 +12,10 @@ from coterie.compose.described import Field, fields
 from coterie.compose.evaluation_sets import EvaluateConfig
 from coterie.compose.settings import Settings
 from coterie.compose.tables import TEAM_KEYS, RewardConfig, RoleConfig
-from coterie.core.config import PolicyConfig, Resolved, RunConfig, flatten
+from coterie.core.config import PolicyConfig, Resolved, RunConfig
 from coterie.core.errors import ConfigError, did_you_mean
 from coterie.discovery import plugins
+from coterie.recipes import flatten
 
 PLUGIN_DEFAULT = "default of its plugin"
 """The origin of a value that no layer and no table of the core states."""

@@ -20,13 +20,13 @@ from coterie.compose.builder import ComponentBuilder
 from coterie.compose.described import source_of
 from coterie.compose.hosting import make_engine
 from coterie.compose.settings import Settings, settings_of
-from coterie.core.config import Resolved, RunConfig, flatten
+from coterie.core.config import Resolved, RunConfig
 from coterie.core.errors import ConfigError, MissingExtra, UserError, did_you_mean
 from coterie.core.protocols import Codec
 from coterie.core.rollout.side import LocalRolloutSide
 from coterie.discovery import Plugins, hookspecs, plugins
 from coterie.discovery.members import MakesCodecs
-from coterie.recipes import load
+from coterie.recipes import flatten, load
 
 log = logging.getLogger("coterie")
 

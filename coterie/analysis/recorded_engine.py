@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from coterie.core.concurrency.together import together
+from coterie.core.concurrency.active_rollouts import together
 from coterie.core.errors import PolicyFault, SystemFault
 from coterie.core.protocols import Codec, EngineClient
 from coterie.core.protocols.tool import HasSchemas

@@ -23,7 +23,7 @@ from coterie.core.protocols import (
     RolloutJob,
     Sampler,
 )
-from coterie.core.protocols.reward import CountsCalls, ShowsFeedback
+from coterie.core.protocols.reward import ShowsFeedback
 from coterie.core.protocols.tool import Closes, Opens
 from coterie.core.rollout.context import JobContext
 from coterie.core.rollout.side import LocalRolloutSide
@@ -42,7 +42,7 @@ from coterie.core.types import (
     Task,
 )
 from coterie.core.types.seeding import generator
-from coterie.discovery.members import Demonstrates
+from coterie.discovery.members import CountsCalls, Demonstrates
 
 log = logging.getLogger("coterie")
 T = TypeVar("T")

@@ -21,7 +21,7 @@ _ADDRESS = re.compile(r"(?P<folder>.+?)(?:@(?P<which>best|latest|\d+))?(?::(?P<p
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class WeightsAddress:
     """The parts of an address."""
 
     folder: Path
@@ -47,7 +47,7 @@ class Address:
         )
 
 
-def address(text: str, path: str) -> Address:
+def address(text: str, path: str) -> WeightsAddress:
     """The parts of an address such as `RUN_DIR@best:POLICY`.
 
     Args:
@@ -58,11 +58,11 @@ def address(text: str, path: str) -> Address:
     """
     match = _ADDRESS.fullmatch(text)
     if Path(text).expanduser().is_dir() or match is None:  # a folder may have an @ in its name
-        named = Address(Path(text).expanduser())
+        named = WeightsAddress(Path(text).expanduser())
     else:
         which = match["which"]
         step: Which | None = int(which) if which is not None and which.isdecimal() else which  # type: ignore[assignment]
-        named = Address(Path(match["folder"]).expanduser(), step, match["policy"])
+        named = WeightsAddress(Path(match["folder"]).expanduser(), step, match["policy"])
     folder, at, which = text.rpartition("@")
     if at and not named.folder.is_dir() and Path(folder).expanduser().is_dir():
         what = f"'{which}' is no checkpoint of {folder}"
@@ -96,7 +96,7 @@ def run_address(source: object) -> tuple[object, Which | None]:
     return named.folder, named.which
 
 
-def checkpoint_of(named: Address, default: Which, path: str) -> Checkpoint:
+def checkpoint_of(named: WeightsAddress, default: Which, path: str) -> Checkpoint:
     """The checkpoint that an address names, else the default one.
 
     Args:
@@ -117,7 +117,7 @@ def checkpoint_of(named: Address, default: Which, path: str) -> Checkpoint:
     return checkpoint
 
 
-def choose_policy(config: RunConfig, named: Address, path: str, default: str, why: str) -> str:
+def choose_policy(config: RunConfig, named: WeightsAddress, path: str, default: str, why: str) -> str:
     """The policy of another run that an address names, else the default, else that run's only one.
 
     Args:

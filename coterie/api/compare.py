@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from coterie.api.at_k import AtK, at_k
-from coterie.api.episode_text import episode_text
 from coterie.api.evaluated_tasks import EvaluatedTasks, evaluated_tasks
 from coterie.core.errors import ConfigError, UserError, did_you_mean
 from coterie.core.storage.atomic import write_atomic
 from coterie.core.storage.jsonl import to_json
 from coterie.core.training.evaluation import Evaluation, evaluate
 from coterie.core.training.run import Run
-from coterie.core.types import Task
+from coterie.core.types import Task, Tree
 from coterie.stats import Difference, Interval, clustered_bootstrap, paired_difference
 
 log = logging.getLogger("coterie")
@@ -262,3 +261,26 @@ async def evaluate_team(
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
+
+
+def episode_text(tree: Tree) -> str:
+    """One episode as text: every prompt and its answer."""
+    lines = [f"task {tree.task.id}"]
+    for path in tree.chains():
+        for node, index in path:
+            joint = node.joints[index]
+            for role, branch in joint.branches.items():
+                decision = node.decisions[role]
+                prompt = "\n".join(message["content"] for message in decision.messages)
+                lines.append(f"  turn {node.turn + 1}  {role} ({decision.policy or 'silent'})")
+                lines += [f"    | {line}" for line in prompt.splitlines()]
+                answer = decision.branches[branch].text.splitlines() or ["(nothing)"]
+                lines += [f"    > {line}" for line in answer]
+            if joint.fault is not None:
+                lines.append(f"    ! {joint.fault.reason}")
+        leaf = path[-1][0].joints[path[-1][1]]
+        if leaf.outcome is not None:
+            outcome = ", ".join(f"{name} {value:g}" for name, value in leaf.outcome.items())
+            lines.append(f"  end: {outcome}")
+        break
+    return "\n".join(lines)

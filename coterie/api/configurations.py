@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from coterie.api.run_record import RECORD
-from coterie.core.config import flatten
 from coterie.core.storage.run_folder import RunFolder
-from coterie.recipes import read_yaml
+from coterie.recipes import flatten, read_yaml
 
 SAME = (
     *("seed", "name", "summary"),

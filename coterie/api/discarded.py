@@ -1,12 +1,15 @@
-"""What a resume takes out of a run's folder: all that was written after the checkpoint that it goes on from.
+"""What of a run counts no more: what a resume takes out of its folder, and the steps that its end cancels.
 
     <run>/discarded/20260101-120000-after-step-000040/metrics.jsonl  the rows of later steps
                                                      /rollouts/      the files of later steps
                                                      /eval/          the evaluations of later steps
                                                      /checkpoints/   damaged ones of later steps, and marks
+                   /cancelled.jsonl  one row for each end that cancelled steps: `step`, the last one that was
+                                     trained, `time`, and the fields of `Cancelled`
 
-Every resume that takes something has a folder of its own there, beside `cancelled.jsonl`
-(`api/cancelled.py`). Nothing reads them.
+A resume takes out all that was written after the checkpoint that it goes on from, to a folder for it alone.
+The end of a run cancels the steps that were in play beside the last one that it trained; a resume plays them
+again, so their tokens are counted nowhere else. Nothing reads these files.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +27,9 @@ from coterie.api.checkpoints import CheckpointStore
 from coterie.core.errors import WriteError
 from coterie.core.storage.atomic import sync_folder, write_atomic, written
 from coterie.core.storage.checkpoint import Checkpoint
-from coterie.core.storage.jsonl import read_lines
+from coterie.core.storage.jsonl import MetricsLog, read_lines
 from coterie.core.storage.run_folder import RunFolder
+from coterie.core.training.run import Run
 
 log = logging.getLogger("coterie")
 
@@ -140,3 +144,45 @@ def _later(folder: Path, step: int) -> list[Path]:
     files = sorted(folder.glob("step-*"))
     matches = ((re.fullmatch(r"step-(\d+)\.json(l|l\.gz)?", path.name), path) for path in files)
     return [path for match, path in matches if match is not None and int(match[1]) > step]
+
+
+FILE = "cancelled.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """Steps in play that nobody trained, and what had been drawn for them."""
+
+    steps: int = 0
+    tokens: int = 0
+    """Of the calls that had come back from the engine, those of chat models that it plays included."""
+
+    @classmethod
+    def kept(cls, run: Run) -> Cancelled:
+        """What the end of a run has cancelled; where it was anything, its folder has a row of it then.
+
+        Raises:
+            WriteError: e.g. the disk is full.
+        """
+        drawn = [count for step, count in run.engine_client.drawn.items() if step > run.state.step]
+        cancelled = cls(len(drawn), sum(drawn))
+        if cancelled and run.folder is not None:
+            cancelled._keep(run.folder.path / FOLDER, run.state.step)
+        return cancelled
+
+    def __bool__(self) -> bool:
+        return self.steps > 0
+
+    def text(self) -> str:
+        """One line for who watches the run."""
+        steps = f"{self.steps} {'step in play was' if self.steps == 1 else 'steps in play were'} cancelled"
+        return f"{steps}: {self.tokens:,} tokens that had been drawn for them are not trained"
+
+    def _keep(self, folder: Path, step: int) -> None:
+        with written(folder):
+            folder.mkdir(exist_ok=True)
+        rows = MetricsLog(folder / FILE)
+        try:
+            rows.append(step, {"time": time.strftime("%Y-%m-%dT%H:%M:%S%z"), **asdict(self)})
+        finally:
+            rows.close()

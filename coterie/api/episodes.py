@@ -52,7 +52,7 @@ class RecordedNode:
 
 
 @dataclass(frozen=True, slots=True)
-class PlayedAction:
+class RecordedAction:
     """One role's action on the path of an episode."""
 
     node: RecordedNode
@@ -118,14 +118,14 @@ class RecordedEpisode:
         return any(node.selected for node, _ in self.path)
 
     @property
-    def actions(self) -> Iterator[PlayedAction]:
+    def actions(self) -> Iterator[RecordedAction]:
         """The committed actions, in the order of play."""
         for node, index in self.path:
             if index is not None:
                 joint = node.joints[index]
                 for role, branch in joint["branches"].items():
                     decision = node.decisions[role]
-                    yield PlayedAction(node, joint, role, decision.prompt, decision.branches[branch])
+                    yield RecordedAction(node, joint, role, decision.prompt, decision.branches[branch])
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from coterie import logs
-from coterie.api.addresses import Address, Which, checkpoint_of, run_address
+from coterie.api.addresses import WeightsAddress, Which, checkpoint_of, run_address
 from coterie.api.at_k import ks_of
 from coterie.api.changed_files import changed_files
 from coterie.api.checkpoints import find_checkpoint
@@ -116,7 +116,7 @@ def _composed(
     if is_run(source):
         source = Path(str(source))  # as a string, a bare name would be a recipe's
         if named is not None:
-            played = checkpoint_of(Address(source, named), named, "RUN_DIR")
+            played = checkpoint_of(WeightsAddress(source, named), named, "RUN_DIR")
         else:
             played = find_checkpoint(source, "best" if checkpoint is None else checkpoint)
         record = recall(source)

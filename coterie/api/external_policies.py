@@ -11,14 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from coterie.api.addresses import Address, Which, address, checkpoint_of, choose_policy
+from coterie.api.addresses import WeightsAddress, Which, address, checkpoint_of, choose_policy
 from coterie.api.run_record import load_run, recall
 from coterie.core.config import PolicyConfig
 from coterie.core.errors import ConfigError, CoterieError, did_you_mean
-from coterie.core.protocols.chat_format import HasTokenIds
 from coterie.core.storage.checkpoint import Checkpoint
 from coterie.core.training.run import Run
 from coterie.core.types import Weights
+from coterie.discovery.members import HasTokenIds
 from coterie.recipes import load
 
 
@@ -118,7 +118,7 @@ def _resolve(text: str, role: str, team_config: PolicyConfig, checkpoint: Which)
     return ExternalPolicy(f"{folder}@{resolved.step}:{name}", config.policies[name], folder, resolved, name)
 
 
-def _resolve_model(named: Address, path: str, team_config: PolicyConfig) -> ExternalPolicy:
+def _resolve_model(named: WeightsAddress, path: str, team_config: PolicyConfig) -> ExternalPolicy:
     """The external policy of a folder that holds a model, and no run."""
     folder = named.folder
     try:

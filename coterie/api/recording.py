@@ -12,7 +12,7 @@ from coterie.core.config import RunConfig
 from coterie.core.protocols import Batch
 from coterie.core.storage.run_folder import RunFolder
 from coterie.core.training.metrics_writer import MetricsWriter
-from coterie.core.training.step_rollouts import Recorder
+from coterie.core.training.steps_in_play import Recorder
 from coterie.core.types import Credit, Node
 from coterie.core.types.messages import encodable
 from coterie.core.types.seeding import generator

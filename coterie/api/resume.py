@@ -32,7 +32,7 @@ from coterie.core.plugins import MayChange
 from coterie.core.storage.atomic import write_atomic
 from coterie.core.storage.run_folder import RunFolder
 from coterie.core.training.run import Run
-from coterie.recipes import load
+from coterie.recipes import load, to_yaml
 
 log = logging.getLogger("coterie")
 
@@ -70,7 +70,7 @@ LENGTHS = ("steps", "epochs", "tokens", "stop_after")
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SettingChange:
     """A setting that a resume changes."""
 
     path: str
@@ -92,7 +92,7 @@ class Resumption:
     before: Resolved
     record: RunRecord | None
     """As it was made; None where its file is missing or damaged."""
-    changes: list[Change] = field(default_factory=list)
+    changes: list[SettingChange] = field(default_factory=list)
 
     def begin(self, step: int) -> None:
         """Say what is different from step `step` on, and record it in the run folder.
@@ -115,8 +115,7 @@ class Resumption:
         if kept:
             log.warning("config.yaml has them for later resumes, even if this one plays no step")
         if table != self.before.table:
-            text = Resolved(self.before.name, self.before.config, table, {}).text()
-            write_atomic(self.folder / "config.yaml", text)
+            write_atomic(self.folder / "config.yaml", to_yaml({"name": self.before.name, **table}))
         if self.record is not None:
             now.changes = [*self.record.changes]
             now.plugin_files = kept_files(self.record, now)
@@ -129,7 +128,7 @@ class Resumption:
         if now != self.record:
             now.write(self.folder)
 
-    def _of_this_call(self, change: Change) -> bool:
+    def _of_this_call(self, change: SettingChange) -> bool:
         """Whether a change makes the run shorter: later resumes have the old length."""
         table, _, name = change.path.partition(".")
         return table == "schedule" and name in LENGTHS and _length(change.after) < _length(change.before)
@@ -181,7 +180,9 @@ def resumption(
     return Resumption(run, folder, before, record, changes)
 
 
-def _changes(before: Resolved, after: Resolved, record: RunRecord | None, allow_change: bool) -> list[Change]:
+def _changes(
+    before: Resolved, after: Resolved, record: RunRecord | None, allow_change: bool
+) -> list[SettingChange]:
     """The changes that somebody states; a default that is stated is none.
 
     Raises:
@@ -192,8 +193,8 @@ def _changes(before: Resolved, after: Resolved, record: RunRecord | None, allow_
     explicit = _explicit(before, old)
     first |= explicit
     second = stated(new.table)
-    changes: list[Change] = []
-    refused: list[Change] = []
+    changes: list[SettingChange] = []
+    refused: list[SettingChange] = []
     read = {**contents(old), **(record.files if record is not None else {})}
     reads = contents(new)
     for path in sorted({*explicit, *_explicit(after, new)}):
@@ -204,7 +205,8 @@ def _changes(before: Resolved, after: Resolved, record: RunRecord | None, allow_
         if equal(*values):
             continue
         mark = _mark(path, old, new)
-        change = Change(path, *values, exact=path.startswith("executor") if mark is None else mark.exact)
+        exact = path.startswith("executor") if mark is None else mark.exact
+        change = SettingChange(path, *values, exact=exact)
         accepted = mark is not None and (allow_change or not mark.asked)
         (changes if accepted or (allow_change and not _fixed(path)) else refused).append(change)
     if refused:
@@ -226,7 +228,7 @@ def _digests(path: str, entries: Mapping[str, Mapping[str, Any]], settings: Sett
 
 def _file_changes(
     before: Resolved, after: Resolved, record: RunRecord | None, accepted: Sequence[str], folder: Path
-) -> list[Change]:
+) -> list[SettingChange]:
     """The changes of what files say whose names are the same; another name is a change of a setting.
 
     Raises:
@@ -249,7 +251,7 @@ def _file_changes(
     changed = [change for change in changed if change.name in kept or change.name in now.plugin_files]
     check_accepted(changed, accepted, now)
     return [
-        Change(
+        SettingChange(
             change.name,
             f"{change.file} ({change.before[:12]})",
             f"{change.file} ({change.after[:12]})",
@@ -278,7 +280,7 @@ def _explicit(resolved: Resolved, settings: Settings) -> dict[str, Any]:
     }
 
 
-def _check_known(after: Resolved, refused: Sequence[Change]) -> None:
+def _check_known(after: Resolved, refused: Sequence[SettingChange]) -> None:
     """Raise what is wrong with a refused setting itself, such as an unknown key: that comes first."""
     try:
         prepare(after)
@@ -289,7 +291,9 @@ def _check_known(after: Resolved, refused: Sequence[Change]) -> None:
         return
 
 
-def _refusal(refused: Sequence[Change], asked: Sequence[Change], allow_change: bool) -> RunFolderError:
+def _refusal(
+    refused: Sequence[SettingChange], asked: Sequence[SettingChange], allow_change: bool
+) -> RunFolderError:
     fix = "resume without these changes, or start a new run; schedule.steps may grow"
     if not allow_change and all(change in asked or not _fixed(change.path) for change in refused):
         fix = (

@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.api.rollout_digits import lengthened, shortened
-from coterie.api.rollout_lines import damaged, lines_of
+from coterie.api.rollout_lines import damaged, lengthened, lines_of, shortened
 from coterie.core.errors import RunFolderError
 from coterie.core.protocols import Batch
 from coterie.core.rollout.rewards import branch_rewards, joint_reward

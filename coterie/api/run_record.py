@@ -26,7 +26,7 @@ from coterie.compose import compose
 from coterie.compose.contents import contents
 from coterie.compose.policies import run_config
 from coterie.compose.settings import Settings, settings_of
-from coterie.core.config import Resolved, flatten, to_yaml
+from coterie.core.config import Resolved
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import Table
 from coterie.core.storage.atomic import write_atomic
@@ -35,7 +35,7 @@ from coterie.core.storage.run_folder import RunFolder
 from coterie.core.training.run import Run
 from coterie.core.types.splits import Split
 from coterie.discovery import plugins
-from coterie.recipes import load, read_yaml
+from coterie.recipes import flatten, load, read_yaml, to_yaml
 
 log = logging.getLogger("coterie")
 

@@ -38,7 +38,7 @@ Rows = Sequence[Row]
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class SignalRule:
     """A sign that nothing is learned."""
 
     name: str
@@ -145,30 +145,30 @@ def _unknown(row: Row) -> bool:
 
 
 RULES = (
-    Rule("equal_rewards", "run", _equal_rewards,
+    SignalRule("equal_rewards", "run", _equal_rewards,
          "the rewards within a group are equal, for every role, so no answer is better than another",
          "sampler.sampling.temperature=1 where it is 0; more sampler.branches or chains; easier tasks, or a "
          "reward that tells more answers apart; a lower learning rate where an update broke the policy"),
-    Rule("zero_gradient", "run", _zero_gradient,
+    SignalRule("zero_gradient", "run", _zero_gradient,
          "the gradient of every policy is 0, and the weights stay what they are",
          "what helps equal rewards; else a new run with a lower learning rate, since a policy that an update "
          "has driven to certainty has no gradient"),
-    Rule("gradient_not_finite", "policy", _gradient_not_finite,
+    SignalRule("gradient_not_finite", "policy", _gradient_not_finite,
          "the gradient is not finite, and every optimiser step is skipped",
          "a lower learning rate; dtype=float32; a loss whose ratios are bounded (loss.type=ppo_clip)", False),
-    Rule("entropy_collapse", "policy", _entropy_collapse,
+    SignalRule("entropy_collapse", "policy", _entropy_collapse,
          f"the entropy is below {COLLAPSED} nats a token: the same answers are drawn again and again",
          "a lower learning rate, an entropy bonus (loss.entropy=0.01) or a KL penalty (loss.kl), and a start "
          "from earlier weights (policies.<name>.from)"),
-    Rule("truncated", "role", _truncated,
+    SignalRule("truncated", "role", _truncated,
          f"max_new_tokens cuts off {CUT_OFF:.0%} of the answers or more",
          "a larger sampler.sampling.max_new_tokens and policies.<name>.context; a tokenizer of words, since "
          "`bytes` spends a token on each letter; a prompt that asks for a short answer"),
-    Rule("unreadable", "role", _unreadable,
+    SignalRule("unreadable", "role", _unreadable,
          f"the parser can't read {UNREADABLE:.0%} of the answers or more",
          "a prompt that shows the form of an answer; a larger max_new_tokens where answers are cut off; a "
          "warm start or a model that follows instructions; `coterie eval RUN --show 1` prints answers"),
-    Rule("reward_unchanged", "run", _reward_unchanged,
+    SignalRule("reward_unchanged", "run", _reward_unchanged,
          "every role's mean reward is the same number in every step",
          "reading an episode (`coterie eval RUN --show 1`): the reward may not depend on the answers, or no "
          "answer reaches it; then as for equal rewards"),
@@ -177,7 +177,7 @@ RULES = (
 
 
 class Signals:
-    """Watches the rows of a run; a `Watch` (`core/training/step_rollouts.py`).
+    """Watches the rows of a run; a `Watch` (`core/training/steps_in_play.py`).
 
     Attributes:
         signs: by name, as in `signal/<name>`, the first and the last step of each sign.
@@ -205,7 +205,7 @@ class Signals:
             for rule, subjects in self._holding(row["step"], row).items():
                 self._note(row["step"], rule, [s for s in subjects if f"signal/{_name(rule, s)}" in row])
 
-    def _holding(self, step: int, row: Row) -> dict[Rule, list[str]]:
+    def _holding(self, step: int, row: Row) -> dict[SignalRule, list[str]]:
         """The rules that hold now, with their subjects."""
         self._rows.append({**row, "step": step})
         rows = tuple(self._rows)
@@ -220,25 +220,25 @@ class Signals:
                     holding[rule] = subjects
         return holding
 
-    def _note(self, step: int, rule: Rule, subjects: Iterable[str]) -> None:
+    def _note(self, step: int, rule: SignalRule, subjects: Iterable[str]) -> None:
         for subject in subjects:
             name = _name(rule, subject)
             first, _ = self.signs.get(name, (self._rows[0]["step"], step))
             self.signs[name] = (first, step)
 
 
-def _name(rule: Rule, subject: str) -> str:
+def _name(rule: SignalRule, subject: str) -> str:
     return f"{rule.name}/{subject}" if subject else rule.name
 
 
-def _who(rule: Rule, subjects: Sequence[str]) -> str:
+def _who(rule: SignalRule, subjects: Sequence[str]) -> str:
     """`roles 'solver', 'checker': `; empty where the sign is the whole run's."""
     word = {"role": ("role", "roles"), "policy": ("policy", "policies"), "run": ("", "")}[rule.subjects]
     names = ", ".join(f"'{subject}'" for subject in subjects)
     return f"{word[len(subjects) > 1]} {names}: " if word[0] else ""
 
 
-def _subjects(rule: Rule, row: Row) -> list[str]:
+def _subjects(rule: SignalRule, row: Row) -> list[str]:
     """Roles or policies that a row tells of; of a rule on the whole run, "" alone."""
     if rule.subjects == "run":
         return [""]

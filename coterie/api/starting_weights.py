@@ -24,7 +24,7 @@ log = logging.getLogger("coterie")
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class WeightsSource:
     """What a policy begins with."""
 
     folder: Path
@@ -39,7 +39,7 @@ class Source:
         return f"policy '{self.policy}' of {self.folder}, step {self.checkpoint.step}"
 
 
-def find_sources(run: Run) -> dict[str, Source]:
+def find_sources(run: Run) -> dict[str, WeightsSource]:
     """What each policy with a `from` begins with. Everything is checked that needs no weights.
 
     Raises:
@@ -63,19 +63,19 @@ def find_sources(run: Run) -> dict[str, Source]:
     return sources
 
 
-def _find(name: str, policy: PolicyConfig) -> Source:
+def _find(name: str, policy: PolicyConfig) -> WeightsSource:
     path = f"policies.{name}.from"
     named = address(str(policy.from_), path)
     if not named.is_run:
         if named.suffix is not None:
             raise named.unread_suffix(path)
-        source, settings = Source(named.folder, None), None
+        source, settings = WeightsSource(named.folder, None), None
     else:
         checkpoint = checkpoint_of(named, "latest", path)
         recall(named.folder)
         other = load(named.folder).config
         chosen = choose_policy(other, named, path, name, f"it has no policy '{name}'")
-        source, settings = Source(named.folder, checkpoint, chosen), other.policies[chosen]
+        source, settings = WeightsSource(named.folder, checkpoint, chosen), other.policies[chosen]
     of_source = named.folder if settings is None else settings
     with_defaults(policy, PolicyDefaults).check_source(f"policies.{name}", of_source)
     return source

@@ -11,9 +11,8 @@ from threading import Event
 from typing import Any
 
 from coterie import logs
-from coterie.api.cancelled import Cancelled
 from coterie.api.checkpoints import CheckpointStore
-from coterie.api.discarded import Discarded
+from coterie.api.discarded import Cancelled, Discarded
 from coterie.api.open_run import open_run, to_its_end
 from coterie.api.recording import step_recorder
 from coterie.api.resume import Resumption, resumption
@@ -32,7 +31,7 @@ from coterie.core.training.run import Progress, Run
 from coterie.estimate.cost import warn_of_tasks
 from coterie.estimate.least import acceptable, check_size, check_trees, warn_of_size, warn_of_trees
 from coterie.estimate.val_interval import evaluating
-from coterie.recipes import load
+from coterie.recipes import config_text, load
 
 log = logging.getLogger("coterie")
 Source = str | Path | Mapping[str, Any] | RunConfig
@@ -108,7 +107,7 @@ def train(
     record = RunRecord.of(run)
     if resumed is None:
         find_sources(run)
-        claim = new_run(folder, run.resolved.text(), record)
+        claim = new_run(folder, config_text(run.resolved), record)
     else:
         claim = claimed(RunFolder.open(folder))
     with claim as run_folder:

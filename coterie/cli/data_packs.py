@@ -16,7 +16,7 @@ from coterie.core.errors import UserError, did_you_mean
 if TYPE_CHECKING:
     from coterie.compose import RolloutParts
     from coterie.core.protocols import TaskSource
-    from coterie.core.types.splits import Record, Row, Split
+    from coterie.core.types.splits import Record, RecordLine, Split
 
 GENERATED = 10_000
 """Tasks of a generator that are counted, of each split."""
@@ -35,9 +35,9 @@ def make_pack(
         UserError: one of `others` is given, or the folder can't be written.
     """
     from coterie import __version__
-    from coterie.core.config import to_yaml
-    from coterie.core.types.splits import Row
+    from coterie.core.types.splits import RecordLine
     from coterie.data.ds_pack import NAME, TASKS, write_pack
+    from coterie.recipes import to_yaml
 
     for option, value in others.items():
         if value:
@@ -51,7 +51,7 @@ def make_pack(
         return
     show_files(out, manifest, [])
     rows: dict[str, list[Record]] = {
-        split: [_measured(Row(record, split, 0)) for record in each] for split, each in records.items()
+        split: [_measured(RecordLine(record, split, 0)) for record in each] for split, each in records.items()
     }
     click.echo("\n" + _mix_text(rows, ()))
     click.echo("\nthe data source that reads it:\n\n" + to_yaml(paste).rstrip())
@@ -110,7 +110,7 @@ def _records(
     return records, notes
 
 
-def _measured(row: Row) -> Record:
+def _measured(row: RecordLine) -> Record:
     """A record; of a data-science task with `metric` and `kind`, as its metric says.
 
     Raises:

@@ -17,7 +17,7 @@ from coterie.viewing.text import harmless, harmless_json
 
 if TYPE_CHECKING:
     from coterie.compose import RolloutParts
-    from coterie.core.types.splits import Row, Split
+    from coterie.core.types.splits import RecordLine, Split
     from coterie.data.leaks import Leaks, SharedFingerprints
 
 SPLITS = ("train", "val", "test")
@@ -148,7 +148,7 @@ def opened(
     return sources.made_run(folder, manifest), folder
 
 
-def _one_file(source: str, folder: Path | None, split: Split) -> tuple[str, list[Row]]:
+def _one_file(source: str, folder: Path | None, split: Split) -> tuple[str, list[RecordLine]]:
     from coterie.data import sources
 
     path = Path(source)

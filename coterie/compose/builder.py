@@ -17,13 +17,15 @@ from coterie.compose.chat_models import checked
 from coterie.compose.deprecated_settings import warn_of_settings
 from coterie.compose.kinds import PROTOCOL, check_attributes, ignored, members
 from coterie.compose.settings import REFERRED, type_missing
-from coterie.core.config import TABLES, RunConfig, validate
+from coterie.compose.tables import TABLES
+from coterie.core.config import RunConfig
 from coterie.core.errors import ConfigError, PluginError, did_you_mean, type_text
 from coterie.core.plugins import Table, as_table, composed_fields
 from coterie.core.plugins.origin import Origin, plugin_call, record_origin
 from coterie.core.protocols import Environment
 from coterie.core.protocols.tool import Closes, Opens
 from coterie.discovery import plugins
+from coterie.discovery.validation import validate
 
 log = logging.getLogger("coterie")
 

@@ -11,11 +11,12 @@ from typing import Any
 
 from pydantic import Field
 
-from coterie.core.config import Strict, validate
+from coterie.core.config import Strict
 from coterie.core.errors import ConfigError, did_you_mean
 from coterie.core.plugins import Table, composed_fields
 from coterie.core.protocols import Environment
-from coterie.core.training.curriculum import Curriculum, Level
+from coterie.core.training.curriculum import Curriculum, CurriculumLevel
+from coterie.discovery.validation import validate
 
 KEY = "curriculum"
 """The key in the table `env`; all other keys there are the plugin's."""
@@ -62,14 +63,14 @@ def make_curriculum(
             fix=did_you_mean(config.field, model.model_fields if model is not None else ()),
         )
     base = with_shared(env, target)
-    levels: list[Level] = []
+    levels: list[CurriculumLevel] = []
     for index, value in enumerate(config.values):
         path = f"{PATH}.values.{index}"
         try:
             environment = make({**base, config.field: value})
         except ConfigError as error:
             raise ConfigError(error.what, path=path, why=error.why, fix=error.fix) from None
-        level = Level(value, environment, f"@{config.field}={value}")
+        level = CurriculumLevel(value, environment, f"@{config.field}={value}")
         if level.suffix in [other.suffix for other in levels]:
             raise ConfigError("the value is there twice", path=path, why=f"got {value!r} again")
         check_same(level.environment, target, path)

@@ -17,7 +17,7 @@ from pydantic import Field
 from coterie.compose.builder import ComponentBuilder
 from coterie.compose.curriculum import KEY as CURRICULUM, check_same, taken, with_shared
 from coterie.compose.tables import model_of
-from coterie.core.config import RunConfig, Strict, validate
+from coterie.core.config import RunConfig, Strict
 from coterie.core.errors import ConfigError, did_you_mean
 from coterie.core.plugins import Table
 from coterie.core.plugins.origin import plugin_call
@@ -27,6 +27,7 @@ from coterie.core.training.curriculum import LevelTasks
 from coterie.core.types import Task
 from coterie.core.types.splits import Split
 from coterie.discovery.members import FingerprintsTasks, LeavesOut
+from coterie.discovery.validation import validate
 
 PATH = "evaluate"
 ONLY = "val"

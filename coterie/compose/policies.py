@@ -10,11 +10,13 @@ from pydantic import create_model
 from pydantic.fields import FieldInfo
 
 from coterie.compose.deprecated_settings import warn_of_settings
-from coterie.core.config import DEFAULT_TYPES, PolicyConfig, RunConfig, validate
+from coterie.compose.tables import DEFAULT_TYPES
+from coterie.core.config import PolicyConfig, RunConfig
 from coterie.core.config.schema import POLICY_READERS
 from coterie.core.errors import PluginError
 from coterie.core.plugins import Table, as_table
 from coterie.discovery import plugins
+from coterie.discovery.validation import validate
 
 
 def run_config(table: Mapping[str, Any]) -> RunConfig:

@@ -13,17 +13,17 @@ from coterie.compose.curriculum import KEY as CURRICULUM, make_curriculum, taken
 from coterie.compose.evaluation_sets import make_sets
 from coterie.compose.rules.table import OF_SIDE, ask, check
 from coterie.compose.tables import TEAM_KEYS, RewardConfig, RoleConfig
-from coterie.core.config import Resolved, RunConfig, validate
+from coterie.core.config import Resolved, RunConfig
 from coterie.core.errors import ConfigError, PluginError, did_you_mean
 from coterie.core.plugins.origin import origin_of, plugin_call
 from coterie.core.protocols import AdvantageEstimator, Environment, Member, NamedRewardSource, Plan, Team
-from coterie.core.protocols.estimator import StopsEpisodes
-from coterie.core.protocols.reward import CONCURRENCY, BoundsCalls, ScoresRoles
+from coterie.core.protocols.reward import CONCURRENCY
 from coterie.core.rollout.contracts import refuse
 from coterie.core.rollout.side import EvaluationSet, LocalRolloutSide
 from coterie.core.training.curriculum import Curriculum
 from coterie.core.types import TEAM, RewardWeights, as_tuple
-from coterie.discovery.members import HasVocabulary
+from coterie.discovery.members import BoundsCalls, HasVocabulary, ScoresRoles, StopsEpisodes
+from coterie.discovery.validation import validate
 
 log = logging.getLogger("coterie")
 

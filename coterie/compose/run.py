@@ -14,7 +14,8 @@ from coterie.compose.rules.facts import Composed, Weighted
 from coterie.compose.rules.staleness import plays_pinned
 from coterie.compose.rules.table import OF_COMPONENTS, OF_WEIGHTS, ask, check
 from coterie.compose.strata import task_order
-from coterie.core.config import TABLES, Resolved, RunConfig, ScheduleConfig
+from coterie.compose.tables import TABLES
+from coterie.core.config import Resolved, RunConfig, ScheduleConfig
 from coterie.core.rollout.side import LocalRolloutSide
 from coterie.core.training.run import Run
 from coterie.core.training.state import CurriculumState, RunState

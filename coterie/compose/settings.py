@@ -11,8 +11,8 @@ from pydantic_core import to_jsonable_python
 
 from coterie.compose.named_files import FUNCTION, WEIGHTS, NamedFile, named_in
 from coterie.compose.policies import policy_schema
-from coterie.compose.tables import TEAM_KEYS, RewardConfig, RoleConfig, model_of
-from coterie.core.config import MAPS, TABLES, RunConfig
+from coterie.compose.tables import MAPS, TABLES, TEAM_KEYS, RewardConfig, RoleConfig, model_of
+from coterie.core.config import RunConfig
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import MayChange, Table, as_table, composed_fields
 from coterie.discovery import plugins

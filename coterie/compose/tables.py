@@ -1,4 +1,4 @@
-"""The keys that every role and every reward source has in its table, beside its plugin's settings."""
+"""The tables of a configuration by the kind of their component, and the keys that all of a kind have."""
 
 from __future__ import annotations
 
@@ -7,6 +7,36 @@ from typing import Annotated, Any, get_args, get_origin
 from pydantic import BaseModel, Field
 
 from coterie.core.config import Strict
+from coterie.core.plugins import Table
+
+DEFAULT_TYPES: Table = {
+    "sampler": {"type": "tree"},
+    "loss": {"type": "ppo_clip"},
+    "transition": {"type": "none"},
+    "engine": {"type": "hf"},
+    "trainer": {"type": "torch"},
+    "executor": {"type": "local"},
+    "chat": {"type": "auto"},
+}
+"""The lowest layer of every configuration: the plugins of tables that name none."""
+
+TABLES: dict[str, str] = {
+    "env": "environment",
+    "sampler": "sampler",
+    "algorithm": "estimator",
+    "loss": "loss",
+    "transition": "transition",
+    "engine": "engine",
+    "trainer": "trainer",
+    "executor": "executor",
+    "sandbox": "sandbox",
+    "chat": "chat_format",
+    "data": "data_source",
+}
+"""Kind of component, by top-level table that holds one component."""
+
+MAPS = {"rewards": "reward", "tools": "tool", "chat_models": "chat_model", "trackers": "tracker"}
+"""Kind of component, by top-level table that holds components by name."""
 
 
 class RoleConfig(Strict):

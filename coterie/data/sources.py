@@ -9,15 +9,15 @@ from typing import Any
 
 from coterie.compose import RolloutParts, make_rollout_parts
 from coterie.compose.curriculum import KEY as CURRICULUM, taken
-from coterie.core.config import validate
 from coterie.core.errors import ConfigError, MissingExtra, UserError
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import TaskSource
 from coterie.core.types import Task
-from coterie.core.types.splits import SPLITS, Record, Row, Split
+from coterie.core.types.splits import SPLITS, Record, RecordLine, Split
 from coterie.data.task_files import MANIFEST, write_jsonl
 from coterie.discovery import plugins
 from coterie.discovery.members import DrawsTasks, RecordsTasks
+from coterie.discovery.validation import validate
 from coterie.recipes import load
 
 ENDINGS = {
@@ -122,7 +122,7 @@ def data_table(files: Mapping[str, Path]) -> dict[str, str]:
 # ---------------------------------------------------------------------------------------------------- records
 
 
-def read_rows(path: Path) -> list[Row]:
+def read_rows(path: Path) -> list[RecordLine]:
     """The records of a file.
 
     Raises:
@@ -140,16 +140,16 @@ def read_rows(path: Path) -> list[Row]:
         raise
 
 
-def _rows(kind: str, settings: Mapping[str, Any], split: Split) -> list[Row]:
+def _rows(kind: str, settings: Mapping[str, Any], split: Split) -> list[RecordLine]:
     target: Any = plugins().registry.load("data_source", kind)
     source = target(validate(target.Config, dict(settings), "SOURCE"), SimpleNamespace(path="SOURCE"))
     records = source.records(split)
-    return [Row(records[index], *records.where(index)) for index in range(len(records))]
+    return [RecordLine(records[index], *records.where(index)) for index in range(len(records))]
 
 
 def read_source(
     source: str, *, keep: bool, subset: str | None = None, revision: str | None = None
-) -> tuple[list[Row], dict[str, list[Row]], list[str]]:
+) -> tuple[list[RecordLine], dict[str, list[RecordLine]], list[str]]:
     """Read records that are to be split.
 
     Args:
@@ -181,7 +181,7 @@ def read_source(
         names = {"train": hub_names[0]}
     body, kept = _chosen(source, list(names), keep)
 
-    def rows(split: Split) -> list[Row]:
+    def rows(split: Split) -> list[RecordLine]:
         table = {"name": source, "splits": {split: names[split]}}
         return _rows("hub", {**table, "subset": subset, "revision": revision}, split)
 

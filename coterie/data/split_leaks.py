@@ -15,7 +15,7 @@ from coterie.core.protocols import Environment, TaskSource
 from coterie.core.training.curriculum import trained_on
 from coterie.core.types import Task
 from coterie.core.types.digest import digest
-from coterie.core.types.splits import Row, content
+from coterie.core.types.splits import RecordLine, content
 from coterie.data.sources import ending_of, read_rows, split_files, task_sources
 from coterie.data.task_files import MANIFEST, read_manifest
 from coterie.discovery.members import FingerprintsTasks
@@ -111,7 +111,7 @@ def record_fingerprints(
 
     answers = DifferingAnswers("values in other fields")
 
-    def contents_of(name: str, part: list[Row]) -> Iterator[tuple[str, dict[str, str]]]:
+    def contents_of(name: str, part: list[RecordLine]) -> Iterator[tuple[str, dict[str, str]]]:
         for row in part[:most]:
             text = content(row, keys, ("id",))
             answers.add(text, f"line {row.line} of {name}", content(row, ignore=("id", *keys)))

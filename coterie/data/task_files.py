@@ -18,7 +18,7 @@ from typing import Any
 
 from coterie.core.errors import ConfigError, DataError, UserError
 from coterie.core.storage.atomic import write_atomic
-from coterie.core.types.splits import SPLITS, Record, Row, content, require_field, split_of
+from coterie.core.types.splits import SPLITS, Record, RecordLine, content, require_field, split_of
 
 MANIFEST = "manifest.json"
 FORMATS = ("jsonl", "parquet")
@@ -54,7 +54,7 @@ class PreparedSplits:
     over_limit: int = 0
 
 
-def rename_fields(rows: Sequence[Row], names: Mapping[str, str]) -> list[Row]:
+def rename_fields(rows: Sequence[RecordLine], names: Mapping[str, str]) -> list[RecordLine]:
     """The rows with fields renamed, old -> new.
 
     Raises:
@@ -73,7 +73,7 @@ def rename_fields(rows: Sequence[Row], names: Mapping[str, str]) -> list[Row]:
 
 
 def split_records(
-    body: Sequence[Row], rule: SplitRule, kept_splits: Mapping[str, Sequence[Row]] | None = None
+    body: Sequence[RecordLine], rule: SplitRule, kept_splits: Mapping[str, Sequence[RecordLine]] | None = None
 ) -> PreparedSplits:
     """Split records by the hash of their content; duplicates are dropped.
 
@@ -111,7 +111,7 @@ def split_records(
     return prepared
 
 
-def _distinct(rows: Sequence[Row], keys: Sequence[str], prepared: PreparedSplits) -> dict[str, Record]:
+def _distinct(rows: Sequence[RecordLine], keys: Sequence[str], prepared: PreparedSplits) -> dict[str, Record]:
     """Distinct records by content; of equal contents, the record whose JSON sorts first."""
     kept: dict[str, tuple[str, Record]] = {}
     variants: dict[str, Counter[str]] = {}
@@ -124,7 +124,7 @@ def _distinct(rows: Sequence[Row], keys: Sequence[str], prepared: PreparedSplits
     prepared.read += len(rows)
     prepared.duplicates += len(rows) - len(kept)
     for text, (_, record) in kept.items():
-        prepared.conflicts += variants[text].total() - variants[text][content(Row(record, "", 0))]
+        prepared.conflicts += variants[text].total() - variants[text][content(RecordLine(record, "", 0))]
     return {text: record for text, (_, record) in kept.items()}
 
 
@@ -154,7 +154,7 @@ def _check_splits(prepared: PreparedSplits, rule: SplitRule, kept_splits: Mappin
 # ---------------------------------------------------------------------------------------------------- files
 
 
-def line_of(row: Row) -> str:
+def line_of(row: RecordLine) -> str:
     """A record as a line of JSON.
 
     Raises:
@@ -227,7 +227,7 @@ def write_jsonl(path: Path, records: Iterable[Record]) -> int:
     try:
         with unfinished.open("w", encoding="utf-8", newline="\n") as file:
             for count, record in enumerate(records, 1):
-                file.write(line_of(Row(record, str(path), count)) + "\n")
+                file.write(line_of(RecordLine(record, str(path), count)) + "\n")
         os.replace(unfinished, path)
     finally:
         unfinished.unlink(missing_ok=True)

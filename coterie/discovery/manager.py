@@ -20,7 +20,7 @@ import pluggy
 
 from coterie import deprecations
 from coterie.core.errors import PluginError, UserError, did_you_mean
-from coterie.core.plugins.kinds import KINDS
+from coterie.core.plugins import KINDS
 from coterie.discovery import api_version, hookspecs
 from coterie.discovery.imports import import_fix, raised, timed
 from coterie.discovery.registry import ExampleEntry, Registry

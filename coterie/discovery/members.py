@@ -1,20 +1,22 @@
-"""Optional members of plugins that no step of training calls, and the second argument of their constructor.
+"""Optional members of plugins that the core never asks for, and the second argument of their constructor.
 
-Those are for composing, plans, warm starts and data. What no author reads of is in `optional.py`.
+They are for composing, plans, warm starts, data, and for other plugins. What the core asks for is beside the
+Protocol of its kind in `core/protocols`; what no author reads of is in `optional.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from coterie.core.config import PolicyConfig, RunConfig
-from coterie.core.protocols import Codec, Demonstration, EngineContext, Limits
-from coterie.core.types import Action, Metrics, Task, Weights
+from coterie.core.protocols import Codec, Demonstration, EngineContext, Limits, Program, Ran
+from coterie.core.types import Action, Finding, Metrics, Task, Weights
 
 
 class Build(Protocol):
@@ -187,3 +189,164 @@ class MayLackFeedback(Protocol):
 class OmitsTask(Protocol):
     omits_task: bool
     """Whether its prompt leaves out the task where `RoleInput.shows_task` is False."""
+
+
+@runtime_checkable
+class HasTokenIds(Protocol):
+    vocabulary: Mapping[str, int]
+    """{token: id}, to check that an external policy has the same tokens."""
+
+
+@runtime_checkable
+class GivesFindings(Protocol):
+    async def findings(self, state: Any, role: str, tests: int) -> tuple[Finding, ...]:
+        """The checks of what the team has made, as a role may read them, for transition modes with levels.
+
+        Args:
+            tests: which of the task's feedback tests are run: n > 0: the first n; n < 0: the last -n; 0: all.
+        """
+
+
+@runtime_checkable
+class Diagnoses(Protocol):
+    def diagnose(self, state: Any, role: str) -> str | Awaitable[str]:
+        """Feedback for a role, for transition modes; empty: none. It may be a coroutine."""
+
+
+@runtime_checkable
+class StepsConcurrently(Protocol):
+    concurrent: bool
+    """Whether `step` waits (for a sandbox), so that joint actions are stepped at once."""
+
+
+@runtime_checkable
+class HasNotSummable(Protocol):
+    not_summable: Sequence[str] | set[str] | frozenset[str]
+    """Components that must not be summed over turns."""
+
+
+@runtime_checkable
+class HasFields(Protocol):
+    fields: Sequence[str] | None
+    """Fields of its observations, so that a prompt template can be checked; None: unknown."""
+
+
+@runtime_checkable
+class SumsOverTurns(Protocol):
+    sums_over_turns: bool
+    """Whether its returns sum over turns; components that are not summable are then refused."""
+
+
+@runtime_checkable
+class StopsEpisodes(Protocol):
+    stop_above: float | None
+    """An episode ends at a joint action whose reward is at least this; None: at none."""
+
+
+@runtime_checkable
+class HasLengthConstant(Protocol):
+    length_constant: float | None
+    """Divisor of every sequence's sum, for `length = "constant"`."""
+
+
+@runtime_checkable
+class NeedsFreshSamples(Protocol):
+    fresh_samples: bool
+    """Whether the samples must be those of the current weights, since no ratio or correction accounts for the
+    difference: one optimiser step an update."""
+
+
+@runtime_checkable
+class CountsCalls(Protocol):
+    calls_per_view: int
+    """Calls of an external model (a judge, a coach) per `score` or state told of, for `coterie plan`."""
+
+
+@runtime_checkable
+class RunsInBackground(Protocol):
+    background: bool
+    """Whether the source is slow: it is scored in the background where selection does not need it."""
+
+
+@runtime_checkable
+class ScoresRoles(Protocol):
+    per_role: Sequence[str]
+    """Components that a source of scope `joint` or `episode`, or an environment, scores for single roles and
+    never for the team. A failure is then each role's own."""
+
+
+@runtime_checkable
+class BoundsCalls(Protocol):
+    concurrency: int
+    """Calls of `score` at once, unless `rewards.<name>.concurrency` says otherwise; default: CONCURRENCY.
+    With 1 they are made one after the other, without an asyncio task each."""
+
+
+@runtime_checkable
+class ReportsProtections(Protocol):
+    def report(self) -> Sequence[Any]:
+        """The protections: named tuples (name, active, stops, needs). Call it after `open`."""
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class KeptFiles:
+    """Files: path, sha256, bytes. Their sandbox keeps the contents while its process refers to this."""
+
+    files: tuple[tuple[str, str, int], ...] = ()
+
+
+@runtime_checkable
+class KeepsFiles(Protocol):
+    async def run_on(self, program: Program, files: KeptFiles, most_mb: int) -> tuple[Ran, KeptFiles]:
+        """Run a program on copies of kept files, and keep what it leaves: of what `collect` matches, without
+        `program.files`, at most `most_mb`. `Ran.files` is empty.
+
+        Raises:
+            WriteError: the disk is full. For the rest as `Sandbox`.
+        """
+
+    def kept(self, files: KeptFiles, path: str) -> Path:
+        """The file with a content, to be read only. Raises SystemFault where this machine lacks it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Brief:
+    """A task as its team has it; roles by name, and what is empty is not shown."""
+
+    problem: str = ""
+    duties: Mapping[str, str] = field(default_factory=dict)
+    """By role: its part of the work, in a sentence."""
+    limits: Mapping[str, str] = field(default_factory=dict)
+    """By role: turns, time, memory."""
+    required: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """By role: the files that it has to leave."""
+    available: Sequence[str] = ()
+    """The files that the team is given, a line each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What came of one action; what is empty is not shown."""
+
+    output: str = ""
+    """Of its program: status, stdout, stderr."""
+    files: str = ""
+    """The team's files after the action, a line each, and those that are missing: as they were checked."""
+    outcome: str = ""
+    """What the team's work is worth by rule, such as the metric's value or why a submission is invalid; empty
+    before the action that ended the episode."""
+
+
+@runtime_checkable
+class ShowsWork(Protocol):
+    """An environment that tells judges what came of an action. Without it they see prompts and messages."""
+
+    def brief(self, task: Task) -> Brief:
+        """The task as its team has it; the reference answer is not in it."""
+
+    def work(self, role: str, info: Mapping[str, Any]) -> Work:
+        """What came of an action of `role`.
+
+        Args:
+            info: `Step.info` of the joint action that it is part of; empty where the step failed.
+        """

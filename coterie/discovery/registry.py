@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from coterie.core.errors import MissingExtra, PluginError, did_you_mean
+from coterie.core.plugins import DECLARING, FILES, KINDS, UNCONFIGURED
 from coterie.core.plugins.base import PluginConfig
-from coterie.core.plugins.kinds import DECLARING, FILES, KINDS, UNCONFIGURED
 from coterie.core.plugins.origin import raised_at
 from coterie.discovery.imports import import_fix, install_fix, raised
 from coterie.extras import EXTRA_OF

@@ -22,7 +22,7 @@ from coterie.core.config import RunConfig
 from coterie.core.errors import ConfigError, DataError, NoFileError, UserError
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import Environment, Plan, TaskSource, Team
-from coterie.core.protocols.reward import CountsCalls, RewardSource
+from coterie.core.protocols.reward import RewardSource
 from coterie.core.protocols.transition import TransitionMode
 from coterie.core.rollout.side import LocalRolloutSide
 from coterie.core.training.curriculum import trained_on
@@ -31,6 +31,7 @@ from coterie.core.training.schedule import end_of
 from coterie.core.types import Key, Task
 from coterie.core.types.seeding import seed64
 from coterie.core.types.splits import Split
+from coterie.discovery.members import CountsCalls
 from coterie.discovery.optional import EnvironmentDefaults, with_defaults
 from coterie.estimate.counts import (
     PolicyCounts,

@@ -12,10 +12,11 @@ from coterie.backends.cluster.placement import ClusterNode, Placed, place
 from coterie.backends.cluster.processes import processes_of
 from coterie.backends.cluster.settings import ClusterConfig
 from coterie.backends.cluster.transfer import Transfer, transfer_of
-from coterie.core.config import Resolved, RunConfig, validate
+from coterie.core.config import Resolved, RunConfig
 from coterie.core.errors import UserError
 from coterie.core.training.run import Run
 from coterie.discovery import plugins
+from coterie.discovery.validation import validate
 
 
 class ClusterPlacement(NamedTuple):

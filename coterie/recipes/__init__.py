@@ -23,3 +23,9 @@ from coterie.recipes.listing import (
     registered as registered,
 )
 from coterie.recipes.overlays import names as names
+from coterie.recipes.yaml_text import (
+    config_text as config_text,
+    flatten as flatten,
+    json_like as json_like,
+    to_yaml as to_yaml,
+)

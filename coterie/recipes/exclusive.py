@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from coterie.compose.layer_errors import layer_at
-from coterie.core.config import MAPS, TABLES, ScheduleConfig
+from coterie.compose.tables import MAPS, TABLES
+from coterie.core.config import ScheduleConfig
 from coterie.core.errors import CoterieError
 from coterie.core.plugins import Table, composed_fields
 from coterie.discovery import plugins

@@ -10,11 +10,12 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from coterie.compose.tables import TEAM_KEYS
-from coterie.core.config import MAPS, TABLES, RunConfig, flatten
+from coterie.compose.tables import MAPS, TABLES, TEAM_KEYS
+from coterie.core.config import RunConfig
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import Table, as_table
 from coterie.recipes.overlays import carry_policies, is_entry, matching, policy_of, roles_of
+from coterie.recipes.yaml_text import flatten
 
 EVERY_SCALE = "every_scale"
 ENTRY_TABLES = {("team",), ("team", "roles"), ("policies",), *((name,) for name in MAPS)}

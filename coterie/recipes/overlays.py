@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-from coterie.core.config import MAPS
+from coterie.compose.tables import MAPS
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import Table
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
-from coterie.api.episodes import PlayedAction, RecordedEpisode, Row, mean_advantage, tokens_of
+from coterie.api.episodes import RecordedAction, RecordedEpisode, Row, mean_advantage, tokens_of
 from coterie.viewing.where import Value
 
 FIELDS: dict[str, str] = {
@@ -82,7 +82,7 @@ def fields_of(episode: RecordedEpisode) -> dict[str, Value]:
     return fields
 
 
-def _of_actions(actions: Sequence[PlayedAction], repeated: set[int]) -> dict[str, Value]:
+def _of_actions(actions: Sequence[RecordedAction], repeated: set[int]) -> dict[str, Value]:
     branches = [action.branch for action in actions]
     faults = [branch["fault"]["kind"] for branch in branches if branch["fault"] is not None]
     return {
@@ -101,13 +101,13 @@ def _of_actions(actions: Sequence[PlayedAction], repeated: set[int]) -> dict[str
     }
 
 
-def spread_of(action: PlayedAction) -> float | None:
+def spread_of(action: RecordedAction) -> float | None:
     """Largest difference of rewards among the siblings of an action; None: fewer than two have one."""
     rewards = [row["reward"] for row in action.siblings if row["reward"] is not None]
     return max(rewards) - min(rewards) if len(rewards) > 1 else None
 
 
-def repeats_of(actions: Iterable[PlayedAction]) -> Iterator[PlayedAction]:
+def repeats_of(actions: Iterable[RecordedAction]) -> Iterator[RecordedAction]:
     """The actions whose text is that of the last action of another role before them; spaces don't count.
 
     Roles that act at once don't see each other, so they can't repeat each other. A text is that of the role
@@ -128,7 +128,7 @@ def _joints(episode: RecordedEpisode) -> Iterator[Row]:
     return (node.joints[index] for node, index in episode.path if index is not None)
 
 
-def _scores(episode: RecordedEpisode, actions: Sequence[PlayedAction]) -> dict[str, Value]:
+def _scores(episode: RecordedEpisode, actions: Sequence[RecordedAction]) -> dict[str, Value]:
     """Means over the path: what joint actions were given, and what actions were given themselves."""
     values: dict[str, list[float | None]] = {}
     for scores in _cells(episode, actions):
@@ -137,7 +137,7 @@ def _scores(episode: RecordedEpisode, actions: Sequence[PlayedAction]) -> dict[s
     return {name: _mean(of) for name, of in sorted(values.items())}
 
 
-def _cells(episode: RecordedEpisode, actions: Sequence[PlayedAction]) -> Iterator[dict[str, float | None]]:
+def _cells(episode: RecordedEpisode, actions: Sequence[RecordedAction]) -> Iterator[dict[str, float | None]]:
     """Tables of scores on the path, named `<role or team>.<component>`."""
     yield from (joint["scores"] for joint in _joints(episode))
     yield from (action.branch.get("own_scores", {}) for action in actions)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from coterie.api.episodes import PlayedAction, RecordedEpisode, Row, mean_advantage, tokens_of
+from coterie.api.episodes import RecordedAction, RecordedEpisode, Row, mean_advantage, tokens_of
 from coterie.viewing.find_episodes import Match
 from coterie.viewing.text import harmless, one_line, shortened
 
@@ -56,7 +56,7 @@ def _says(name: str, value: object) -> bool:
     return name in ("success", "turns", "reward") or value not in (None, 0)
 
 
-def _action(action: PlayedAction, detail: Detail) -> Iterator[Text]:
+def _action(action: RecordedAction, detail: Detail) -> Iterator[Text]:
     branch = action.branch
     facts = [f"reward {_number(action.reward)}"]
     advantage = mean_advantage(branch)

@@ -11,11 +11,10 @@ from coterie import Plugin, PluginConfig, explain
 from coterie.analysis.explained_keys import PLUGIN_DEFAULT, explained_keys, select
 from coterie.compose import compose
 from coterie.compose.settings import settings_of
-from coterie.core.config import flatten
 from coterie.core.errors import ConfigError, UserError
 from coterie.core.types import Key, Score
 from coterie.discovery import plugins
-from coterie.recipes import load
+from coterie.recipes import flatten, load
 from coterie.testing import coterie_run, play_episode
 
 TABULAR = Path(__file__).parents[1] / "recipes" / "tabular.yaml"

@@ -9,7 +9,7 @@ from threading import Event
 import pytest
 
 import coterie
-from coterie.api.cancelled import Cancelled
+from coterie.api.discarded import Cancelled
 from coterie.backends.engines.tabular import TabularEngine
 from coterie.cli.commands.run import report
 

@@ -13,7 +13,7 @@ from ruamel.yaml import YAML
 
 import coterie
 from coterie.api.checkpoints import find_checkpoint
-from coterie.api.model_card import model_card
+from coterie.api.export import model_card
 from coterie.api.run_record import RunRecord, load_run, read_record
 from coterie.core.errors import ConfigError, RunFolderError
 from tests.api.test_resume import record, started

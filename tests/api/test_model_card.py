@@ -72,7 +72,7 @@ def test_secrets_of_settings_are_not_on_the_card(run, tmp_path):
 
 
 def test_a_base_on_a_hub_is_named_with_its_revision(run):
-    from coterie.api.model_card import _front, _weights
+    from coterie.api.export import _front, _weights
 
     settings = {"model": "some/base", "revision": None, "train": "lora", "lora": {"rank": 4}}
     table = {"policies": {"shared": settings}, "algorithm": {"type": "grpo"}}

@@ -351,8 +351,7 @@ def seeds(folder, values, **settings):
     import json
     import shutil
 
-    from coterie.core.config import to_yaml
-    from coterie.recipes import read_yaml
+    from coterie.recipes import read_yaml, to_yaml
 
     runs = []
     for seed, of in enumerate(values):

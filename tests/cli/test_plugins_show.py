@@ -12,10 +12,10 @@ from ruamel.yaml import YAML
 from coterie.cli.commands.schema import plugin_schema
 from coterie.cli.plugin_details import example
 from coterie.compose.described import fields, hooks
-from coterie.core.config import validate
 from coterie.core.plugins import KINDS, UNCONFIGURED, Composed, MayChange, Plugin, PluginConfig
 from coterie.core.protocols import RewardSource
 from coterie.discovery import Entry, hookspecs, plugins
+from coterie.discovery.validation import validate
 from tests.cli.support import coterie, plugin_package, process
 
 PLUGIN = '''

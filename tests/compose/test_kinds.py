@@ -15,10 +15,17 @@ from coterie.backends.trainers.tabular import TabularTrainer
 from coterie.compose import compose
 from coterie.compose.kinds import CAPABILITIES, PROTOCOL, check_coroutines, ignored, members
 from coterie.core.errors import MissingExtra, PluginError
-from coterie.core.protocols.chat_format import Codec, DescribesTools, HasTokenIds
-from coterie.core.protocols.environment import Diagnoses, HasNotSummable, StepsConcurrently
+from coterie.core.protocols.chat_format import Codec, DescribesTools
 from coterie.discovery import members as discovery_members, plugins
-from coterie.discovery.members import Demonstrates, HasVocabulary, RecordsTasks
+from coterie.discovery.members import (
+    Demonstrates,
+    Diagnoses,
+    HasNotSummable,
+    HasTokenIds,
+    HasVocabulary,
+    RecordsTasks,
+    StepsConcurrently,
+)
 from coterie.plugins.algos.at_grpo import ATGRPO
 from coterie.plugins.losses.ppo_clip import PPOClip
 from coterie.recipes import load

@@ -11,8 +11,8 @@ import yaml
 import coterie
 from coterie import Composed, ConfigError, MayChange, Plugin, PluginConfig
 from coterie.compose.settings import settings_of
-from coterie.core.config import flatten
 from coterie.discovery import plugins
+from coterie.recipes import flatten
 from coterie.testing.support.runs import coterie_run
 
 

@@ -15,23 +15,23 @@ from hypothesis import given, settings, strategies as st
 
 from coterie.backends.data.records import LocatedRecords
 from coterie.core.errors import ConfigError, DataError, UserError
-from coterie.core.types.splits import Row, content, split_of
+from coterie.core.types.splits import RecordLine, content, split_of
 from coterie.data import task_files
 from coterie.data.leaks import leaks
 from coterie.data.task_files import SplitRule, line_of, rename_fields, split_records
 
 
-def rows(*records: dict[str, Any]) -> list[Row]:
-    return [Row(record, "a.jsonl", line) for line, record in enumerate(records, 1)]
+def rows(*records: dict[str, Any]) -> list[RecordLine]:
+    return [RecordLine(record, "a.jsonl", line) for line, record in enumerate(records, 1)]
 
 
-def numbered(count: int, **more: Any) -> list[Row]:
+def numbered(count: int, **more: Any) -> list[RecordLine]:
     return rows(*({"q": f"question {number}", **more} for number in range(count)))
 
 
 def texts(prepared: task_files.PreparedSplits) -> dict[str, list[str]]:
     return {
-        split: [line_of(Row(record, "", 0)) for record in records]
+        split: [line_of(RecordLine(record, "", 0)) for record in records]
         for split, records in prepared.splits.items()
     }
 
@@ -152,11 +152,11 @@ def test_fields_are_renamed_all_at_once():
 @pytest.mark.parametrize("value", [b"bytes", float("nan"), {"deep": [float("inf")]}, "\ud800"])
 def test_what_has_no_form_in_json_is_told_with_its_field(value: Any):
     with pytest.raises(DataError, match=r"line 2, field 'x': no value for JSON"):
-        line_of(Row({"a": 1, "x": value}, "a.jsonl", 2))
+        line_of(RecordLine({"a": 1, "x": value}, "a.jsonl", 2))
 
 
 def test_dates_are_written_as_iso():
-    assert line_of(Row({"d": datetime.date(2024, 2, 29)}, "", 1)) == '{"d": "2024-02-29"}'
+    assert line_of(RecordLine({"d": datetime.date(2024, 2, 29)}, "", 1)) == '{"d": "2024-02-29"}'
 
 
 def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 from rich.console import Console
 
-from coterie.api.episode_text import episode_text
+from coterie.api.compare import episode_text
 from coterie.plugins.reports import WritingReport
 from coterie.recipes import load
 from examples import laptop as example

@@ -50,8 +50,8 @@ MUTATIONS = {
     ),
     "5 frozen policies give samples": (
         "coterie/core/training/samples.py",
-        "if not decision.trainable:",
-        "if False:",
+        "if decision.trainable and action.trainable",
+        "if action.trainable",
         "tests/core/training/test_samples.py",
     ),
     "6 the denominator is the sample's own": (
@@ -92,8 +92,8 @@ MUTATIONS = {
     ),
     "8 steps are handed out one too early": (
         "coterie/core/training/steps_in_play.py",
-        "range(done + 1, done + self.ahead + 2)",
-        "range(done + 1, done + self.ahead + 2 + (self.ahead > 0))",
+        "self.state.step + self.ahead + 2)",
+        "self.state.step + self.ahead + 2 + (self.ahead > 0))",
         "tests/core/training/test_steps_in_play.py",
     ),
     "8 a resume plays steps ahead with the newest weights": (
@@ -104,7 +104,7 @@ MUTATIONS = {
     ),
     "8 an evaluation joins a step's batches": (
         "coterie/core/training/evaluation.py",
-        'cohort=run.cohort(run.state.step, " evaluation"),',
+        'cohort=run.cohort(run.state.step, f" evaluation {set_name}"),',
         "cohort=run.cohort(run.state.step + 2),",
         "tests/core/training/test_steps_in_play.py",
     ),
@@ -128,8 +128,8 @@ MUTATIONS = {
     ),
     "11 the rule isn't told": (
         "coterie/plugins/samplers/tree.py",
-        'return [best], "best"',
-        'return [best], "only"',
+        'return [drawn], "best" if',
+        'return [drawn], "only" if',
         "tests/plugins/samplers/test_tree.py",
     ),
     "11 a choice may wait for the episode's score": (
@@ -140,7 +140,7 @@ MUTATIONS = {
     ),
     "12 strands of branches are not counted": (
         "coterie/core/concurrency/active_rollouts.py",
-        "self.start(len(work))",
+        "self.start(len(work) - 1)",
         "self.start(1)",
         "tests/backends/engines/test_request_batching.py",
     ),
@@ -164,13 +164,13 @@ MUTATIONS = {
     ),
     "3 an infinite score is a number": (
         "coterie/core/rollout/rewards.py",
-        "not math.isfinite(number)",
-        "math.isnan(number)",
+        "not abs(number := float(given.value)) <= 1e100",
+        "(number := float(given.value)) != number",
         "tests/core/rollout/test_rewards.py",
     ),
     "10 an unknown last potential is filled up with 0": (
         "coterie/plugins/algos/blocks/returns.py",
-        "for ahead in remaining) if known else None",
+        "for ahead in remaining) if len(known) == len(last) else None",
         "for ahead in remaining)",
         "tests/plugins/algos/blocks/test_returns.py",
     ),
@@ -193,15 +193,15 @@ MUTATIONS = {
         "tests/plugins/samplers/test_tree.py",
     ),
     "3 a role's failure is the team's": (
-        "coterie/core/rollout/rewards.py",
-        "[(key.of_branch(role, branch), view.action)], (role,), role)",
-        "[(key.of_branch(role, branch), view.action)], (role,))",
+        "coterie/plugins/samplers/expansion.py",
+        "Question(source, view, places, owner, owner)",
+        "Question(source, view, places, owner)",
         "tests/core/rollout/test_failures.py",
     ),
     "3 a floor leaves the role's potential as it was": (
         "coterie/plugins/algos/blocks/returns.py",
-        "owners = (WHOLE, TEAM, role) if score.whole else (WHOLE, owner)",
-        "owners = (WHOLE, owner)",
+        "owners = [each for each in (TEAM, role) if (each, component) in potentials] or [WHOLE]",
+        "owners = [WHOLE]",
         "tests/plugins/algos/blocks/test_returns.py",
     ),
     "3 a judge that is down hides behind what nobody can read": (

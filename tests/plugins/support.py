@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from coterie.core.config import validate
 from coterie.core.errors import PolicyFault
 from coterie.core.protocols import StepContext
 from coterie.core.types import Action, Fault, RoleInput, Task
+from coterie.discovery.validation import validate
 from coterie.testing import coterie_run
 
 

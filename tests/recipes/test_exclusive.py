@@ -12,8 +12,7 @@ from pydantic import ValidationError
 
 from coterie.core.config import ScheduleConfig
 from coterie.core.errors import ConfigError, PluginError
-from coterie.core.plugins import PluginConfig
-from coterie.core.plugins.kinds import KINDS, UNCONFIGURED
+from coterie.core.plugins import KINDS, UNCONFIGURED, PluginConfig
 from coterie.discovery import plugins
 from coterie.recipes import load
 from coterie.recipes.exclusive import replace

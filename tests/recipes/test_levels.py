@@ -9,9 +9,8 @@ import pytest
 
 from coterie.backends.models.policy import LoraSettings
 from coterie.compose import compose
-from coterie.core.config import flatten
 from coterie.core.errors import ConfigError
-from coterie.recipes import list_overlays, load
+from coterie.recipes import flatten, list_overlays, load
 
 GAMES = ("plan_path", "sokoban", "sudoku")
 LEVELS = {"l0": ("none", None), "l1": ("lora", {"rank": 16, "alpha": 32}), "l2": ("full", None)}

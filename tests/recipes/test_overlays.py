@@ -9,10 +9,9 @@ import pytest
 from coterie import hookimpl
 from coterie.compose import compose
 from coterie.compose.rules.table import check
-from coterie.core.config import flatten
 from coterie.core.errors import ConfigError
 from coterie.discovery import Report, plugins
-from coterie.recipes import list_overlays, load, recipes
+from coterie.recipes import flatten, list_overlays, load, recipes
 
 TEAM = """
 summary: Two roles.

@@ -22,7 +22,7 @@ from coterie.api.open_run import to_its_end
 from coterie.api.run_record import load_run
 from coterie.api.starting_weights import begin_from
 from coterie.compose import check_hosts, check_packages
-from coterie.core.concurrency.together import together
+from coterie.core.concurrency.active_rollouts import together
 from coterie.core.errors import ConfigError, RunFolderError, UserError, did_you_mean
 from coterie.core.storage.checkpoint import Checkpoint
 from coterie.core.training.run import Run

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from coterie.core.config import validate
 from coterie.core.errors import CoterieError, PluginError, PolicyFault, SystemFault, UserError
 from coterie.core.plugins.origin import Origin, failure, origin_of, record_origin
 from coterie.core.protocols import Program, Ran, Sandbox
-from coterie.core.protocols.sandbox import ReportsProtections
 from coterie.discovery import plugins
+from coterie.discovery.members import ReportsProtections
+from coterie.discovery.validation import validate
 
 T = TypeVar("T")
 HELLO = "print(sum(range(10)))"

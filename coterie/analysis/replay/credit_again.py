@@ -252,7 +252,7 @@ def _rows(played: PlayedStep, other: Batch, credit: Credit) -> Iterator[dict[str
                         "role": role,
                         "policy": decision.policy,
                         "branch": branch,
-                        "tokens": sum(len(call.token_ids) for call in action.calls),
+                        "tokens": action.tokens,
                         "completion": action.text,
                         "reward": before[branch],
                         "other_reward": after[branch],

@@ -8,8 +8,8 @@ from typing import Any
 
 from coterie.core.plugins.origin import origin_of, record_origin
 from coterie.core.protocols import NamedRewardSource
-from coterie.core.protocols.reward import RunsInBackground
 from coterie.core.types import ComponentKind, RewardWeights, Scores
+from coterie.discovery.members import RunsInBackground
 
 SUFFIX = "~again"
 """Of the components of a source that scores beside another one."""

@@ -16,12 +16,12 @@ from coterie.analysis.recorded_engine import (
 )
 from coterie.analysis.replay.shadows import ignoring_shadows, with_shadows
 from coterie.answers import KEPT, KNOWN
-from coterie.core.concurrency.together import together
+from coterie.core.concurrency.active_rollouts import together
 from coterie.core.errors import PolicyFault, SystemFault, UserError
 from coterie.core.plugins import PluginConfig, composed_fields
 from coterie.core.plugins.origin import closed, origin_of, plugin_call, plugin_open, record_origin
 from coterie.core.protocols import Codec, Member, NamedRewardSource, RolloutJob
-from coterie.core.protocols.reward import CountsCalls, RunsInBackground, ShowsFeedback
+from coterie.core.protocols.reward import ShowsFeedback
 from coterie.core.protocols.tool import Closes, Opens
 from coterie.core.protocols.transition import RepeatsTask
 from coterie.core.rollout.context import JobContext
@@ -29,6 +29,7 @@ from coterie.core.rollout.rewards import score_episodes
 from coterie.core.rollout.side import LocalRolloutSide
 from coterie.core.training.run import Run
 from coterie.core.types import Action, Fault, Key, Score, Scores, Step, Task, Tree
+from coterie.discovery.members import CountsCalls, RunsInBackground
 
 Row = Mapping[str, Any]
 RUNS_PROGRAMS = ("run", "judge", "run_on")

@@ -15,10 +15,11 @@ from coterie.backends.models.bases import bases_of
 from coterie.backends.models.policy import TensorFields
 from coterie.backends.models.precision import with_dtype
 from coterie.backends.remote.settings import RemoteSettings
-from coterie.core.config import PolicyConfig, RunConfig, validate
+from coterie.core.config import PolicyConfig, RunConfig
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import PluginConfig
 from coterie.discovery import plugins
+from coterie.discovery.validation import validate
 
 ENGINE, MODELS, HOST = "engine", "models", "rollout host"
 

@@ -11,7 +11,7 @@ from pydantic.config import JsonDict
 
 from coterie.core.errors import ConfigError, NoFileError, UserError
 from coterie.core.plugins import PluginConfig
-from coterie.core.types.splits import Row, Split, content, split_of
+from coterie.core.types.splits import RecordLine, Split, content, split_of
 
 _NAMED = 5
 """Files of a folder that an error names."""
@@ -50,7 +50,7 @@ class LocatedRecords(Sequence[Mapping[str, Any]]):
         return LocatedRecords(
             row
             for row in self._rows
-            if split_of(content(Row(*row), ignore=ignore), val_share, test_share) == split
+            if split_of(content(RecordLine(*row), ignore=ignore), val_share, test_share) == split
         )
 
 

@@ -32,9 +32,10 @@ from coterie.backends.models.sources import (
     weights_in,
 )
 from coterie.backends.models.tokenizers import check_vocabulary
-from coterie.core.config import PolicyConfig, RunConfig, validate
+from coterie.core.config import PolicyConfig, RunConfig
 from coterie.core.errors import ConfigError, UserError
 from coterie.core.plugins import MayChange
+from coterie.discovery.validation import validate
 
 log = logging.getLogger("coterie")
 Schema = TypeVar("Schema", bound=PolicyConfig)

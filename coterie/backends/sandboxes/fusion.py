@@ -27,7 +27,7 @@ from coterie.backends.sandboxes.protections import Protection
 from coterie.core.errors import ConfigError, PolicyFault, SystemFault
 from coterie.core.plugins import MayChange, Plugin, PluginConfig
 from coterie.core.protocols import Judged, Limits, Program, Ran, Verdict
-from coterie.core.protocols.sandbox import KeptFiles
+from coterie.discovery.members import KeptFiles
 
 log = logging.getLogger("coterie")
 

@@ -16,7 +16,7 @@ from coterie.backends.sandboxes.kept_files import FileStore
 from coterie.backends.sandboxes.programs import FLOOD
 from coterie.core.errors import SystemFault, WriteError
 from coterie.core.protocols import Limits, Program, Ran, Status
-from coterie.core.protocols.sandbox import KeptFiles
+from coterie.discovery.members import KeptFiles
 
 REPORT = 1 << 20
 """Most bytes kept of a report, from its beginning."""

@@ -26,8 +26,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from coterie.core.errors import SystemFault, WriteError
-from coterie.core.protocols.sandbox import KeptFiles, Program, Ran
+from coterie.core.protocols.sandbox import Program, Ran
 from coterie.core.storage.atomic import TEMPORARY, locked
+from coterie.discovery.members import KeptFiles
 
 if sys.platform != "win32":  # there only a sandbox that is never asked to keep files can be used
     import fcntl

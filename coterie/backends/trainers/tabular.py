@@ -56,9 +56,9 @@ from coterie.core.errors import ConfigError, RunFolderError
 from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.plugins.origin import origin_of
 from coterie.core.protocols import Surrogate, TokenBatch, TrainerContext
-from coterie.core.protocols.loss import HasLengthConstant
 from coterie.core.types import Key, Metrics, Sample, Weights
 from coterie.core.types.seeding import seed64
+from coterie.discovery.members import HasLengthConstant
 
 log = logging.getLogger("coterie")
 UNUSUAL_RATE = 1e4

@@ -36,9 +36,9 @@ from coterie.backends.trainers.value_head import value_loss
 from coterie.backends.trainers.warm_start import warm_start
 from coterie.core.plugins.origin import origin_of
 from coterie.core.protocols import Demonstration, Surrogate, TokenBatch
-from coterie.core.protocols.loss import HasLengthConstant
 from coterie.core.types import Key, Metrics, Sample
 from coterie.core.types.seeding import seed64
+from coterie.discovery.members import HasLengthConstant
 
 log = logging.getLogger("coterie")
 _FOR_ALL = ("ref_logprobs", "old_logprobs")

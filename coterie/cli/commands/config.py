@@ -39,8 +39,7 @@ def command(
     The configuration is checked as by `coterie run`. Settings of plugins that the recipe does not set are
     shown with their defaults. The output is YAML that `coterie run` takes.
     """
-    from coterie.core.config import flatten
-    from coterie.recipes import load
+    from coterie.recipes import flatten, load
 
     chosen: Any = source if flags is None else translated(source, settings, flags).table
     resolved = load(chosen, overrides=overrides(settings), **layers)
@@ -79,7 +78,7 @@ def with_defaults(table: Mapping[str, Any]) -> dict[str, Any]:
 
 def components(table: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """(kind, settings) of every component of a configuration."""
-    from coterie.core.config import MAPS, TABLES
+    from coterie.compose.tables import MAPS, TABLES
 
     for name, kind in TABLES.items():
         if table.get(name) is not None:

@@ -10,7 +10,7 @@ import click
 
 from coterie.cli.options import out_option
 from coterie.core.errors import UserError
-from coterie.core.plugins.kinds import KINDS
+from coterie.core.plugins import KINDS
 
 
 @click.command(short_help="Write a plugin package, or one file, that works.")

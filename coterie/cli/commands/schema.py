@@ -28,7 +28,8 @@ def command(source: str | None, settings: tuple[str, ...]) -> None:
     `policy` what a trainer or an engine declares; of a plugin that can't be imported, what is missing.
     """
     from coterie.compose.policies import policy_schema
-    from coterie.core.config import DEFAULT_TYPES, RunConfig
+    from coterie.compose.tables import DEFAULT_TYPES
+    from coterie.core.config import RunConfig
     from coterie.core.plugins import KINDS, UNCONFIGURED
     from coterie.discovery import plugins
     from coterie.recipes import load

@@ -10,10 +10,9 @@ from coterie.compose.tasks import check_tasks
 from coterie.core.errors import ConfigError
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import Length
-from coterie.core.protocols.loss import NeedsFreshSamples
 from coterie.core.rollout.contracts import refuse
 from coterie.core.types import Sampling
-from coterie.discovery.members import Demonstrates, HasVocabulary
+from coterie.discovery.members import Demonstrates, HasVocabulary, NeedsFreshSamples
 from coterie.discovery.optional import EstimatorDefaults, PolicyDefaults, TrainerConfigDefaults, with_defaults
 
 log = logging.getLogger("coterie")

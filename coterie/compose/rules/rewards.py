@@ -11,13 +11,17 @@ from coterie.core.errors import ConfigError
 from coterie.core.plugins import Plugin
 from coterie.core.plugins.origin import origin_of, plugin_call
 from coterie.core.protocols import AdvantageEstimator, Environment
-from coterie.core.protocols.environment import HasNotSummable
-from coterie.core.protocols.estimator import SumsOverTurns
 from coterie.core.protocols.reward import ShowsFeedback
 from coterie.core.protocols.transition import RepeatsTask
 from coterie.core.rollout.contracts import refuse
 from coterie.core.rollout.side import LocalRolloutSide
-from coterie.discovery.members import ChecksComponents, MayLackFeedback, OmitsTask
+from coterie.discovery.members import (
+    ChecksComponents,
+    HasNotSummable,
+    MayLackFeedback,
+    OmitsTask,
+    SumsOverTurns,
+)
 
 log = logging.getLogger("coterie")
 WHOLE = "play whole episodes (sampler.branches=1, sampler.chains to the group's size, a return over turns)"

@@ -7,8 +7,8 @@ from coterie.core.config import RunConfig
 from coterie.core.errors import ConfigError
 from coterie.core.protocols import Trainer
 from coterie.core.protocols.engine import LeasesVersions
-from coterie.core.protocols.loss import NeedsFreshSamples
 from coterie.core.protocols.trainer import KeepsVersions
+from coterie.discovery.members import NeedsFreshSamples
 from coterie.discovery.optional import EngineDefaults, TrainerConfigDefaults, with_defaults
 
 PATH = "schedule.max_staleness"

@@ -10,14 +10,13 @@ them play at the same time depends on the speed of the trainer.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from inspect import CORO_CREATED, getcoroutinestate, iscoroutine
-from typing import TypeVar
-
-from coterie.core.concurrency.together import together
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -126,3 +125,18 @@ class ActiveRollouts:
                 if iscoroutine(each) and getcoroutinestate(each) == CORO_CREATED:
                     each.close()
                     ended()
+
+
+async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """The results of coroutines that run at the same time, in their order.
+
+    The first exception cancels the others, and is raised unchanged once they have ended.
+    """
+    tasks = [asyncio.ensure_future(each) for each in work]
+    try:
+        return list(await asyncio.gather(*tasks))
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise

@@ -200,33 +200,3 @@ class RunConfig(Strict):
             fix = "take coterie.RunConfig, or coterie.load(table).config"
             raise ConfigError("nothing that reads policies is imported", path="policies", fix=fix)
         return {**table, "policies": POLICY_READERS[-1](table)}
-
-
-DEFAULT_TYPES: Table = {
-    "sampler": {"type": "tree"},
-    "loss": {"type": "ppo_clip"},
-    "transition": {"type": "none"},
-    "engine": {"type": "hf"},
-    "trainer": {"type": "torch"},
-    "executor": {"type": "local"},
-    "chat": {"type": "auto"},
-}
-"""The lowest layer of every configuration: the plugins of tables that name none."""
-
-TABLES: dict[str, str] = {
-    "env": "environment",
-    "sampler": "sampler",
-    "algorithm": "estimator",
-    "loss": "loss",
-    "transition": "transition",
-    "engine": "engine",
-    "trainer": "trainer",
-    "executor": "executor",
-    "sandbox": "sandbox",
-    "chat": "chat_format",
-    "data": "data_source",
-}
-"""Kind of component, by top-level table that holds one component."""
-
-MAPS = {"rewards": "reward", "tools": "tool", "chat_models": "chat_model", "trackers": "tracker"}
-"""Kind of component, by top-level table that holds components by name."""

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from coterie.core.plugins.base import (
+    DECLARING as DECLARING,
+    FILES as FILES,
+    KINDS as KINDS,
+    UNCONFIGURED as UNCONFIGURED,
     Component as Component,
     Composed as Composed,
     MayChange as MayChange,
@@ -11,10 +15,4 @@ from coterie.core.plugins.base import (
     Table as Table,
     as_table as as_table,
     composed_fields as composed_fields,
-)
-from coterie.core.plugins.kinds import (
-    DECLARING as DECLARING,
-    FILES as FILES,
-    KINDS as KINDS,
-    UNCONFIGURED as UNCONFIGURED,
 )

@@ -1,4 +1,4 @@
-"""What a plugin class is made of: its settings and its base class."""
+"""The kinds of plugins, and what a plugin class is made of: its settings and its base class."""
 
 from __future__ import annotations
 
@@ -10,7 +10,40 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandle
 from pydantic_core import core_schema
 
 from coterie.core.errors import PluginError, did_you_mean
-from coterie.core.plugins.kinds import KINDS
+
+KINDS: tuple[str, ...] = (
+    "environment",
+    "role",
+    "reward",
+    "estimator",
+    "loss",
+    "transition",
+    "sampler",
+    "engine",
+    "trainer",
+    "executor",
+    "sandbox",
+    "tool",
+    "chat_format",
+    "chat_model",
+    "data_source",
+    "tracker",
+    "recipe",
+    "overlay",
+    "column",
+    "study",
+    "command",
+)
+"""Every kind of plugin; each has a hook `register_<kind>s`."""
+
+FILES = ("recipe", "overlay", "column")
+"""Kinds whose target names a file, not an object."""
+
+DECLARING = ("engine", "trainer")
+"""Kinds whose class may have a `Policy`: the fields of a policy's table that it reads."""
+
+UNCONFIGURED = (*FILES, "study", "command")
+"""Kinds without a table in a configuration."""
 
 Table = dict[str, Any]
 """A component's table: `type` names the plugin, the rest is for its Config."""

@@ -45,12 +45,6 @@ class DescribesTools(Protocol):
 
 
 @runtime_checkable
-class HasTokenIds(Protocol):
-    vocabulary: Mapping[str, int]
-    """{token: id}, to check that an external policy has the same tokens."""
-
-
-@runtime_checkable
 class ChatFormat(Protocol):
     """Formats messages as text for a tokenizer."""
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from coterie.core.types import Action, ComponentKind, Finding, Step, Task
+from coterie.core.types import Action, ComponentKind, Step, Task
 from coterie.core.types.splits import Split
 
 
@@ -49,40 +49,6 @@ class Environment(Protocol):
 class DigestsStates(Protocol):
     def digest(self, state: Any) -> str:
         """The digest of a state that `core/types/digest.py` can't digest."""
-
-
-@runtime_checkable
-class Diagnoses(Protocol):
-    def diagnose(self, state: Any, role: str) -> str | Awaitable[str]:
-        """Feedback for a role, for transition modes; empty: none. It may be a coroutine."""
-
-
-@runtime_checkable
-class GivesFindings(Protocol):
-    async def findings(self, state: Any, role: str, tests: int) -> tuple[Finding, ...]:
-        """The checks of what the team has made, as a role may read them, for transition modes with levels.
-
-        Args:
-            tests: which of the task's feedback tests are run: n > 0: the first n; n < 0: the last -n; 0: all.
-        """
-
-
-@runtime_checkable
-class StepsConcurrently(Protocol):
-    concurrent: bool
-    """Whether `step` waits (for a sandbox), so that joint actions are stepped at once."""
-
-
-@runtime_checkable
-class HasNotSummable(Protocol):
-    not_summable: Sequence[str] | set[str] | frozenset[str]
-    """Components that must not be summed over turns."""
-
-
-@runtime_checkable
-class HasFields(Protocol):
-    fields: Sequence[str] | None
-    """Fields of its observations, so that a prompt template can be checked; None: unknown."""
 
 
 class TaskSource(Protocol):

@@ -27,18 +27,6 @@ class AdvantageEstimator(Protocol):
         """The credit of a step, and the estimator's next state: JSON, None before the first step."""
 
 
-@runtime_checkable
-class SumsOverTurns(Protocol):
-    sums_over_turns: bool
-    """Whether its returns sum over turns; components that are not summable are then refused."""
-
-
-@runtime_checkable
-class StopsEpisodes(Protocol):
-    stop_above: float | None
-    """An episode ends at a joint action whose reward is at least this; None: at none."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
     """Input of an estimator: the rollouts of one step."""

@@ -29,19 +29,6 @@ class Loss(Protocol):
     def __call__(self, xp: Any, tokens: TokenBatch) -> Surrogate: ...
 
 
-@runtime_checkable
-class HasLengthConstant(Protocol):
-    length_constant: float | None
-    """Divisor of every sequence's sum, for `length = "constant"`."""
-
-
-@runtime_checkable
-class NeedsFreshSamples(Protocol):
-    fresh_samples: bool
-    """Whether the samples must be those of the current weights, since no ratio or correction accounts for the
-    difference: one optimiser step an update."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenBatch:
     """Input of a loss: flat arrays over N sampled tokens, shape (N,)."""

@@ -41,18 +41,6 @@ class RewardSource(Protocol):
 
 
 @runtime_checkable
-class CountsCalls(Protocol):
-    calls_per_view: int
-    """Calls of an external model (a judge, a coach) per `score` or state told of, for `coterie plan`."""
-
-
-@runtime_checkable
-class RunsInBackground(Protocol):
-    background: bool
-    """Whether the source is slow: it is scored in the background where selection does not need it."""
-
-
-@runtime_checkable
 class ShowsFeedback(Protocol):
     def feedback(self, role: str, score: Score) -> str:
         """What roles that act later read of a role's score; empty: nothing. Cut at 4,000 characters.
@@ -60,20 +48,6 @@ class ShowsFeedback(Protocol):
         Not for scores that come after the next prompt (scopes `episode` and `trajectory`, `background`), and
         only with `sampler.branches` 1. A source whose settings decide sets it on itself in its constructor.
         """
-
-
-@runtime_checkable
-class ScoresRoles(Protocol):
-    per_role: Sequence[str]
-    """Components that a source of scope `joint` or `episode`, or an environment, scores for single roles and
-    never for the team. A failure is then each role's own."""
-
-
-@runtime_checkable
-class BoundsCalls(Protocol):
-    concurrency: int
-    """Calls of `score` at once, unless `rewards.<name>.concurrency` says otherwise; default: CONCURRENCY.
-    With 1 they are made one after the other, without an asyncio task each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,10 +7,9 @@ program that kills its sandbox twice is a `PolicyFault`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 from pydantic import Field
 
@@ -146,30 +145,3 @@ class Sandbox(Protocol):
         """Run the tests of a candidate."""
 
     async def close(self) -> None: ...
-
-
-@runtime_checkable
-class ReportsProtections(Protocol):
-    def report(self) -> Sequence[Any]:
-        """The protections: named tuples (name, active, stops, needs). Call it after `open`."""
-
-
-@dataclass(frozen=True, slots=True, weakref_slot=True)
-class KeptFiles:
-    """Files: path, sha256, bytes. Their sandbox keeps the contents while its process refers to this."""
-
-    files: tuple[tuple[str, str, int], ...] = ()
-
-
-@runtime_checkable
-class KeepsFiles(Protocol):
-    async def run_on(self, program: Program, files: KeptFiles, most_mb: int) -> tuple[Ran, KeptFiles]:
-        """Run a program on copies of kept files, and keep what it leaves: of what `collect` matches, without
-        `program.files`, at most `most_mb`. `Ran.files` is empty.
-
-        Raises:
-            WriteError: the disk is full. For the rest as `Sandbox`.
-        """
-
-    def kept(self, files: KeptFiles, path: str) -> Path:
-        """The file with a content, to be read only. Raises SystemFault where this machine lacks it."""

@@ -133,13 +133,7 @@ def check_credit(estimator: Any, returned: Any, trees: Sequence[Tree]) -> None:
     if not (isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[0], Credit)):
         refuse(estimator, "__call__", returned, "return (coterie.Credit(...), state)")
     credit, state = returned
-    sampled = {
-        node.key.of_branch(role, index): sum(len(call.token_ids) for call in action.calls)
-        for tree in trees
-        for node in tree.nodes()
-        for role, decision in node.decisions.items()
-        for index, action in enumerate(decision.branches)
-    }
+    sampled = {key: action.tokens for tree in trees for key, _, action in tree.actions()}
     for part in ("advantage", "weight", "target"):
         for key, value in getattr(credit, part).items():
             if not isinstance(key, Key) or key not in sampled:

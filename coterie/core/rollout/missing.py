@@ -103,11 +103,8 @@ def _unread(trees: Sequence[Tree]) -> Iterator[Key]:
         return action.fault is not None and action.fault.kind == "policy"
 
     for tree in trees:
+        yield from (key for key, _, action in tree.actions() if unread(action))
         for node in tree.nodes():
-            for role, decision in node.decisions.items():
-                for branch, action in enumerate(decision.branches):
-                    if unread(action):
-                        yield node.key.of_branch(role, branch)
             for index, joint in enumerate(node.joints):
                 if all(map(unread, committed(node.decisions, joint.branches).values())):
                     yield node.key.of_joint(index)

@@ -20,16 +20,13 @@ from typing import Any
 
 from coterie.core.errors import PolicyFault, UserError
 from coterie.core.plugins.origin import failure, origin_of
-from coterie.core.protocols import ActionView, EpisodeView, JointView, NamedRewardSource, SiblingsView, View
+from coterie.core.protocols import EpisodeView, NamedRewardSource, View
 from coterie.core.rollout.contracts import check_async, check_source
 from coterie.core.types import TEAM, Action, Key, Node, RewardWeights, Score, Scores, Tree
 from coterie.core.types.messages import encodable
 from coterie.spans import span
 
 log = logging.getLogger("coterie")
-
-SELECTION_SCOPES = ("action", "joint", "siblings")
-"""Scopes that selection during play may use; an episode's score comes too late (invariant 11)."""
 
 
 def joint_reward(
@@ -215,33 +212,6 @@ async def answer(questions: Sequence[Question], scores: Scores) -> None:
         await ask_in_turn(range(len(questions)))
     for question, received in zip(questions, answers, strict=True):
         question.write(scores, received)
-
-
-async def score_selection(
-    reward_sources: Sequence[NamedRewardSource],
-    scores: Scores,
-    key: Key,
-    *,
-    roles: Sequence[str],
-    joints: Sequence[tuple[int, JointView]],
-    actions: Mapping[tuple[str, int], ActionView],
-    siblings: Mapping[str, SiblingsView],
-) -> None:
-    """All scores of scopes action, joint and siblings at one node."""
-    questions: list[Question] = []
-    for source in reward_sources:
-        if source.scope == "joint":
-            questions += [Question(source, view, [(key.of_joint(at), None)], roles) for at, view in joints]
-        elif source.scope == "action":
-            questions += [
-                Question(source, view, [(key.of_branch(role, branch), view.action)], (role,), (role,))
-                for (role, branch), view in actions.items()
-            ]
-        elif source.scope == "siblings":
-            for role, group in siblings.items():
-                places = [(key.of_branch(role, branch), act) for branch, act in enumerate(group.actions)]
-                questions.append(Question(source, group, places, (role,), [role] * len(places)))
-    await answer(questions, scores)
 
 
 async def score_episodes(

@@ -41,7 +41,7 @@ class LevelTasks:
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class CurriculumLevel:
     """One value of the field."""
 
     value: Any
@@ -64,7 +64,7 @@ class Curriculum:
     """Mean success of the latest training episodes that leads to the next level."""
     window: int
     """Number of latest episodes."""
-    levels: Sequence[Level]
+    levels: Sequence[CurriculumLevel]
 
     def metrics(self, trees: Sequence[Tree], state: CurriculumState, level: int | None = None) -> Metrics:
         """Metrics of a step.

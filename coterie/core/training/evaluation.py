@@ -10,7 +10,7 @@ from itertools import starmap
 from pathlib import Path
 from typing import Any
 
-from coterie.core.concurrency.together import together
+from coterie.core.concurrency.active_rollouts import together
 from coterie.core.protocols import RolloutJob
 from coterie.core.rollout.rewards import joint_reward
 from coterie.core.storage.atomic import write_atomic

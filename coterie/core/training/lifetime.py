@@ -1,26 +1,46 @@
-"""A run between `open` and `close`: its weights and versions, where it stands, and its checkpoints."""
+"""A run between `open` and `close`: its components, its weights, where it stands, and its checkpoints."""
 
 from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from coterie.core.config import PolicyConfig
+from coterie.core.config import PolicyConfig, Resolved, RunConfig
 from coterie.core.plugins.origin import closed, plugin_call, plugin_open
-from coterie.core.protocols import EngineContext, ExecutorContext, TrainerContext
+from coterie.core.protocols import (
+    AdvantageEstimator,
+    ChatFormat,
+    Engine,
+    EngineContext,
+    Environment,
+    Executor,
+    ExecutorContext,
+    Loss,
+    NamedRewardSource,
+    RolloutSide,
+    Sampler,
+    TaskSource,
+    Team,
+    Tracker,
+    Trainer,
+    TrainerContext,
+)
 from coterie.core.rollout.contracts import check_weights, refuse
+from coterie.core.rollout.engine_client import LocalEngineClient
+from coterie.core.rollout.side import LocalRolloutSide
 from coterie.core.storage.checkpoint import Checkpoint, CheckpointWriter
 from coterie.core.storage.run_folder import RunFolder
-from coterie.core.training.components import Components
+from coterie.core.training.curriculum import Curriculum, trained_on
 from coterie.core.training.metrics_writer import MetricsWriter
 from coterie.core.training.schedule import End, Unsaved, end_of
 from coterie.core.training.state import RunState
 from coterie.core.training.tasks import TaskOrder
+from coterie.core.types import RewardWeights
 from coterie.spans import span
 
 RARELY = (100_000, 50, 1000)
@@ -28,9 +48,28 @@ RARELY = (100_000, 50, 1000)
 
 
 @dataclass(frozen=True)
-class Lifetime(Components):
-    """A run that opens its components, keeps its state in checkpoints, and closes what it opened."""
+class RunLifetime:
+    """The components of a run, which it opens and closes, and its state, which it keeps in checkpoints."""
 
+    resolved: Resolved
+    rollout_side: LocalRolloutSide
+    """The rollout side of this process: what the executor plays with, and what describes the game."""
+    make_rollout_side: Callable[[], RolloutSide]
+    """Makes it again, in any process. Picklable."""
+    engine: Engine
+    engine_client: LocalEngineClient
+    estimator: AdvantageEstimator
+    loss: Loss
+    trainer: Trainer
+    executor: Executor
+    chat: ChatFormat
+    trackers: Mapping[str, Tracker]
+    notify: Callable[..., None]
+    """Calls the observers of a hook, which is named first; its arguments go by keyword."""
+    make_order: Callable[[Environment, TaskSource], TaskOrder]
+    """Makes the order of an environment's train tasks."""
+    curriculum: Curriculum | None = None
+    """Levels whose tasks training plays instead of the environment's own."""
     state: RunState = field(default_factory=RunState)
     unsaved: Unsaved = field(default_factory=Unsaved)
     folder: RunFolder | None = None
@@ -39,6 +78,47 @@ class Lifetime(Components):
     """Whether one version of each policy plays all of a step; else the newest weights do, as they arrive."""
     closing: AsyncExitStack = field(default_factory=AsyncExitStack)
     """What `close` undoes, newest first."""
+
+    @property
+    def config(self) -> RunConfig:
+        return self.resolved.config
+
+    @property
+    def environment(self) -> Environment:
+        """The target environment."""
+        return self.rollout_side.environment
+
+    @property
+    def team(self) -> Team:
+        return self.rollout_side.team
+
+    @property
+    def sampler(self) -> Sampler:
+        return self.rollout_side.sampler
+
+    @property
+    def reward_sources(self) -> Sequence[NamedRewardSource]:
+        return self.rollout_side.reward_sources
+
+    @property
+    def reward_weights(self) -> RewardWeights:
+        return self.rollout_side.reward_weights
+
+    @property
+    def vocabulary(self) -> tuple[str, ...]:
+        return self.rollout_side.vocabulary
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Names of the annotations that the estimator or the loss reads."""
+        return tuple(sorted({*self.estimator.needs, *self.loss.needs}))
+
+    @cached_property
+    def orders(self) -> list[TaskOrder]:
+        """The order of the train tasks: the environment's, or those of each level of the curriculum."""
+        with plugin_call(self.environment, "tasks"):
+            played = trained_on(self.environment, self.curriculum, self.config.seed)
+            return [self.make_order(environment, tasks) for environment, tasks in played]
 
     @cached_property
     def metrics_writer(self) -> MetricsWriter:

@@ -19,7 +19,7 @@ UNIFORM = "uniform (all missing)"
 
 
 @dataclass(frozen=True, slots=True)
-class Episode:
+class EpisodePath:
     """One path that was played out, or that a fault ended."""
 
     leaf: JointAction | None
@@ -39,19 +39,19 @@ class Episode:
         return value if math.isfinite(value) else None
 
 
-def episodes(tree: Tree) -> Iterator[Episode]:
+def episodes(tree: Tree) -> Iterator[EpisodePath]:
     """Every root-to-leaf path of a tree; the shares sum to 1."""
     stack: list[tuple[Node, float, bool]] = [(tree.root, 1.0, False)]
     while stack:
         node, share, selected = stack.pop()
         selected = selected or node.rule not in UNSELECTED
         if not node.expanded:
-            yield Episode(None, node.turn + 1, share, selected)
+            yield EpisodePath(None, node.turn + 1, share, selected)
         for index in reversed(node.expanded):
             joint = node.joints[index]
             part = share / len(node.expanded)
             if joint.child is None:
-                yield Episode(joint, node.turn + 1, part, selected)
+                yield EpisodePath(joint, node.turn + 1, part, selected)
             else:
                 stack.append((joint.child, part, selected))
 
@@ -99,7 +99,7 @@ def longest(node: Node, index: int) -> int:
     """The tokens of the longest action of a joint action."""
     branches = node.joints[index].branches.items()
     actions = [node.decisions[role].branches[branch] for role, branch in branches]
-    return max((sum(len(call.token_ids) for call in action.calls) for action in actions), default=0)
+    return max((action.tokens for action in actions), default=0)
 
 
 def _outcomes(trees: Sequence[Tree]) -> Metrics:
@@ -120,7 +120,7 @@ def _outcomes(trees: Sequence[Tree]) -> Metrics:
     return metrics
 
 
-def _tree_mean(played: Sequence[Sequence[Episode]], name: str) -> float:
+def _tree_mean(played: Sequence[Sequence[EpisodePath]], name: str) -> float:
     """Mean over trees of the mean over a tree's paths; a tree without any value is left out."""
     means = []
     for tree in played:
@@ -183,7 +183,7 @@ class _Tally:
     faulty: int = 0
 
     def add(self, action: Action) -> None:
-        self.lengths.append(sum(len(call.token_ids) for call in action.calls))
+        self.lengths.append(action.tokens)
         self.empty += not action.text.strip()
         self.truncated += bool(action.calls) and action.calls[-1].finish == "length"
         self.faulty += action.fault is not None
@@ -194,15 +194,14 @@ def _actions(trees: Sequence[Tree]) -> Metrics:
     faults = {"policy": 0, "system": 0}
     generated = prompt = 0
     for tree in trees:
+        for key, _, action in tree.actions():
+            generated += action.tokens
+            prompt += sum(len(call.prompt_ids) for call in action.calls)
+            if action.fault is not None:
+                faults[action.fault.kind] += 1
+            if action.trainable:  # what the system aborted has no length of its own
+                tallies.setdefault(key.role, _Tally()).add(action)
         for node in tree.nodes():
-            for role, decision in node.decisions.items():
-                for action in decision.branches:
-                    generated += sum(len(call.token_ids) for call in action.calls)
-                    prompt += sum(len(call.prompt_ids) for call in action.calls)
-                    if action.fault is not None:
-                        faults[action.fault.kind] += 1
-                    if action.trainable:  # what the system aborted has no length of its own
-                        tallies.setdefault(role, _Tally()).add(action)
             for joint in node.joints:
                 of_actions = [node.decisions[role].branches[i].fault for role, i in joint.branches.items()]
                 # A fault of an action was counted with the action.

@@ -16,14 +16,18 @@ from coterie.core.rollout.contracts import check_metric_names, check_scored, che
 from coterie.core.rollout.missing import check_missing, check_parsers
 from coterie.core.training.metrics import step_metrics
 from coterie.core.training.samples import (
-    branches,
     merge_annotations,
     samples_of,
     staleness,
     staleness_metrics,
 )
-from coterie.core.training.step_rollouts import Progress as Progress, Recorder, StepRollouts, Watch
-from coterie.core.training.steps_in_play import StepsInPlay
+from coterie.core.training.steps_in_play import (
+    Progress as Progress,
+    Recorder,
+    StepRollouts,
+    StepsInPlay,
+    Watch,
+)
 from coterie.core.types import Annotations, Credit, Key, Scores
 from coterie.spans import include, of_step, recording, span
 
@@ -88,9 +92,8 @@ class Run(StepsInPlay):
         """Per-token arrays that the estimator or the loss needs: reference log-probs, values."""
         annotations: Annotations = {}
         for name in self.needs:
-            samples = samples_of(
-                rollouts.trees, Credit(advantage=dict.fromkeys(branches(rollouts.trees), 0.0))
-            )
+            keys = (key for tree in rollouts.trees for key, _, _ in tree.actions())
+            samples = samples_of(rollouts.trees, Credit(advantage=dict.fromkeys(keys, 0.0)))
             values: dict[Key, Any] = {}
             for rows in samples.values():
                 with span("annotate", name), plugin_call(self.trainer, "annotate"):

@@ -8,7 +8,7 @@ starts (invariant 1).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 import numpy as np
@@ -23,25 +23,12 @@ def samples_of(
     by_policy: dict[str, list[Sample]] = {}
     annotations = {**(annotations or {}), "targets": credit.target}
     for tree in trees:
-        for node in tree.nodes():
-            for role, decision in node.decisions.items():
-                if not decision.trainable:
-                    continue
-                for branch, action in enumerate(decision.branches):
-                    key = node.key.of_branch(role, branch)
-                    if key in credit.advantage and action.trainable:
-                        advantage, weight = credit.advantage[key], credit.weight.get(key, 1.0)
-                        samples = action_samples(key, decision, action, advantage, weight, annotations)
-                        by_policy.setdefault(decision.policy, []).extend(samples)
+        for key, decision, action in tree.actions():
+            if decision.trainable and action.trainable and key in credit.advantage:
+                advantage, weight = credit.advantage[key], credit.weight.get(key, 1.0)
+                samples = action_samples(key, decision, action, advantage, weight, annotations)
+                by_policy.setdefault(decision.policy, []).extend(samples)
     return by_policy
-
-
-def branches(trees: Sequence[Tree]) -> Iterator[Key]:
-    """The keys of all branches."""
-    for tree in trees:
-        for node in tree.nodes():
-            for role, decision in node.decisions.items():
-                yield from (node.key.of_branch(role, branch) for branch in range(len(decision.branches)))
 
 
 def runs_of(action: Action) -> list[list[Call]]:

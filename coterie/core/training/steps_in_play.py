@@ -5,29 +5,76 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from coterie.core.concurrency.together import together
+from coterie.core.concurrency.active_rollouts import together
 from coterie.core.config import PolicyConfig
 from coterie.core.plugins.origin import plugin_call
-from coterie.core.protocols import Rollout, RolloutJob
+from coterie.core.protocols import Batch, Rollout, RolloutJob
 from coterie.core.protocols.engine import LeasesVersions
 from coterie.core.protocols.trainer import KeepsVersions
 from coterie.core.rollout.contracts import check_async, check_rollout, check_weights, refuse
 from coterie.core.rollout.engine_client import STEP
-from coterie.core.training.lifetime import Lifetime
+from coterie.core.training.lifetime import RunLifetime
+from coterie.core.training.metrics_writer import MetricsWriter
 from coterie.core.training.state import Pin
-from coterie.core.training.step_rollouts import StepRollouts
-from coterie.core.types import Key
+from coterie.core.types import Credit, Key, Tree
 from coterie.core.types.seeding import seed64
+
+Progress = Callable[[int, int, Mapping[str, Any]], None]
+"""Called after each step with the steps done, the steps expected (`End.expected`) and the step's metrics."""
+
+Recorder = Callable[[int, Batch, Any, Credit, MetricsWriter], None]
+"""Takes every step's rollouts: (step, the estimator's batch, its state before the step, credit, trackers)."""
+
+Watch = Callable[[int, Mapping[str, Any]], Mapping[str, Any]]
+"""Reads a step's metrics before they are stored; returns what it adds to them."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepRollouts:
+    """The rollouts of one step, and the time that its parts took."""
+
+    rollouts: Sequence[Rollout]
+    ended: Sequence[float]
+    """Seconds from the step's handing out to each tree, in the order in which they were played."""
+    handed_out: int
+    """`time.time_ns` when its jobs were."""
+    started: float = 0.0
+    """`time.perf_counter` when the step began."""
+    laps: dict[str, float] = field(default_factory=dict)
+    """Seconds by part of the step."""
+
+    @property
+    def trees(self) -> list[Tree]:
+        return [rollout.tree for rollout in self.rollouts]
+
+    @property
+    def long_tail(self) -> float:
+        """The share of the play in which only the slowest tenth of the trees (at least one) still played."""
+        most = [0.0, *self.ended][-1 - max(1, len(self.ended) // 10)]
+        return 1.0 - most / max(self.ended[-1], 1e-9)
+
+    @property
+    def counted(self) -> Counter[str]:
+        """What plugins counted in the episodes (`ctx.count`), once all scores are known."""
+        counted: Counter[str] = Counter()
+        for rollout in self.rollouts:
+            counted.update(rollout.scored.result().metrics)
+        return counted
+
+    def lap(self, part: str) -> None:
+        """Ascribe the time since the last lap to a part of the step."""
+        since = time.perf_counter() - self.started - sum(self.laps.values())
+        self.laps[part] = self.laps.get(part, 0.0) + since
 
 
 @dataclass(frozen=True)
-class StepsInPlay(Lifetime):
+class StepsInPlay(RunLifetime):
     """A run that plays up to `schedule.max_staleness` steps beside the one that is due.
 
     The jobs of step t are handed out once row t - 1 - N is written and its update is in the engine. So no

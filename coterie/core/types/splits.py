@@ -15,7 +15,7 @@ Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
 
 
-class Row(NamedTuple):
+class RecordLine(NamedTuple):
     """A record, with its file and line (from 1)."""
 
     record: Record
@@ -23,7 +23,7 @@ class Row(NamedTuple):
     line: int
 
 
-def content(row: Row, keys: Sequence[str] = (), ignore: Sequence[str] = ()) -> str:
+def content(row: RecordLine, keys: Sequence[str] = (), ignore: Sequence[str] = ()) -> str:
     """The fields that identify a record, as JSON: those in `keys`, or all except those in `ignore`.
 
     Raises:
@@ -35,7 +35,7 @@ def content(row: Row, keys: Sequence[str] = (), ignore: Sequence[str] = ()) -> s
     return json.dumps(kept, sort_keys=True, ensure_ascii=False, default=str)
 
 
-def require_field(row: Row, key: str) -> None:
+def require_field(row: RecordLine, key: str) -> None:
     """Raise a DataError if the record lacks the field."""
     if key not in row.record:
         fields = ", ".join(map(str, row.record)) or "none"

@@ -81,6 +81,11 @@ class Action:
     fault: Fault | None = None
 
     @property
+    def tokens(self) -> int:
+        """Number of sampled tokens."""
+        return sum(len(call.token_ids) for call in self.calls)
+
+    @property
     def trainable(self) -> bool:
         """False after a system fault."""
         return not (self.fault is not None and self.fault.kind == "system")
@@ -172,6 +177,13 @@ class Tree:
             node = stack.pop()
             yield node
             stack.extend(j.child for j in reversed(node.joints) if j.child is not None)
+
+    def actions(self) -> Iterator[tuple[Key, Decision, Action]]:
+        """Every sampled action, with its branch's key and its decision."""
+        for node in self.nodes():
+            for role, decision in node.decisions.items():
+                for branch, action in enumerate(decision.branches):
+                    yield node.key.of_branch(role, branch), decision, action
 
     def leaves(self) -> Iterator[tuple[Key, JointAction]]:
         """The committed joint actions that ended an episode, with their keys."""

@@ -13,8 +13,8 @@ from pydantic import Field, model_validator
 
 from coterie.core.errors import ConfigError, did_you_mean
 from coterie.core.plugins import Plugin, PluginConfig
-from coterie.core.protocols.environment import HasFields
 from coterie.core.types import Message, RoleInput
+from coterie.discovery.members import HasFields
 from coterie.plugins.agents import parsers
 
 VARIABLES = ("role", "turn", "notes", "history", "actions", "observation")

@@ -10,7 +10,7 @@ from coterie.core.protocols import Length, Surrogate, TokenBatch
 from coterie.plugins.losses.blocks.common import LossConfig, TokenLoss
 
 
-class Reinforce(TokenLoss):
+class ReinforceLoss(TokenLoss):
     """-A log pi(token): no ratio and no clip, so it is exact only on samples of the current weights.
 
     A second optimiser step on the same samples is off-policy, and this loss doesn't correct for it, so more

@@ -13,8 +13,8 @@ from coterie.core.errors import PluginError
 from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.plugins.origin import Origin, origin_of
 from coterie.core.protocols import JointView
-from coterie.core.protocols.reward import ScoresRoles
 from coterie.core.types import TEAM, ComponentKind
+from coterie.discovery.members import ScoresRoles
 
 log = logging.getLogger("coterie")
 

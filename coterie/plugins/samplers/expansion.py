@@ -16,13 +16,7 @@ from coterie.core.protocols import (
     SiblingsView,
 )
 from coterie.core.rollout.contracts import converts, refuse
-from coterie.core.rollout.rewards import (
-    SELECTION_SCOPES,
-    mean_by_branch,
-    score_selection,
-    stepped_reward,
-    write,
-)
+from coterie.core.rollout.rewards import Question, answer, mean_by_branch, stepped_reward, write
 from coterie.core.rollout.turns import History, Stage, extended, next_stage
 from coterie.core.types import (
     TEAM,
@@ -134,19 +128,29 @@ class NodeExpansion:
                     ctx.mark_missing(place, reason)
                 else:
                     ctx.mark_floor(place, joint.branches, reason)
-        sources = [source for source in ctx.reward_sources if source.scope in SELECTION_SCOPES]
-        scopes = {source.scope for source in sources} if first == 0 else set()
-        arguments: dict[str, Any] = {
-            "roles": self.position.stage.roles,
-            "joints": self._joint_views(first),
-            "actions": self._action_views() if "action" in scopes else {},
-            "siblings": self._sibling_views() if "siblings" in scopes else {},
-        }
-        slow = [source for source in sources if later(source)]
-        quick = [source for source in sources if source not in slow]
-        await score_selection(quick, ctx.scores, key, **arguments)
-        if slow:
-            ctx.later(score_selection(slow, ctx.scores, key, **arguments))
+        slow = [source for source in ctx.reward_sources if later(source)]
+        quick = [source for source in ctx.reward_sources if source not in slow]
+        await answer(self._questions(quick, first), ctx.scores)
+        if questions := self._questions(slow, first):
+            ctx.later(answer(questions, ctx.scores))
+
+    def _questions(self, sources: Sequence[NamedRewardSource], first: int) -> list[Question]:
+        """What sources are asked that a choice may wait for; the other scopes come too late for it."""
+        key, roles = self.position.key, self.position.stage.roles
+        questions: list[Question] = []
+        for source in sources:
+            if source.scope == "joint":
+                for index, joint in self._joint_views(first):
+                    questions.append(Question(source, joint, [(key.of_joint(index), None)], roles))
+            elif source.scope == "action" and first == 0:
+                for branch, view in self._action_views().items():
+                    places, owner = [(key.of_branch(*branch), view.action)], (view.role,)
+                    questions.append(Question(source, view, places, owner, owner))
+            elif source.scope == "siblings" and first == 0:
+                for role, group in self._sibling_views().items():
+                    several = [(key.of_branch(role, branch), act) for branch, act in enumerate(group.actions)]
+                    questions.append(Question(source, group, several, (role,), [role] * len(several)))
+        return questions
 
     # ------------------------------------------------------------------------------------------- compare
 

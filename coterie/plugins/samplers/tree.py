@@ -1,4 +1,4 @@
-"""The default sampler: one forkable tree with four settings (DESIGN, section 1).
+"""The default sampler: one forkable tree with four settings (docs/architecture.md).
 
 - `chains`: trees from a task's root (GRPO: several, AT-GRPO: one);
 - `branches`: actions sampled per decision, K;
@@ -20,11 +20,10 @@ from coterie.core.errors import PluginError
 from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.plugins.origin import origin_of, plugin_call
 from coterie.core.protocols import NamedRewardSource, Plan, RolloutContext
-from coterie.core.protocols.environment import StepsConcurrently
-from coterie.core.protocols.reward import RunsInBackground
 from coterie.core.rollout.contracts import check_async
 from coterie.core.rollout.turns import first_stage
 from coterie.core.types import Decision, Key, Node, Sampling, Task, Tree
+from coterie.discovery.members import RunsInBackground, StepsConcurrently
 from coterie.plugins.samplers.expansion import NodeExpansion, NodePosition, argmax
 
 log = logging.getLogger("coterie")

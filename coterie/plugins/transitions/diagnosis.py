@@ -9,9 +9,9 @@ from typing import Any
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import Plugin
 from coterie.core.plugins.origin import plugin_call
-from coterie.core.protocols.environment import Diagnoses
 from coterie.core.rollout.contracts import refuse
 from coterie.core.types import HistoryEntry
+from coterie.discovery.members import Diagnoses
 
 
 class Diagnosis(Plugin):

@@ -11,9 +11,9 @@ from pydantic import BeforeValidator, Field
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import PluginConfig
 from coterie.core.plugins.origin import plugin_call
-from coterie.core.protocols.environment import Diagnoses, GivesFindings
 from coterie.core.rollout.contracts import refuse
 from coterie.core.types import Finding
+from coterie.discovery.members import Diagnoses, GivesFindings
 from coterie.plugins.transitions.diagnosis import diagnosis_of
 from coterie.plugins.transitions.revision import Revision, RevisionConfig
 

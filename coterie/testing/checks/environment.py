@@ -12,11 +12,11 @@ from typing import Any, Literal
 import numpy as np
 
 from coterie.core.protocols import StepContext
-from coterie.core.protocols.environment import Diagnoses, DigestsStates
+from coterie.core.protocols.environment import DigestsStates
 from coterie.core.types import MAX_STAGES, Action, Score, Step, Task
 from coterie.core.types.digest import digest
 from coterie.core.types.seeding import generator
-from coterie.discovery.members import Demonstrates
+from coterie.discovery.members import Demonstrates, Diagnoses
 from coterie.testing.support.cycles import check_cycles
 from coterie.testing.support.environment_members import (
     SeenDigests,

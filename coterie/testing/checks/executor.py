@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import cycle
 from typing import Any, NoReturn, TypeVar, cast
 
-from coterie.core.concurrency.together import together
+from coterie.core.concurrency.active_rollouts import together
 from coterie.core.errors import PluginError, SystemFault
 from coterie.core.protocols import (
     Engine,

@@ -10,7 +10,7 @@ import numpy as np
 from coterie.backends.trainers.surrogates import TRAINER_METRICS
 from coterie.core.errors import type_text
 from coterie.core.protocols import Surrogate, TokenBatch
-from coterie.core.protocols.loss import HasLengthConstant, NeedsFreshSamples
+from coterie.discovery.members import HasLengthConstant, NeedsFreshSamples
 from coterie.testing.support.failure import finite, guarded, require, require_kind
 from coterie.testing.support.promises import promise
 

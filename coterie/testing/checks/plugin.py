@@ -16,12 +16,12 @@ from coterie.compose.curriculum import taken
 from coterie.compose.kinds import PROTOCOL
 from coterie.compose.rules.table import check
 from coterie.compose.settings import REFERRED
-from coterie.compose.tables import TEAM_KEYS, RewardConfig
-from coterie.core.config import MAPS, TABLES, PolicyConfig, RunConfig
-from coterie.core.config.validation import explain
+from coterie.compose.tables import MAPS, TABLES, TEAM_KEYS, RewardConfig
+from coterie.core.config import PolicyConfig, RunConfig
 from coterie.core.errors import ConfigError, MissingExtra, UserError, did_you_mean, type_text
 from coterie.core.plugins import DECLARING, FILES, PluginConfig, Table, as_table, composed_fields
 from coterie.discovery import GROUP, Entry, Plugins, Report, plugins
+from coterie.discovery.validation import explain
 from coterie.recipes.layers import gather, read_overlay, resolve, resource_path
 from coterie.recipes.merging import EVERY_SCALE, Layers
 from coterie.testing.checks.column import check_column

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 
 from coterie.compose.kinds import check_coroutines, check_source_attributes
 from coterie.core.protocols import ActionView, EpisodeView, JointView, SiblingsView
-from coterie.core.protocols.reward import CountsCalls, ShowsFeedback
+from coterie.core.protocols.reward import ShowsFeedback
 from coterie.core.types import Score
 from coterie.core.types.seeding import generator
+from coterie.discovery.members import CountsCalls
 from coterie.testing.support.cycles import Paid, Pay, warn_of_source_cycles
 from coterie.testing.support.episodes import (
     Act,

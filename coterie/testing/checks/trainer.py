@@ -14,9 +14,9 @@ import numpy as np
 
 from coterie.core.config import PolicyConfig
 from coterie.core.protocols import Surrogate, TokenBatch, TrainerContext
-from coterie.core.protocols.loss import HasLengthConstant
 from coterie.core.protocols.trainer import KeepsVersions
 from coterie.core.types import Key, Sample, Span, Weights
+from coterie.discovery.members import HasLengthConstant
 from coterie.testing.checks.annotations import check_annotated_update, check_annotations
 from coterie.testing.checks.updates import check_optimizer_steps, checked_update, versions_of, weights_of
 from coterie.testing.support.building import build, declared_policy

@@ -8,7 +8,8 @@ from typing import Any
 from coterie.compose.builder import ComponentBuilder
 from coterie.compose.kinds import PROTOCOL
 from coterie.compose.policies import run_config
-from coterie.core.config import DEFAULT_TYPES, MAPS, TABLES, PolicyConfig, RunConfig
+from coterie.compose.tables import DEFAULT_TYPES, MAPS, TABLES
+from coterie.core.config import PolicyConfig, RunConfig
 from coterie.core.errors import PluginError, did_you_mean
 from coterie.core.plugins import as_table
 from coterie.testing.support.toys import GAME, ROLE

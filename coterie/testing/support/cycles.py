@@ -11,9 +11,9 @@ import numpy as np
 
 from coterie.core.errors import UserError, did_you_mean
 from coterie.core.protocols import StepContext
-from coterie.core.protocols.environment import HasNotSummable
 from coterie.core.types import TEAM, Action, Task
 from coterie.core.types.seeding import generator
+from coterie.discovery.members import HasNotSummable
 from coterie.testing.support.episodes import (
     PendingStage,
     PlayedStage,

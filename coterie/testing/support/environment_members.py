@@ -7,10 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from coterie.core.errors import type_text
-from coterie.core.protocols.work import ShowsWork
 from coterie.core.types import Action, Task
 from coterie.data.leaks import leaks
-from coterie.discovery.members import DrawsTasks, FingerprintsTasks, GivesFinalAnswers, RecordsTasks
+from coterie.discovery.members import (
+    DrawsTasks,
+    FingerprintsTasks,
+    GivesFinalAnswers,
+    RecordsTasks,
+    ShowsWork,
+)
 from coterie.plugins.rewards.coach.from_environment import brief_fault, work_fault
 from coterie.testing.support.failure import ConformanceError, guarded, require
 from coterie.testing.support.promises import promise

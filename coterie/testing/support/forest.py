@@ -67,7 +67,7 @@ def grow(plan: Plan, seed: int, *, flat: bool = False, gaps: bool = True, tasks:
         root = grower.node(Key(f"train-{task}", 0, chain), depth, rng)
         grower.forest.grow(root, task=f"train-{task}")
     forest = grower.forest
-    tokens = {key: sum(len(call.token_ids) for call in action.calls) for key, action in forest.actions()}
+    tokens = {key: action.tokens for key, action in forest.actions()}
     missing = {
         key for tree in forest.trees for node in tree.nodes() for key in _unscored(node, forest.scores)
     }

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.protocols import Program
-from coterie.core.protocols.sandbox import KeepsFiles, KeptFiles
+from coterie.discovery.members import KeepsFiles, KeptFiles
 from coterie.testing.support.failure import guarded, require
 from coterie.testing.support.sandbox_results import check_ran
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from coterie.core.plugins import Plugin
 from coterie.core.protocols import StepContext
-from coterie.core.protocols.environment import Diagnoses
 from coterie.core.types import Step, Task
 from coterie.core.types.seeding import generator
+from coterie.discovery.members import Diagnoses
 from coterie.testing.support.episodes import Players, following_stage, initial_stage, stepped, unreadable
 from coterie.testing.support.failure import ConformanceError, require
 from coterie.testing.support.opening import opened

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from coterie.core.protocols import Ran, TestFailure, Verdict
-from coterie.core.protocols.sandbox import ReportsProtections, Status
+from coterie.core.protocols.sandbox import Status
+from coterie.discovery.members import ReportsProtections
 from coterie.testing.support.failure import finite, guarded, require
 
 _LEAVE = 5.0

@@ -242,20 +242,14 @@ class Forest:
         """Per-token annotations by branch; default: zeros; none for untrained roles."""
         table = {}
         for key, action in self.actions():
-            count = sum(len(call.token_ids) for call in action.calls)
+            count = action.tokens
             if count and key.role not in self.untrained:
                 table[key] = np.array(numbers.get(place(key), [0.0] * count), dtype=np.float64)
         return {name: table}
 
     def actions(self) -> list[tuple[Key, Action]]:
         """Every branch with its action."""
-        return [
-            (node.key.of_branch(role, branch), action)
-            for tree in self.trees
-            for node in tree.nodes()
-            for role, decision in node.decisions.items()
-            for branch, action in enumerate(decision.branches)
-        ]
+        return [(key, action) for tree in self.trees for key, _, action in tree.actions()]
 
 
 def place(key: Key) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coterie.api.run_record import equal, stated
-from coterie.core.config import flatten
+from coterie.recipes import flatten
 from coterie.secret_settings import without_secrets
 from coterie.viewing.report.reading import ReportedRun
 

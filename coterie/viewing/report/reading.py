@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from coterie.api.cancelled import FILE as CANCELLED
 from coterie.api.coach_report import coach_report, coaches
-from coterie.api.discarded import FOLDER as DISCARDED
+from coterie.api.discarded import FILE as CANCELLED, FOLDER as DISCARDED
 from coterie.api.rollout_lines import irregular
 from coterie.api.rows import interval_of, read_metrics
 from coterie.api.run_record import RunRecord, read_record

@@ -15,8 +15,8 @@ from coterie.analysis.diagnosis.evidence import RunEvidence
 from coterie.analysis.diagnosis.rules import RULES, sicknesses
 from coterie.analysis.diagnosis.run import diagnose_run
 from coterie.api.signals import RULES as SIGNS
-from coterie.core.config import flatten
 from coterie.core.errors import RunFolderError
+from coterie.recipes import flatten
 
 STEPS, ONSET = 60, 31
 NAN = None

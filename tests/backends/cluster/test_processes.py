@@ -10,8 +10,8 @@ import pytest
 from coterie.backends.cluster.placement import ClusterNode, Process, place
 from coterie.backends.cluster.processes import processes_of
 from coterie.backends.cluster.settings import ClusterConfig
-from coterie.core.config import validate
 from coterie.core.errors import ConfigError
+from coterie.discovery.validation import validate
 from coterie.recipes import load
 
 DSBENCH = str(Path(__file__).with_name("three_sets.yaml"))

@@ -22,8 +22,9 @@ from coterie.backends.cluster.connection import QUIET, Connection
 from coterie.backends.cluster.placement import ClusterNode, place
 from coterie.backends.cluster.processes import processes_of
 from coterie.backends.cluster.settings import ClusterConfig
-from coterie.core.config import RunConfig, validate
+from coterie.core.config import RunConfig
 from coterie.core.errors import ConfigError, UserError
+from coterie.discovery.validation import validate
 from coterie.recipes import load
 
 pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("ray")]
@@ -188,7 +189,7 @@ PROGRAM = """
 import sys, time
 from coterie.backends.cluster.connection import Connection
 from coterie.backends.cluster.settings import ClusterConfig
-from coterie.core.config import validate
+from coterie.discovery.validation import validate
 from coterie.recipes import load
 run = load(sys.argv[1], scale="gpu", overlays=["ray"], overrides=[f"cluster.address={sys.argv[2]}"]).config
 connection = Connection(validate(ClusterConfig, run.cluster, "cluster"), run)

@@ -9,9 +9,9 @@ import types
 import pytest
 
 from coterie.backends.engines.scripted import ScriptedEngine
-from coterie.core.config import validate
 from coterie.core.errors import ConfigError, SystemFault
 from coterie.core.types import Key, Request, Sampling, Weights
+from coterie.discovery.validation import validate
 
 USER = [{"role": "user", "content": "plan r1c2:\n  def f(x):\n\treturn x"}]
 

@@ -21,7 +21,7 @@ from coterie.backends.models import device_memory
 from coterie.backends.models.device_memory import RankDevice
 from coterie.backends.trainers import torch_trainer
 from coterie.core.errors import UserError
-from coterie.plugins.losses.reinforce import Reinforce
+from coterie.plugins.losses.reinforce import ReinforceLoss
 from tests.backends.engines.vllm_servers import PARAMS, FakeServer, opened
 from tests.backends.trainers import tiny
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.torch
 def test_the_trainer_asks_for_the_memory_before_updates_and_annotations(monkeypatch):
     monkeypatch.setattr(device_memory, "_lenders", WeakSet())  # engines of other tests may not be closed yet
     configs = {"p": tiny.policy("full")}
-    trainer = tiny.opened(configs, Reinforce(), needs=("ref_logprobs",))
+    trainer = tiny.opened(configs, ReinforceLoss(), needs=("ref_logprobs",))
     order = []
 
     class Lender:
@@ -72,7 +72,7 @@ def test_a_trainer_says_on_which_gpus_of_this_host_its_ranks_compute(monkeypatch
     monkeypatch.setattr(device_memory, "_occupied", WeakKeyDictionary())
     assert device_memory.trainer_gpus() == (0,), "a trainer of a plugin may say nothing"
     monkeypatch.setattr(torch_trainer, "rank_device", lambda device: devices[0])
-    trainer = tiny.opened({"p": tiny.policy("full")}, Reinforce())
+    trainer = tiny.opened({"p": tiny.policy("full")}, ReinforceLoss())
     assert device_memory.trainer_gpus() == (1,)
     device_memory.occupy(trainer, devices)
     assert device_memory.trainer_gpus() == (1, 0, 3)

@@ -8,7 +8,7 @@ from typing import Any
 from coterie.backends.remote.answers import Answer, Expected, Usage
 from coterie.backends.remote.calls import RemoteCalls
 from coterie.backends.remote.settings import RemoteSettings
-from coterie.core.config import validate
+from coterie.discovery.validation import validate
 
 USAGE = Usage(10, 5)
 ENDPOINT = "https://models.example/v1"

@@ -26,9 +26,9 @@ from coterie.backends.sandboxes.fusion import START, SandboxFusion
 from coterie.backends.sandboxes.fusion_probe import _TABLE
 from coterie.backends.sandboxes.inside import landlock as ours
 from coterie.backends.sandboxes.judging.host import _source
-from coterie.core.config import validate
 from coterie.core.errors import ConfigError, PolicyFault, SystemFault
 from coterie.core.protocols import Judged, Limits, Program, Ran
+from coterie.discovery.validation import validate
 from coterie.testing import check_sandbox
 from tests.backends.sandboxes.fusion_server import FusionServer, fence
 from tests.backends.sandboxes.support import inside, used

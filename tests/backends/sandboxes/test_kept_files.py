@@ -21,8 +21,8 @@ from hypothesis import given, settings, strategies as st
 from coterie.backends.sandboxes.answer import CellAnswer
 from coterie.backends.sandboxes.kept_files import FileStore
 from coterie.core.errors import SystemFault, WriteError
-from coterie.core.protocols.sandbox import KeptFiles
 from coterie.core.types.digest import digest
+from coterie.discovery.members import KeptFiles
 
 
 def put(store: FileStore, files: dict[str, bytes]) -> KeptFiles:

@@ -13,7 +13,7 @@ pytest.importorskip("transformers")
 pytest.importorskip("peft")
 
 from coterie.core.errors import ConfigError
-from coterie.plugins.losses.reinforce import Reinforce
+from coterie.plugins.losses.reinforce import ReinforceLoss
 from tests.backends.trainers.tiny import (
     annotate,
     in_float64,
@@ -36,7 +36,7 @@ def _exact(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("train", ["full", "lora", "none"])
 def test_reference_log_probs_are_those_of_the_starting_weights(train: str) -> None:
     configs = {"p": policy(train), "other": policy("lora")}
-    trainer = opened(configs, Reinforce(), needs=("ref_logprobs",))
+    trainer = opened(configs, ReinforceLoss(), needs=("ref_logprobs",))
     rows = samples(temperatures=(1.0, 0.6))
     initial = opened({"p": policy("none")})._policies["p"].model
     with torch.no_grad():
@@ -53,7 +53,7 @@ def test_reference_log_probs_are_those_of_the_starting_weights(train: str) -> No
 def test_old_log_probs_are_those_of_the_present_weights_as_they_play(train: str) -> None:
     configs = {"p": policy(train, **({"lora": {"dropout": 0.5}} if train == "lora" else {})),
                "other": policy("lora")}  # fmt: skip
-    trainer = opened(configs, Reinforce(), needs=("old_logprobs", "ref_logprobs"), micro_tokens=60)
+    trainer = opened(configs, ReinforceLoss(), needs=("old_logprobs", "ref_logprobs"), micro_tokens=60)
     rows = samples(temperatures=(1.0, 0.6))
     for step in range(2):
         update(trainer, {"other": samples("other")} | ({"p": rows} if train != "none" else {}), step)

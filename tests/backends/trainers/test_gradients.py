@@ -23,7 +23,7 @@ from coterie.core.types import Sample, Span
 from coterie.plugins.losses.cispo import CISPO
 from coterie.plugins.losses.gspo import GSPO
 from coterie.plugins.losses.ppo_clip import PPOClip
-from coterie.plugins.losses.reinforce import Reinforce
+from coterie.plugins.losses.reinforce import ReinforceLoss
 from tests.backends.trainers.tiny import (
     in_float64,
     opened,
@@ -42,8 +42,8 @@ LOSSES = [
     (PPOClip, {}),
     (PPOClip, {"length": "sequence_mean", "kl": 0.1, "entropy": 0.05}),
     (PPOClip, {"length": "constant", "length_constant": 7, "correction": {"level": "token", "cap": 1.1}}),
-    (Reinforce, {"entropy": 0.1}),
-    (Reinforce, {"correction": {"level": "sequence", "cap": 1.2}, "kl": 0.2, "kl_form": "k2"}),
+    (ReinforceLoss, {"entropy": 0.1}),
+    (ReinforceLoss, {"correction": {"level": "sequence", "cap": 1.2}, "kl": 0.2, "kl_form": "k2"}),
     (GSPO, {"clip_low": 0.05, "clip_high": 0.1}),
     (GSPO, {"length": "token_mean", "kl": 0.1, "correction": {"level": "sequence", "cap": 1.2}}),
     (CISPO, {"clip_low": 0.1, "clip_high": 0.1}),

@@ -13,8 +13,8 @@ from coterie.backends.engines.vllm.settings import VLLMConfig
 from coterie.backends.trainers.deepspeed.settings import DeepSpeedConfig
 from coterie.backends.trainers.settings import TorchConfig
 from coterie.compose import prepare
-from coterie.core.config import validate
 from coterie.core.errors import ConfigError, MissingExtra
+from coterie.discovery.validation import validate
 from coterie.recipes import load
 
 DEEPSPEED, VLLM = "trainer.type=deepspeed", "engine.type=vllm"

@@ -20,7 +20,7 @@ from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.protocols import Surrogate, TokenBatch
 from coterie.core.types import Span
 from coterie.plugins.losses.ppo_clip import PPOClip
-from coterie.plugins.losses.reinforce import Reinforce
+from coterie.plugins.losses.reinforce import ReinforceLoss
 from tests.backends.trainers.tiny import (
     in_float64,
     independent_logprobs,
@@ -108,7 +108,7 @@ def test_minibatches_are_drawn_anew_for_every_step_and_epoch(monkeypatch: pytest
 
 
 def test_an_update_raises_the_log_probs_of_what_was_good() -> None:
-    trainer = opened({"p": policy()}, Reinforce())
+    trainer = opened({"p": policy()}, ReinforceLoss())
     rows = []
     for branch, advantage in ((0, 1.0), (1, -1.0)):
         row = sample("p", "t", branch, [3, 4, 5], [6 + branch, 1], [True, True])
@@ -133,7 +133,9 @@ def test_an_update_repeats_bit_for_bit() -> None:
 
 def test_lora_dropout_is_keyed_by_seed_step_and_policy_and_leaves_the_global_generator_alone() -> None:
     def loss(seed: int = 0, step: int = 0, name: str = "p", dropout: float = 0.5) -> float:
-        trainer = opened({name: policy("lora", lora={"rank": 4, "dropout": dropout})}, Reinforce(), seed=seed)
+        trainer = opened(
+            {name: policy("lora", lora={"rank": 4, "dropout": dropout})}, ReinforceLoss(), seed=seed
+        )
         for parameter in trainer._policies[name].own_parameters().values():
             torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(1))
         # Weights and minibatches are the same for all, so that only the dropout can differ.
@@ -289,9 +291,9 @@ def test_annotations_that_samples_lack_are_absent() -> None:
 
 def test_the_constant_of_a_length_rule_is_the_losss() -> None:
     losses = [
-        update(opened({"p": policy()}, Reinforce(Reinforce.Config(length="constant", length_constant=n))),
-               {"p": samples()})["p"]["loss"]
+        update(opened({"p": policy()}, ReinforceLoss(config)), {"p": samples()})["p"]["loss"]
         for n in (8, 16)
+        for config in [ReinforceLoss.Config(length="constant", length_constant=n)]
     ]  # fmt: skip
     assert losses[0] == pytest.approx(2 * losses[1])
 

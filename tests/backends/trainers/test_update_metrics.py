@@ -19,7 +19,7 @@ from coterie.core.types import Sample
 from coterie.plugins.losses.cispo import CISPO
 from coterie.plugins.losses.gspo import GSPO
 from coterie.plugins.losses.ppo_clip import PPOClip
-from coterie.plugins.losses.reinforce import Reinforce
+from coterie.plugins.losses.reinforce import ReinforceLoss
 from tests.backends.trainers.tiny import (
     annotate,
     in_float64,
@@ -168,7 +168,7 @@ def test_only_old_tokens_are_counted_by_age_and_only_of_losses_that_clip() -> No
     rows, _ = aged(samples(groups=2), version=2)
     fresh = update(opened({"p": policy()}, epochs=2), {"p": samples()})["p"]
     assert not any("/staleness/" in name for name in fresh)
-    for kind, clips in ((PPOClip, 3), (GSPO, 3), (CISPO, 3), (Reinforce, 0)):
+    for kind, clips in ((PPOClip, 3), (GSPO, 3), (CISPO, 3), (ReinforceLoss, 0)):
         trainer = opened({"p": policy()}, kind(kind.Config()))
         trainer._policies["p"].version = 2
         metrics = update(trainer, {"p": rows})["p"]

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from coterie.core.concurrency.together import together
+from coterie.core.concurrency.active_rollouts import together
 
 
 def test_results_are_in_the_order_of_the_coroutines():

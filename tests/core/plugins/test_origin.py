@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from coterie.core.concurrency.together import together
+from coterie.core.concurrency.active_rollouts import together
 from coterie.core.errors import ConfigError, PluginError, SystemFault, UserError
 from coterie.core.plugins.origin import Origin, failure, origin_of, plugin_call, plugin_open, record_origin
 from coterie.testing import coterie_run

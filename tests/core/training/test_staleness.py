@@ -16,7 +16,7 @@ from coterie.backends.trainers.tabular import TabularTrainer
 from coterie.core.loop import train
 from coterie.core.training.samples import staleness_metrics
 from coterie.core.training.state import RunState
-from coterie.core.training.step_rollouts import StepRollouts
+from coterie.core.training.steps_in_play import StepRollouts
 from tests.core.training.steps_ahead import Record, asynchronous, made
 from tests.core.training.test_steps_in_play import MATRIX, drawn_versions
 

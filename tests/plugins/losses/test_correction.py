@@ -14,7 +14,7 @@ from coterie.core.protocols import TokenBatch
 from coterie.plugins.losses.cispo import CISPO
 from coterie.plugins.losses.gspo import GSPO
 from coterie.plugins.losses.ppo_clip import PPOClip
-from coterie.plugins.losses.reinforce import Reinforce
+from coterie.plugins.losses.reinforce import ReinforceLoss
 from tests.core.training.steps_ahead import asynchronous
 from tests.core.training.test_steps_in_play import MATRIX
 from tests.plugins.losses.test_losses import make, random_batch
@@ -23,7 +23,7 @@ RANGES = {
     PPOClip: {"clip_low": 0.2, "clip_high": 0.3},
     GSPO: {"clip_low": 0.1, "clip_high": 0.2},
     CISPO: {"clip_low": 0.4, "clip_high": 0.5},
-    Reinforce: {},
+    ReinforceLoss: {},
 }
 CORRECTIONS = [{"level": level, "cap": cap} for level in ("token", "sequence") for cap in (1.0, 1.5, 1e9)]
 
@@ -84,7 +84,7 @@ def test_values_are_a_plain_loops_and_gradients_finite_differences(kind, correct
         assert surrogate.value[mine].sum() == pytest.approx(functions[mine[0]](0.0), rel=1e-9, abs=1e-9)
     differences = [(function(tiny) - function(-tiny)) / (2 * tiny) for function in functions]
     np.testing.assert_allclose(surrogate.grad, differences, rtol=1e-6, atol=1e-7)
-    if kind is not Reinforce:
+    if kind is not ReinforceLoss:
         assert 0 < surrogate.metrics["clip_fraction"].mean() < 1
     capped = surrogate.metrics["correction_capped"].mean()
     assert capped == 0 if correction["cap"] == 1e9 else 0 < capped < 1

@@ -16,10 +16,10 @@ from coterie.plugins.losses.blocks.common import TokenLoss
 from coterie.plugins.losses.cispo import CISPO
 from coterie.plugins.losses.gspo import GSPO
 from coterie.plugins.losses.ppo_clip import PPOClip
-from coterie.plugins.losses.reinforce import Reinforce
+from coterie.plugins.losses.reinforce import ReinforceLoss
 from coterie.testing import build
 
-LOSSES: tuple[type, ...] = (CISPO, GSPO, PPOClip, Reinforce)
+LOSSES: tuple[type, ...] = (CISPO, GSPO, PPOClip, ReinforceLoss)
 CASES: list[tuple[type, dict[str, Any]]] = [
     (PPOClip, {"clip_low": 0.1, "clip_high": 0.4}),
     (PPOClip, {"dual_clip": 3.0}),
@@ -129,7 +129,7 @@ def test_dual_clip_bounds_the_loss_of_bad_tokens_only() -> None:
 
 
 def test_reinforce_by_hand() -> None:
-    surrogate = make(Reinforce, {})(np, batch([1.0, 2.0], [0.5, -3.0]))
+    surrogate = make(ReinforceLoss, {})(np, batch([1.0, 2.0], [0.5, -3.0]))
     np.testing.assert_allclose(surrogate.value, [1.0, 3.0 * (math.log(2.0) - 2.0)], atol=1e-12)
     np.testing.assert_allclose(surrogate.grad, [-0.5, 3.0], atol=1e-12)
     assert "clip_fraction" not in surrogate.metrics
@@ -137,7 +137,7 @@ def test_reinforce_by_hand() -> None:
 
 def test_kl_terms_by_hand() -> None:
     tokens = batch([1.0], [0.0], ref=[2.0])
-    k3 = make(Reinforce, {"kl": 0.5})(np, tokens)
+    k3 = make(ReinforceLoss, {"kl": 0.5})(np, tokens)
     np.testing.assert_allclose(k3.value, [0.5 * (2.0 - 1.0 - math.log(2.0))], atol=1e-12)
     np.testing.assert_allclose(k3.grad, [0.5 * (1.0 - 2.0)], atol=1e-12)
     np.testing.assert_allclose(k3.metrics["kl_ref"], [1.0 - math.log(2.0)], atol=1e-12)
@@ -195,7 +195,7 @@ def test_what_else_is_in_the_batch_does_not_change_a_sequence(settings: Any, lib
 
 
 def test_a_loss_of_whole_sequences_needs_to_know_them() -> None:
-    for kind, settings in ((GSPO, {}), (Reinforce, {"correction": {"level": "sequence"}})):
+    for kind, settings in ((GSPO, {}), (ReinforceLoss, {"correction": {"level": "sequence"}})):
         with pytest.raises(ValueError, match="needs `sequence`"):
             make(kind, settings)(np, batch([1.0], [1.0], engine=[1.0]))
 
@@ -236,10 +236,10 @@ def test_a_correction_by_hand() -> None:
 def test_a_correction_of_sequences_by_hand() -> None:
     """The ratios' products are 1.5 and 1.6."""
     tokens = batch([1.0, 1.0, 1.0], [1.0, 2.0, -1.0], engine=[0.5, 3.0, 1.6], lengths=[2, 1])
-    surrogate = make(Reinforce, {"correction": {"level": "sequence"}})(np, tokens)
+    surrogate = make(ReinforceLoss, {"correction": {"level": "sequence"}})(np, tokens)
     np.testing.assert_allclose(surrogate.grad, [-1.5, -3.0, 1.6], atol=1e-12)
     np.testing.assert_allclose(surrogate.value, [3.0, 6.0, -3.2], atol=1e-12)
-    capped = make(Reinforce, {"correction": {"level": "sequence", "cap": 1.55}})(np, tokens)
+    capped = make(ReinforceLoss, {"correction": {"level": "sequence", "cap": 1.55}})(np, tokens)
     np.testing.assert_allclose(capped.grad, [-1.5, -3.0, 1.55], atol=1e-12)
     np.testing.assert_array_equal(capped.metrics["correction_capped"], [0, 0, 1])
 
@@ -307,9 +307,9 @@ def test_needs_are_what_the_settings_read() -> None:
     assert make(GSPO, {"correction": {}}).needs == ("old_logprobs",)
     assert make(CISPO, {"correction": {}, "kl": 0.1}).needs == ("ref_logprobs", "old_logprobs")
     with pytest.raises(ValueError, match="ref_logprobs"):
-        make(Reinforce, {"kl": 0.1})(np, batch([1.0], [1.0]))
+        make(ReinforceLoss, {"kl": 0.1})(np, batch([1.0], [1.0]))
     with pytest.raises(ValueError, match="old_logprobs"):
-        make(Reinforce, {"correction": {}})(np, batch([1.0], [1.0]))
+        make(ReinforceLoss, {"correction": {}})(np, batch([1.0], [1.0]))
 
 
 def test_k1_is_refused_with_the_reason() -> None:
@@ -348,7 +348,7 @@ def test_the_constant_goes_with_its_rule(name: str) -> None:
 def test_length_and_entropy_reach_the_protocol() -> None:
     defaults = {kind: make(kind, {}).length for kind in LOSSES}
     assert defaults == {
-        CISPO: "token_mean", GSPO: "sequence_mean", PPOClip: "token_mean", Reinforce: "sequence_sum",
+        CISPO: "token_mean", GSPO: "sequence_mean", PPOClip: "token_mean", ReinforceLoss: "sequence_sum",
     }  # fmt: skip
     for kind in LOSSES:
         loss: Loss = make(kind, {"length": "token_mean", "entropy": 0.01})

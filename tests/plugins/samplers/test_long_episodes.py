@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from coterie.api.episode_text import episode_text
+from coterie.api.compare import episode_text
 from coterie.api.rollouts import rollout_rows
 from coterie.api.train import train
 from coterie.api.warm_start import Oracle

@@ -9,9 +9,10 @@ from pydantic import Field
 
 from coterie.backends.cluster.transfer import check_engine
 from coterie.backends.models.policy import TensorPolicy
-from coterie.core.config import RunConfig, validate
+from coterie.core.config import RunConfig
 from coterie.core.errors import ConfigError, MissingExtra
 from coterie.core.plugins import MayChange, PluginConfig
+from coterie.discovery.validation import validate
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Largest ranks that vLLM can be set to."""

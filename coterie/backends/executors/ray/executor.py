@@ -29,11 +29,11 @@ from coterie.backends.executors.ray.jobs import (
     reasons,
 )
 from coterie.backends.executors.ray.rollout_host import HostReport, RolloutHost, unpacked
-from coterie.core.config import validate
 from coterie.core.errors import ConfigError, UserError
 from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.protocols import ExecutorContext, Rollout, RolloutJob, ScoredRollout
 from coterie.core.rollout.engine_client import STEP
+from coterie.discovery.validation import validate
 
 log = logging.getLogger("coterie")
 OPENED = 300.0

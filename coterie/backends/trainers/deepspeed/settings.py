@@ -10,9 +10,10 @@ from pydantic import BeforeValidator, Field
 
 from coterie.backends.models.policy import TorchPolicy
 from coterie.backends.trainers.settings import TorchConfig
-from coterie.core.config import PolicyConfig, RunConfig, validate
+from coterie.core.config import PolicyConfig, RunConfig
 from coterie.core.errors import ConfigError, MissingExtra
 from coterie.core.plugins import MayChange, PluginConfig
+from coterie.discovery.validation import validate
 
 
 def _no_truth(value: Any) -> Any:

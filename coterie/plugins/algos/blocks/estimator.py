@@ -74,7 +74,7 @@ class Pieces:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class PieceRule:
     """A combination of settings that `check` refuses."""
 
     when: str
@@ -91,44 +91,44 @@ def _one_member(pieces: Pieces, plan: Plan) -> bool:
     return plan.chains < 2 and not siblings
 
 
-RULES: tuple[Rule, ...] = (
-    Rule("group `decision` with a baseline", "`sampler.branches` of 2 or more",
+RULES: tuple[PieceRule, ...] = (
+    PieceRule("group `decision` with a baseline", "`sampler.branches` of 2 or more",
          "groups would have one member: the branches of a decision are compared with each other, and a "
          "single one equals its own mean", "sampler.branches", "set sampler.branches to 2 or more",
          lambda p, plan, team: p.group == "decision" and p.compares and plan.branches < 2),
-    Rule("group `task` or `turn` with a baseline", "`sampler.chains` of 2 or more (or `expand: all`)",
+    PieceRule("group `task` or `turn` with a baseline", "`sampler.chains` of 2 or more (or `expand: all`)",
          "groups would have one member: the chains of a task are compared with each other, and a single one "
          "equals its own mean", "sampler.chains", "set sampler.chains to 2 or more",
          lambda p, plan, team: p.group in ("task", "turn") and p.compares and _one_member(p, plan)),
-    Rule("return `episode`", "whole chains: `sampler.branches: 1` (or `expand: all`)",
+    PieceRule("return `episode`", "whole chains: `sampler.branches: 1` (or `expand: all`)",
          "branches that are not played out have no episode's return", "sampler.branches",
          "set sampler.branches=1 and sampler.chains to the group's size",
          lambda p, plan, team: p.returns == "episode" and plan.branches > 1 and plan.expand != "all"),
-    Rule("return `to_go`", "`sampler.branches: 1`",
+    PieceRule("return `to_go`", "`sampler.branches: 1`",
          "what comes after a branch that was not played out is not known", "sampler.branches",
          "set sampler.branches=1 and sampler.chains to the group's size, or use the return `tree`",
          lambda p, plan, team: p.returns == "to_go" and plan.branches > 1),
-    Rule("return `tree`", "`sampler.expand: all`",
+    PieceRule("return `tree`", "`sampler.expand: all`",
          "a branch that is not expanded has no children whose returns could be added", "sampler.expand",
          "set sampler.expand=all, or use the return `immediate`",
          lambda p, plan, team: p.returns == "tree" and plan.expand != "all"),
-    Rule("return `episode`", "group `task`, `role` or `batch`",
+    PieceRule("return `episode`", "group `task`, `role` or `batch`",
          "one value for a whole chain belongs to no single decision or turn", "algorithm.group",
          "set algorithm.group=task",
          lambda p, plan, team: p.returns == "episode" and p.group in ("decision", "turn")),
-    Rule("normaliser `scale` without a baseline", "`whiten`",
+    PieceRule("normaliser `scale` without a baseline", "`whiten`",
          "values that aren't centred have no scale of their own: nearly equal rewards would be blown up",
          "algorithm.normalise.type", "set algorithm.normalise.type to whiten or none",
          lambda p, plan, team: p.baseline == "none" and p.normalise.type == "scale"),
-    Rule("`fill: repeat`", "one stage a turn",
+    PieceRule("`fill: repeat`", "one stage a turn",
          "a potential would be paid once per stage, and an ended episode is filled up by turns",
          "algorithm.fill", "set algorithm.fill=difference, or let all roles of a turn act at once",
          lambda p, plan, team: p.fill == "repeat" and p.returns != "immediate" and len(team.order) > 1),
-    Rule("`gamma` below 1", "a return over several turns",
+    PieceRule("`gamma` below 1", "a return over several turns",
          "an immediate return has no later turn to discount", "algorithm.gamma",
          "leave it out, or choose the return tree, to_go or episode",
          lambda p, plan, team: p.returns == "immediate" and p.gamma != 1.0),
-    Rule("`fill`", "a return over several turns",
+    PieceRule("`fill`", "a return over several turns",
          "an immediate return has no later turn to fill", "algorithm.fill",
          "leave it out, or choose the return tree, to_go or episode",
          lambda p, plan, team: p.returns == "immediate" and p.fill != "difference"),

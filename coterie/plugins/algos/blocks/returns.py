@@ -360,10 +360,4 @@ RETURNS: dict[str, Return] = {
 
 def token_counts(trees: Sequence[Tree]) -> dict[Key, int]:
     """The number of sampled tokens of every branch."""
-    return {
-        node.key.of_branch(role, branch): sum(len(call.token_ids) for call in action.calls)
-        for tree in trees
-        for node in tree.nodes()
-        for role, decision in node.decisions.items()
-        for branch, action in enumerate(decision.branches)
-    }
+    return {key: action.tokens for tree in trees for key, _, action in tree.actions()}

@@ -13,11 +13,10 @@ from typing import Any
 from coterie.core.errors import ConfigError, PolicyFault, SystemFault
 from coterie.core.plugins import Plugin
 from coterie.core.protocols import Limits, StepContext, TaskSource
-from coterie.core.protocols.sandbox import KeepsFiles
-from coterie.core.protocols.work import Brief, Work
 from coterie.core.rollout.thoughts import split as without_thought
 from coterie.core.types import TEAM, Action, ComponentKind, Step, Task, as_tuple
 from coterie.core.types.splits import Split
+from coterie.discovery.members import Brief, KeepsFiles, Work
 from coterie.plugins.envs.common.code import read_program
 from coterie.plugins.envs.common.teams import check_sandbox
 from coterie.plugins.envs.data_science import tasks, team, workspace

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from coterie.core.protocols.work import Work
+from coterie.discovery.members import Work
 from coterie.plugins.envs.data_science.state import State
 from coterie.plugins.envs.data_science.workspace import listed
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from coterie.core.protocols.sandbox import KeptFiles
+from coterie.discovery.members import KeptFiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from typing import Any
 from coterie.core.errors import CoterieError, PolicyFault, SystemFault
 from coterie.core.plugins.origin import failure, plugin_call
 from coterie.core.protocols import Limits, Program, Ran
-from coterie.core.protocols.sandbox import KeptFiles
+from coterie.discovery.members import KeptFiles
 from coterie.plugins.envs.data_science.state import Change, Competition, ProgramRun
 from coterie.plugins.envs.data_science.team import DATA, TEST_DATA, TRAIN_DATA
 

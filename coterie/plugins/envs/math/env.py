@@ -13,9 +13,9 @@ import numpy as np
 from coterie.core.errors import ConfigError, PolicyFault, SystemFault
 from coterie.core.plugins import Plugin
 from coterie.core.protocols import DataSource, StepContext, TaskSource
-from coterie.core.protocols.work import Brief, Work
 from coterie.core.types import TEAM, Action, ComponentKind, Step, Task, as_tuple
 from coterie.core.types.splits import SPLITS, Split
+from coterie.discovery.members import Brief, Work
 from coterie.plugins.envs.common.code import printing_program, read_program, run_info, run_tool, shortened
 from coterie.plugins.envs.common.teams import check_sandbox
 from coterie.plugins.envs.math import answers, compact, feedback, generated, shown, teams

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from coterie.core.protocols.work import Brief, Work
+from coterie.discovery.members import Brief, Work
 
 DUTIES = {
     "problem_solver": "work out a solution in words",

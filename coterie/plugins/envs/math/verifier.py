@@ -4,7 +4,7 @@
 it take all memory, and its own time-out works by a signal that only a main thread gets. So it runs in a few
 processes of its own (`worker.py`), started at the first answer and used again. Two plain numbers need none.
 
-What the answer causes and what the system causes are told apart (DESIGN, invariant 3):
+What the answer causes and what the system causes are told apart (invariant 3):
 
 - The processor time is used up: the kernel ends the comparison by SIGPROF. The answer's fault: `PolicyFault`.
 - The worker runs out of its memory or its stack: Python reports it. The answer's fault.

@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 from coterie.core.errors import PluginError
 from coterie.core.plugins.origin import failure, origin_of, plugin_call
-from coterie.core.protocols.work import Brief, Work
 from coterie.core.types import Task
+from coterie.discovery.members import Brief, Work
 
 Part = TypeVar("Part", Brief, Work)
 

@@ -17,8 +17,8 @@ from pydantic import Field
 
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import PluginConfig
-from coterie.core.protocols.work import Brief
 from coterie.core.types import Action, Message
+from coterie.discovery.members import Brief
 from coterie.plugins.rewards.coach.disarm import between_boundaries, disarmed
 
 TEMPLATES = Path(__file__).parent / "templates"

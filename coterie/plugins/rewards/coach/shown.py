@@ -9,8 +9,8 @@ from typing import Any
 from coterie.core.errors import ConfigError, did_you_mean
 from coterie.core.protocols import ActionView, EpisodeView
 from coterie.core.protocols.reward import PlayedAction
-from coterie.core.protocols.work import Brief, ShowsWork, Work
 from coterie.core.types import Task, as_tuple
+from coterie.discovery.members import Brief, ShowsWork, Work
 from coterie.discovery.optional import EnvironmentDefaults, with_defaults
 from coterie.plugins.rewards.coach.from_environment import brief_from, work_from
 from coterie.plugins.rewards.coach.prompts import (

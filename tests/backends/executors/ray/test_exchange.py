@@ -23,8 +23,7 @@ from coterie.backends.executors.ray.engine_host import EngineHost
 from coterie.backends.executors.ray.exchange import Vocabularies
 from coterie.backends.executors.ray.host_client import HostEngineClient
 from coterie.backends.models.wordcodec import WordCodec
-from coterie.core.concurrency.active_rollouts import ActiveRollouts, in_cohort
-from coterie.core.concurrency.together import together
+from coterie.core.concurrency.active_rollouts import ActiveRollouts, in_cohort, together
 from coterie.core.errors import SystemFault, UserError
 from coterie.core.protocols import EngineClient
 from coterie.core.rollout.engine_client import LocalEngineClient

@@ -12,9 +12,9 @@ from typing import Any
 
 from coterie.backends.sandboxes.kept_files import KeepingFiles
 from coterie.core.protocols import Program, Ran, StepContext
-from coterie.core.protocols.sandbox import KeptFiles
 from coterie.core.types import Action, Fault, Step, Task
 from coterie.data.ds_pack import write_pack
+from coterie.discovery.members import KeptFiles
 from coterie.testing import build
 from tests.plugins.envs.programs import Inline
 

@@ -22,9 +22,9 @@ import coterie
 from coterie.compose.strata import strata
 from coterie.core.errors import ConfigError, SystemFault
 from coterie.core.protocols import StepContext
-from coterie.core.protocols.sandbox import KeptFiles
 from coterie.core.types import TEAM, Action, Fault
 from coterie.core.types.digest import digest
+from coterie.discovery.members import KeptFiles
 from coterie.plugins.envs.data_science.env import DataScience
 from coterie.plugins.envs.data_science.metrics.metric import METRICS
 from coterie.plugins.envs.data_science.workspace import changes, hands_over

@@ -11,8 +11,8 @@ from hypothesis import given, settings, strategies as st
 from coterie.compose import compose
 from coterie.core.errors import ConfigError, PluginError, PolicyFault
 from coterie.core.plugins import Plugin, PluginConfig
-from coterie.core.protocols.work import Brief, Work
 from coterie.core.types import Fault, JointAction
+from coterie.discovery.members import Brief, Work
 from coterie.estimate.cost import count
 from coterie.recipes import load
 from coterie.testing import build, play_episode, scripted_engine
