@@ -269,9 +269,9 @@ def _split(rows: Rows, values: Sequence[Advantage]) -> list[Any]:
     """The values, arrays split by branch."""
     split: list[Any] = []
     for row, value in zip(rows, values, strict=True):
-        if np.ndim(value) == 0:
+        if value is None or np.ndim(value) == 0:
             split.append(_number(value))
         else:
             ends = np.cumsum([rows.tokens[key] for key in row.branches])
-            split.append(np.split(value, ends[:-1]))
+            split.append(np.split(np.asarray(value), ends[:-1]))
     return split
