@@ -6,7 +6,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from coterie.core.errors import ConfigError, PluginError, PolicyFault, SystemFault
 from coterie.core.plugins.origin import cancelled, failure, plugin_call
@@ -78,12 +78,21 @@ class JobContext:
     """By (policy, role): codecs whose prompts describe the role's tools."""
     warned: set[tuple[str, str]] = field(default_factory=set)
     """(role, exception) of the parsers' bugs that were logged."""
+    capabilities: dict[tuple[int, type], tuple[Any, bool]] = field(default_factory=dict)
+    """By plugin and optional Protocol: the plugin, and whether it has it."""
     prompted: dict[tuple[str, int], int] = field(default_factory=dict)
     """By (role, number of its earlier actions): the scores with feedback when its prompt was made."""
 
     @property
     def evaluation(self) -> bool:
         return self.job.evaluation
+
+    def has(self, plugin: Any, capability: type) -> bool:
+        """`isinstance`, which takes 7 microseconds for a Protocol, and is asked several times a decision."""
+        known = self.capabilities.get((id(plugin), capability))
+        if known is None:  # the plugin stays alive with the entry, so that its id is no other's
+            known = self.capabilities[id(plugin), capability] = plugin, isinstance(plugin, capability)
+        return known[1]
 
     def seed(self, key: Key, purpose: str) -> int:
         """64 bits keyed by (run seed, place, purpose)."""
@@ -118,8 +127,8 @@ class JobContext:
         return self.tool_codecs[policy, role]
 
     def digest(self, state: Any) -> str:
-        environment = self.environment
-        if isinstance(environment, DigestsStates):
+        environment: Any = self.environment
+        if self.has(environment, DigestsStates):
             with plugin_call(environment, "digest"):
                 return str(contracts.check_async(environment, "digest", environment.digest(state), False))
         try:
@@ -143,13 +152,13 @@ class JobContext:
         self, role: str, state: Any, turn: int, history: tuple[HistoryEntry, ...], sampling: Sampling
     ) -> PromptRequest:
         """Make a role's prompt: the role renders the observation and the transition mode's feedback."""
-        environment, plugin = self.environment, self.team.members[role].role
+        environment, plugin = self.environment, cast(Any, self.team.members[role].role)
         with plugin_call(environment, "observe"):
             seen = contracts.check_async(environment, "observe", environment.observe(state, role), False)
         comments = self._comments(role, len(history))
         sentences, lost = await self._sentences(role, state, history)
-        transition = self.team.transition
-        repeats = not isinstance(transition, RepeatsTask) or transition.original_prompt
+        transition: Any = self.team.transition
+        repeats = not self.has(transition, RepeatsTask) or transition.original_prompt
         role_input = RoleInput(
             role=role,
             turn=turn,
@@ -165,7 +174,7 @@ class JobContext:
         if policy is None:  # no policy reads the prompt, so nothing is encoded
             return PromptRequest(role, SILENT, seen, messages, Prompt(ids=()), sampling, lost=lost)
         codec = self.codec(policy, role)
-        if history and isinstance(plugin, Remembers) and plugin.remembers:
+        if history and self.has(plugin, Remembers) and plugin.remembers:
             messages, prompt = self._after(codec, history, messages, sampling.max_new_tokens)
         else:
             prompt = codec.encode(messages)
@@ -216,7 +225,8 @@ class JobContext:
 
     def _comments(self, role: str, acted: int) -> list[str]:
         """What reward sources let a role read of the scores since its last of `acted` earlier actions."""
-        sources = {s.name: s.plugin for s in self.reward_sources if isinstance(s.plugin, ShowsFeedback)}
+        sources: dict[str, Any]
+        sources = {s.name: s.plugin for s in self.reward_sources if self.has(s.plugin, ShowsFeedback)}
         if not sources:
             return []
         scores = [(owner, score) for _, owner, _, score in self.scores if score.source in sources]
@@ -231,7 +241,7 @@ class JobContext:
 
     def _add_counts(self, plugin: Any) -> None:
         """Add what a plugin counted to the metrics of the step."""
-        if isinstance(plugin, CountsMetrics):
+        if self.has(plugin, CountsMetrics):
             with plugin_call(plugin, "counted"):
                 counted = plugin.counted()
             contracts.check_metrics(plugin, "counted", counted)

@@ -69,6 +69,7 @@ class LocalRolloutSide:
     """Samplers of evaluations, by set and greedy."""
     _tool_codecs: dict[tuple[str, str], Codec] = field(default_factory=dict)
     _warned: set[tuple[str, str]] = field(default_factory=set)
+    _capabilities: dict[tuple[int, type], tuple[Any, bool]] = field(default_factory=dict)
     _scoring: set[asyncio.Task[ScoredRollout]] = field(default_factory=set)
     _opened: AsyncExitStack = field(default_factory=AsyncExitStack)
 
@@ -116,6 +117,7 @@ class LocalRolloutSide:
             stop_above=None if job.evaluation else self.stop_above,
             tool_codecs=self._tool_codecs,
             warned=self._warned,
+            capabilities=self._capabilities,
         )
 
     async def play(self, job: RolloutJob) -> Rollout:

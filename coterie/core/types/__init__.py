@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from coterie.core.types.findings import Finding as Finding, all_passed as all_passed
 from coterie.core.types.keys import TEAM as TEAM, Key as Key
 from coterie.core.types.messages import (
     Message as Message,
@@ -30,6 +29,7 @@ from coterie.core.types.tree import (
     Call as Call,
     Decision as Decision,
     Fault as Fault,
+    Finding as Finding,
     HistoryEntry as HistoryEntry,
     JointAction as JointAction,
     Node as Node,
@@ -37,6 +37,7 @@ from coterie.core.types.tree import (
     Step as Step,
     Task as Task,
     Tree as Tree,
+    all_passed as all_passed,
     as_tuple as as_tuple,
     committed as committed,
 )

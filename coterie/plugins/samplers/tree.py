@@ -151,8 +151,8 @@ class TreeSampler(Plugin):
         combinations = list(enumerate(self._combinations(position.stage.roles)))
         # An asyncio task costs more than a quick step; an environment whose steps wait (for a sandbox) sets
         # `concurrent`.
-        concurrent = isinstance(ctx.environment, StepsConcurrently) and ctx.environment.concurrent
-        if concurrent:
+        environment, several = ctx.environment, len(combinations) > 1
+        if several and isinstance(environment, StepsConcurrently) and environment.concurrent:
             steps = [expansion.step(index, branches) for index, branches in combinations]
             expansion.stepped = list(await asyncio.gather(*steps))
         else:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from coterie.core.types import HistoryEntry
-from coterie.core.types.findings import all_passed
+from coterie.core.types import HistoryEntry, all_passed
 from coterie.plugins.transitions.levels import Levels
 
 ALL = "All levels passed."
