@@ -53,8 +53,9 @@ def check_missing(
     for source in failed:
         what = f"scores of the reward '{source.name}' ({origin_of(source.plugin)}) are missing in {where}"
         shares = _missing_shares(scores, source.name, unread)
-        own = source.max_missing
-        path, most = (setting, bound) if own is None else (f"rewards.{source.name}.max_missing", own)
+        path, most = f"rewards.{source.name}.max_missing", source.max_missing
+        if most is None:
+            path, most = setting, bound
         _check(what, reasons[source.name], sum(shares), len(shares), path, most)
 
 
