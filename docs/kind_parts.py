@@ -186,7 +186,7 @@ def annotations(protocol: type) -> Iterator[str]:
 
 def described(value: type) -> bool:
     """Whether a class is a value of Coterie's with fields, or what a method can call."""
-    if not value.__module__.startswith(("coterie.core", "coterie.spans")):
+    if not value.__module__.startswith(("coterie.core", "coterie.discovery.members", "coterie.spans")):
         return False
     fields = hasattr(value, "model_fields") or hasattr(value, "_fields")
     return dataclasses.is_dataclass(value) or fields or getattr(value, "_is_protocol", False)
