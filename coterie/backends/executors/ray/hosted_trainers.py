@@ -16,7 +16,6 @@ from coterie.backends.cluster.actors import Actors
 from coterie.backends.cluster.code import own_code
 from coterie.backends.cluster.compact import compact
 from coterie.backends.cluster.connection import Connection
-from coterie.backends.cluster.direct import Order
 from coterie.backends.cluster.processes import sets_of, trainer_name
 from coterie.backends.executors.ray.shipping import Elsewhere, sent_sources
 from coterie.backends.executors.ray.trainer_files import FileCall, bring, fetch, marked, parts, remove_parts
@@ -212,26 +211,18 @@ class HostedTrainers:
         return self._elsewhere(policy, self._hosts.of(policy).versions[policy])
 
     def _elsewhere(self, policy: str, version: int, kept: int | None = None) -> Weights:
-        send, fulfil = partial(self._send, policy, kept), partial(self._fulfil, policy)
-        there = Elsewhere(send, fulfil, partial(self._can_send, policy))
-        return Weights(policy=policy, version=version, module=there)
-
-    async def _can_send(self, policy: str) -> bool:
-        """Whether a policy's trainer can send weights from a GPU."""
-        return bool(await self._hosts.raw(self._hosts.of(policy), "can_send"))
-
-    async def _fulfil(self, policy: str, order: Order) -> None:
-        """Let a policy's trainer send weights to a replica."""
-        await self._hosts.fulfil(self._hosts.of(policy), order)
-
-    async def _send(
-        self, policy: str, version: int | None, ways: Mapping[str, str] | None
-    ) -> tuple[Any, bool]:
-        """A reference to weights in Ray's object store, and whether they introduce something."""
         hosts, host = self._hosts, self._hosts.of(policy)
-        answer, stored = host.actor.send.options(num_returns=2).remote(policy, version, ways)
-        introduces = (await hosts.all([hosts.answer(host, answer)]))[0]
-        return stored, bool(introduces)
+
+        async def send(ways: Mapping[str, str] | None) -> tuple[Any, bool]:
+            answer, stored = host.actor.send.options(num_returns=2).remote(policy, kept, ways)
+            introduces = (await hosts.all([hosts.answer(host, answer)]))[0]
+            return stored, bool(introduces)
+
+        async def can_send() -> bool:
+            return bool(await hosts.raw(host, "can_send"))
+
+        there = Elsewhere(send, partial(hosts.fulfil, host), can_send)
+        return Weights(policy=policy, version=version, module=there)
 
     def keep(self, policy: str) -> None:
         """Keep a policy's present weights, in its trainer."""

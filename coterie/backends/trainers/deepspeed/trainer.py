@@ -20,9 +20,10 @@ from coterie.backends.trainers.annotations import annotated, forwards
 from coterie.backends.trainers.deepspeed import runtime
 from coterie.backends.trainers.deepspeed.engines import DeepSpeedOptimizer, Engines
 from coterie.backends.trainers.deepspeed.settings import DeepSpeedConfig, DeepSpeedPolicy, check_precision
-from coterie.backends.trainers.deepspeed.whole import export_whole
 from coterie.backends.trainers.devices import device_of
+from coterie.backends.trainers.export import export
 from coterie.backends.trainers.optim import Optimizer
+from coterie.backends.trainers.parameters import adapter_parameters, fill, plain_parameters
 from coterie.backends.trainers.policies import PolicyWeights, set_up
 from coterie.backends.trainers.ranks.place import RankAddress
 from coterie.backends.trainers.source_weights import SourceWeights
@@ -247,3 +248,31 @@ class DeepSpeedTrainer(TorchTrainer):
     def rank_export(self, policy: str, folder: Path, merge: bool) -> None:
         """`export` of a divided model: all gather, rank 0 writes."""
         export_whole(self._policy(policy), folder if self.place.number == 0 else None, merge=merge)
+
+
+def export_whole(policy: PolicyWeights, folder: Path | None, *, merge: bool) -> None:
+    """Export a policy through a whole copy of its model in rank 0's memory; every rank calls this.
+
+    Args:
+        folder: None: take part in the collective calls alone.
+    """
+    model = policy.model
+    copy = None if folder is None else type(model)(model.config).to(model.dtype)
+    peft = None
+    if copy is not None and policy.adapter is not None:
+        from peft import get_peft_model
+
+        settings = policy.initial.peft.peft_config[policy.adapter]
+        peft = get_peft_model(copy, settings, adapter_name=policy.adapter)
+    parts = [(plain_parameters(model), None if copy is None else plain_parameters(copy))]
+    if policy.adapter is not None:
+        theirs = None if copy is None else adapter_parameters(copy, policy.adapter)
+        parts.append((adapter_parameters(model, policy.adapter), theirs))
+    for ours, theirs in parts:
+        for name, parameter in ours.items():
+            with policy.gathered([parameter]):
+                if theirs is not None:
+                    fill({name: theirs[name]}, {name: parameter})
+    if folder is not None:
+        initial = replace(policy.initial, frozen=copy, peft=peft)
+        export(replace(policy, initial=initial, model=copy), folder, merge=merge)
