@@ -83,6 +83,13 @@ class EngineDefaults:
             ahead: steps that are played beside the one that is due; pinned ones need `ahead` + 1 versions.
         """
 
+    def use_actors(self, actors: Any) -> None:
+        """Start its processes as actors; called before `open` in a process of a cluster.
+
+        Args:
+            actors: `backends.cluster.actors.Actors`.
+        """
+
 
 class TrainerDefaults:
     """A trainer of one process."""

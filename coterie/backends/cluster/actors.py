@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from coterie.backends.cluster.reservation import Room
 from coterie.backends.cluster.settings import ClusterConfig
@@ -103,11 +103,3 @@ class Actors:
         there, free = self.ray.cluster_resources(), self.ray.available_resources()
         kinds = [kind for kind in ("CPU", "GPU") if there.get(kind)]
         return ", ".join(f"{free.get(kind, 0.0):g} of {there[kind]:g} {kind}s" for kind in kinds)
-
-
-@runtime_checkable
-class UsesActors(Protocol):
-    """An engine that has actors of its own where it runs in a process of a cluster."""
-
-    def use_actors(self, actors: Actors) -> None:
-        """Start its processes as actors; called before `open`."""

@@ -20,9 +20,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
-from coterie.backends.cluster.actors import UsesActors
 from coterie.backends.cluster.code import Code
 from coterie.backends.cluster.direct import Order, Orders, Send
 from coterie.backends.cluster.hosts import HostProgram
@@ -45,14 +44,8 @@ from coterie.core.plugins.origin import closed, plugin_call, plugin_open
 from coterie.core.protocols import Codec, Engine, EngineContext
 from coterie.core.rollout.engine_client import IdleTime, LocalEngineClient
 from coterie.core.types import Call, Key, Request
-
-
-@runtime_checkable
-class UsesFolder(Protocol):
-    """An engine that stores files in the run's folder."""
-
-    def use_run_folder(self, folder: Path) -> None:
-        """Take the run's folder, before `open`."""
+from coterie.discovery.members import UsesRunFolder
+from coterie.discovery.optional import EngineDefaults, with_defaults
 
 
 class CountedRollouts(ActiveRollouts):
@@ -110,10 +103,9 @@ class EngineHost(HostProgram):
         ctx: EngineContext
         make, ctx, actors = pickle.loads(payload)
         self._engine = engine = make()
-        if isinstance(engine, UsesActors):
-            engine.use_actors(actors)
+        with_defaults(engine, EngineDefaults).use_actors(actors)
         self._client = LocalEngineClient(self._engine, self._active, IdleTime())
-        if folder is not None and isinstance(engine, UsesFolder):
+        if folder is not None and isinstance(engine, UsesRunFolder):
             with plugin_call(engine, "use_run_folder"):
                 engine.use_run_folder(folder)
         with plugin_open(engine):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
@@ -41,20 +41,6 @@ WORK = (
     *("keep", "drop", "weights_at", "bases", "warm_start", "offload"),
 )
 """Methods of an open trainer."""
-
-
-@runtime_checkable
-class TrainsApart(Protocol):
-    """A trainer whose state can be divided, as `discovery.members.TrainsApart`."""
-
-    def same_start(self, policies: Mapping[str, PolicyConfig]) -> Mapping[str, Sequence[str]]:
-        """The policies with the same initial weights."""
-
-    def part_of_state(self, folder: Path, policies: Collection[str]) -> Mapping[str, Path | bytes]:
-        """The files of some policies' state."""
-
-    def join_states(self, parts: Sequence[Path], folder: Path, starts: Mapping[str, Sequence[str]]) -> None:
-        """The state of all policies."""
 
 
 class SettingsApart:

@@ -11,11 +11,12 @@ from coterie.backends.cluster.connection import Connection
 from coterie.backends.cluster.settings import ClusterConfig
 from coterie.backends.executors.ray.account import RunAccount
 from coterie.backends.executors.ray.hosted_engine import HostedEngine, HostedIdleTime
-from coterie.backends.executors.ray.hosted_trainers import TrainerParts, TrainsApart, hosted_trainers
+from coterie.backends.executors.ray.hosted_trainers import TrainerParts, hosted_trainers
 from coterie.core.errors import ConfigError
 from coterie.core.plugins.origin import origin_of
 from coterie.core.protocols import Engine, Trainer
 from coterie.core.rollout.engine_client import LocalEngineClient
+from coterie.discovery.members import TrainsApart, UsesRunFolder
 
 
 class Hosting(ABC):
@@ -53,7 +54,7 @@ class Hosting(ABC):
         self._account = RunAccount(shared, self._connection)
         self._variables = {*named.sides, *self.settings.variables}
         # An engine that stores files in the run's folder calls a server: it has a budget, a cache and a key.
-        here = hasattr(engine, "use_run_folder")
+        here = isinstance(engine, UsesRunFolder)
         variables = None if here else {*named.engine, *self.settings.variables}
         self._engine = HostedEngine(make, self._connection, here=here, variables=variables)
         self._engine.replaced, self._engine.failed = self._reconnect, self._fail

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from inspect import isawaitable
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, TypeVar
 
 from coterie.backends.cluster.actors import Actors
 from coterie.backends.cluster.code import Code
@@ -31,16 +31,9 @@ from coterie.core.errors import SystemFault
 from coterie.core.plugins.origin import closed, plugin_call, plugin_open
 from coterie.core.protocols import Demonstration, TrainerContext
 from coterie.core.types import Metrics
+from coterie.discovery.optional import TrainerDefaults, with_defaults
 
 T = TypeVar("T")
-
-
-@runtime_checkable
-class UsesCluster(Protocol):
-    """A trainer that starts its other ranks on a cluster."""
-
-    def use_cluster(self, cluster: Any) -> None:
-        """Take what starts actors, before `open`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +129,7 @@ class TrainerHost(HostProgram):
         opening: Opening = pickle.loads(data)
         self._trainer, loss, chat = opening.make()
         self._policies, self._sender = tuple(opening.ctx.policies), Sender(opening.name)
-        if isinstance(self._trainer, UsesCluster):
-            self._trainer.use_cluster(opening.actors)
+        with_defaults(self._trainer, TrainerDefaults).use_cluster(opening.actors)
         sources = {name: source for data in opening.sources for name, source in pickle.loads(data).items()}
         if sources:
             sources = {name: source for name, source in sources.items() if name in self._policies}
