@@ -228,5 +228,27 @@ class HostHandle:
                 take(await self.call("close"))
 
 
+async def end(
+    connection: Any,
+    hosts: Sequence[HostHandle],
+    seconds: float,
+    take: Callable[[Sequence[Record]], object] = log_again,
+) -> None:
+    """Close hosts, and end their processes: at the latest after so many seconds.
+
+    Args:
+        connection: what has started them.
+        take: as `HostHandle.close`.
+    """
+    watching = [host.watching for host in hosts if host.watching is not None]
+    for task in watching:
+        task.cancel()
+    await asyncio.gather(*watching, return_exceptions=True)
+    closing = [host.close(seconds, take) for host in hosts if host.pid]
+    await asyncio.gather(*closing, return_exceptions=True)
+    for host in hosts:
+        connection.remove(host.actor)
+
+
 def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0]

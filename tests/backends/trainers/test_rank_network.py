@@ -9,13 +9,16 @@ import textwrap
 
 import pytest
 
-from coterie.backends.trainers.ranks.network import gloo_by
 from tests.backends.trainers.test_rank_program import ROOT
 
 SETTING = "GLOO_SOCKET_IFNAME"
 
 
+@pytest.mark.torch
 def test_gloo_listens_where_rank_0_is_reached_unless_the_user_has_chosen(monkeypatch):
+    pytest.importorskip("torch")
+    from coterie.backends.trainers.ranks.collectives import gloo_by
+
     monkeypatch.delenv(SETTING, raising=False)
     with gloo_by("127.0.0.1"):
         assert os.environ[SETTING] == "lo"
@@ -37,7 +40,8 @@ def test_a_collective_with_a_node_that_is_gone_ends_once_it_is_hung_up(tmp_path)
         import torch
         import torch.distributed as dist
         from datetime import timedelta
-        from coterie.backends.trainers.ranks.network import gloo_by, hang_up
+        from coterie.backends.trainers.ranks.actors import hang_up
+        from coterie.backends.trainers.ranks.collectives import gloo_by
 
         number, port = int(sys.argv[1]), int(sys.argv[2])
         limit = timedelta(seconds=100)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from coterie.backends.cluster.compact import compact
+from coterie.backends.cluster.wire import compact
 from coterie.core.types import Call, Request
 
 Place = tuple[str, str, int, int]

@@ -14,7 +14,7 @@ from typing import Any
 
 from coterie.backends.cluster.code import own_code
 from coterie.backends.cluster.connection import Connection
-from coterie.backends.cluster.hosts import HostGone, Record, log_again
+from coterie.backends.cluster.hosts import HostGone, Record, end, log_again
 from coterie.backends.cluster.settings import ClusterConfig
 from coterie.backends.cluster.wire import received_error
 from coterie.backends.executors.ray.hosting import Hosting
@@ -142,16 +142,11 @@ class RayExecutor(Hosting, Plugin):
 
     async def close(self) -> None:
         """End the rollout hosts; the engine's close disconnects."""
-        tasks = [
-            task for task in (self._sending, *self._tasks, *(host.watching for host in self._hosts)) if task
-        ]
+        tasks = [task for task in (self._sending, *self._tasks) if task]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        closing = [host.close(min(10.0, self.settings.timeout), self._log) for host in self._hosts]
-        await asyncio.gather(*closing, return_exceptions=True)
-        for host in self._hosts:
-            self._connection.remove(host.actor)
+        await end(self._connection, self._hosts, min(10.0, self.settings.timeout), self._log)
         self._hosts.clear()
         await self._account.close()
 

@@ -75,14 +75,11 @@ class Sender:
         sent = replace(self._bare(weights), tensors=tensors)
         if weights.module is None or tensors is not None:
             return sent
-        number = next((n for n, known in enumerate(self._modules) if known is weights.module), -1)
-        if number >= 0:
-            state = _trained(weights.module, weights.adapter)
-            return replace(sent, module=f"{self._name}/{number}", state=state)
-        name = ""
-        if hasattr(weights.module, "named_parameters"):
-            name = f"{self._name}/{len(self._modules)}"
-            self._modules.append(weights.module)
+        if not hasattr(weights.module, "named_parameters"):
+            return replace(sent, pickled=_whole(weights.module))
+        name, known = self._named(weights.module)
+        if known:
+            return replace(sent, module=name, state=_trained(weights.module, weights.adapter))
         return replace(sent, module=name, pickled=_whole(weights.module))
 
     def outline(self, weights: Weights, ways: Mapping[str, str]) -> SentWeights:
@@ -94,12 +91,16 @@ class Sender:
         sent = replace(self._bare(weights), ways=dict(ways))
         if weights.module is None:
             return sent
-        number = next((n for n, known in enumerate(self._modules) if known is weights.module), -1)
-        if number >= 0:
-            return replace(sent, module=f"{self._name}/{number}")
-        self._modules.append(weights.module)
-        name = f"{self._name}/{len(self._modules) - 1}"
-        return replace(sent, module=name, pickled=pickle.dumps(_hollow(weights.module)))
+        name, known = self._named(weights.module)
+        return replace(sent, module=name, pickled=b"" if known else pickle.dumps(_hollow(weights.module)))
+
+    def _named(self, module: Any) -> tuple[str, bool]:
+        """The name of a module, and whether it was sent before."""
+        for number, known in enumerate(self._modules):
+            if known is module:
+                return f"{self._name}/{number}", True
+        self._modules.append(module)
+        return f"{self._name}/{len(self._modules) - 1}", False
 
     def _bare(self, weights: Weights) -> SentWeights:
         """The weights without module and tensors, and with a tokenizer that the receiver doesn't have."""

@@ -7,11 +7,11 @@ import pickle
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from coterie.backends.cluster.compact import compact
 from coterie.backends.cluster.connection import Connection
 from coterie.backends.cluster.direct import Order
-from coterie.backends.cluster.hosts import HostGone, HostHandle
+from coterie.backends.cluster.hosts import HostGone, HostHandle, end
 from coterie.backends.cluster.processes import trainer_name
+from coterie.backends.cluster.wire import compact
 from coterie.backends.executors.ray.trainer_host import TrainerHost
 from coterie.backends.models.patience import Patience
 from coterie.core.errors import UserError
@@ -79,15 +79,7 @@ class TrainerHosts:
 
     async def close(self) -> None:
         """Close the trainers, and end their processes."""
-        watching = [host.watching for host in self.hosts if host.watching is not None]
-        for task in watching:
-            task.cancel()
-        await asyncio.gather(*watching, return_exceptions=True)
-        seconds = min(CLOSE_SECONDS, self._connection.settings.timeout)
-        closing = [host.close(seconds) for host in self.hosts if host.watching]
-        await asyncio.gather(*closing, return_exceptions=True)
-        for host in self.hosts:
-            self._connection.remove(host.actor)
+        await end(self._connection, self.hosts, min(CLOSE_SECONDS, self._connection.settings.timeout))
         self.hosts.clear()
 
     # -------------------------------------------------------------------------------------------------- calls

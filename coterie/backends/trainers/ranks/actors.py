@@ -12,17 +12,18 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
 from coterie.backends.cluster.connection import Connection
 from coterie.backends.trainers.ranks import commands, processes
 from coterie.backends.trainers.ranks.group import RankGroup, RankLost
-from coterie.backends.trainers.ranks.network import hang_up
 
 _PLACED = 300.0
 """Seconds for which a rank may wait for its resources."""
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
+_SOCKETS = "/proc/self/fd"
 
 
 class Opened(NamedTuple):
@@ -110,6 +111,22 @@ def _reason(error: Exception) -> str:
     text = str(error).strip()
     _, because, rest = text.partition("because ")
     return (rest if because else text.splitlines()[-1]).partition(". ")[0].strip().rstrip(".")
+
+
+def hang_up(address: str) -> None:
+    """End all TCP connections of this process to an address.
+
+    A node that loses its power closes none, and gloo would wait for it as long as for a slow rank.
+    """
+    for entry in os.listdir(_SOCKETS) if os.path.isdir(_SOCKETS) else ():
+        with suppress(OSError), socket.socket(fileno=os.dup(int(entry))) as peer:  # most are no sockets
+            if peer.type == socket.SOCK_STREAM and _host(peer.getpeername()) == address:
+                peer.shutdown(socket.SHUT_RDWR)
+
+
+def _host(name: object) -> str:
+    """The address of a peer; an IPv4 address that is written as IPv6 is the same."""
+    return str(name[0]).removeprefix("::ffff:") if isinstance(name, tuple) else ""
 
 
 class RanksOnCluster:

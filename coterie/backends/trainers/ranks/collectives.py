@@ -6,10 +6,13 @@ or for a library that needs it.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pickle
+import socket
+import struct
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -23,9 +26,10 @@ from coterie.backends.trainers.ranks import group as groups, processes
 from coterie.backends.trainers.ranks.actors import RanksOnCluster
 from coterie.backends.trainers.ranks.commands import RankCommands
 from coterie.backends.trainers.ranks.group import MOST_LAG, check_world, watch_over
-from coterie.backends.trainers.ranks.network import gloo_by
 from coterie.backends.trainers.ranks.place import RankAddress, RankPlace
 
+_SETTING = "GLOO_SOCKET_IFNAME"
+_SIOCGIFADDR = 0x8915
 _BUCKET = 2**26
 """Most bytes of gradients in one all-reduce: gloo copies them."""
 
@@ -217,3 +221,39 @@ def shares(rows: Sequence[TokenRow], world: int, packing: bool) -> list[list[int
         dealt[rank] += members
         loads[rank] += tokens(members)
     return [sorted(indices) for indices in dealt]
+
+
+@contextmanager
+def gloo_by(host: str) -> Iterator[None]:
+    """Let gloo listen where this process reaches `host`, rank 0's address, unless the user has chosen.
+
+    By default it listens at the address of the host's name. That is often a loopback address, at which ranks
+    of other hosts look in vain.
+    """
+    interface = _interface(host) if _SETTING not in os.environ else ""
+    if not interface:
+        yield
+        return
+    os.environ[_SETTING] = interface
+    try:
+        yield
+    finally:
+        del os.environ[_SETTING]
+
+
+def _interface(host: str) -> str:
+    """The interface of the IPv4 address from which packets to a host leave; empty: none is known."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
+        try:
+            peer.connect((host, 9))  # a port of UDP sends nothing yet
+            address = peer.getsockname()[0]
+        except OSError:
+            return ""
+        for _, name in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(peer, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+            except OSError:  # it has no IPv4 address
+                continue
+            if socket.inet_ntoa(answer[20:24]) == address:
+                return name
+    return ""

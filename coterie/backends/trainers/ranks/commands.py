@@ -13,11 +13,10 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from coterie.backends.cluster.code import own_code, use_code
-from coterie.backends.cluster.compact import compact
-from coterie.backends.cluster.wire import sent_error, unwrapped
+from coterie.backends.cluster.wire import compact, sent_error, unwrapped
 from coterie.backends.trainers.ranks.group import ALIVE, MOST_LAG, STOP, Rank, RankGroup, RankLost
 from coterie.core.errors import ConfigError, UserError
-from coterie.core.plugins.origin import origin_of
+from coterie.core.plugins.origin import Origin, origin_of
 
 _IMPORT, _MAKE, _DROP = "import", "make", "drop"
 """Commands of this module; all others are methods of the object that `_MAKE` made."""
@@ -176,7 +175,7 @@ def command(method: str, arguments: tuple[Any, ...]) -> bytes:
     try:
         return compact((method, arguments))
     except Exception as error:  # what is pickled raises what it likes
-        origin = next((origin_of(part) for part in _plugins(arguments) if not _pickles(part)), None)
+        origin = _unpicklable(arguments)
         raise ConfigError(
             f"{origin or method} can't be sent to the other ranks",
             path=origin.path if origin is not None else "trainer.ranks",
@@ -186,21 +185,17 @@ def command(method: str, arguments: tuple[Any, ...]) -> bytes:
         ) from error
 
 
-def _plugins(arguments: tuple[Any, ...]) -> list[Any]:
-    parts = [part for argument in arguments for part in (argument, *_fields(argument))]
-    return [part for part in parts if origin_of(part).path]
-
-
-def _fields(value: Any) -> list[Any]:
-    return [getattr(value, name, None) for name in getattr(type(value), "__dataclass_fields__", ())]
-
-
-def _pickles(value: Any) -> bool:
-    try:
-        compact(value)
-    except Exception:
-        return False
-    return True
+def _unpicklable(arguments: tuple[Any, ...]) -> Origin | None:
+    """The first plugin among arguments, or in their fields, that can't be pickled."""
+    for argument in arguments:
+        names = getattr(type(argument), "__dataclass_fields__", ())
+        for part in (argument, *(getattr(argument, name, None) for name in names)):
+            try:
+                if origin_of(part).path:
+                    compact(part)
+            except Exception:  # as above
+                return origin_of(part)
+    return None
 
 
 def _first_cause(errors: Sequence[Exception]) -> Exception:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from coterie.backends.cluster.compact import compact
+from coterie.backends.cluster.wire import compact
 from coterie.backends.executors.ray.exchange import HostAnswer, HostAnswers, HostRequest, News
 from coterie.core.types import Call, Key, Request, Sampling
 
