@@ -75,7 +75,6 @@ class EngineHost(HostProgram):
         self._orphans: set[tuple[Place, Key]] = set()
         """Requests of hosts that are gone, without a call then. Each counts as active until its job, played
         again, asks for it: it is counted as waiting, and a batch could begin without the others."""
-        self._news: dict[str, asyncio.Event] = {}
         self._receiver = Receiver()
         self._codecs: dict[str, Codec] = {}
         """Those that hosts have."""
@@ -239,11 +238,10 @@ class EngineHost(HostProgram):
     @answered
     async def answers(self, host: str) -> HostAnswers:
         """The answers for a host, once there are any."""
-        event = self._news.setdefault(host, asyncio.Event())
         known = self._known(host)
         while not known.answers:
-            event.clear()
-            await event.wait()
+            known.answered.clear()
+            await known.answered.wait()
         answers, known.answers = known.answers, []
         return HostAnswers(answers, known.vocabularies.new())
 
@@ -264,8 +262,9 @@ class EngineHost(HostProgram):
             answer = HostAnswer(asked.number, task.result())
         else:
             answer = HostAnswer(asked.number, error=sent_error(error, f"in {self.process}"))
-        self._known(host).answers.append(answer)
-        self._news.setdefault(host, asyncio.Event()).set()
+        known = self._known(host)
+        known.answers.append(answer)
+        known.answered.set()
 
     def _generated(self, asked: HostRequest) -> asyncio.Future[Call]:
         """The call of a request; the one that it had before, if its job is played again."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -108,4 +109,6 @@ class KnownHost:
     live: Mapping[str, int] = field(default_factory=dict)
     answers: list[HostAnswer] = field(default_factory=list)
     """Those that it has not collected."""
+    answered: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once there is one."""
     vocabularies: Vocabularies = field(default_factory=lambda: Vocabularies({}))

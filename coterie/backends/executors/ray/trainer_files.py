@@ -6,7 +6,6 @@ Where both processes see one folder, files are written and read there; else they
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,8 +15,6 @@ from typing import Any, NamedTuple
 
 PIECE = 64 * 2**20
 """Bytes of a file that travel at once."""
-MARK = ".mark"
-"""The file by which a host knows that it sees a folder of the run's process."""
 Listed = dict[str, int]
 """Sizes of files by their names in a folder."""
 
@@ -56,13 +53,9 @@ class HostFiles:
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def target(self, folder: Path, mark: bytes) -> Path:
-        """Where to write: `folder`, if the file with the mark is in it; else a folder of this process."""
-        try:
-            seen = (folder / MARK).read_bytes() == mark
-        except OSError:
-            seen = False
-        return folder if seen else self.folder
+    def target(self, folder: Path, mark: Stated) -> Path:
+        """Where to write: `folder`, if this process sees the mark in it; else a folder of this process."""
+        return folder if _sees(mark) else self.folder
 
     def listed(self, folder: Path) -> Listed:
         """The files in a folder."""
@@ -111,15 +104,15 @@ FileCall = Callable[..., Any]
 
 
 @contextmanager
-def marked(folder: Path) -> Iterator[bytes]:
+def marked(folder: Path) -> Iterator[Stated]:
     """A mark in a folder, for `HostFiles.target`, which is removed afterwards."""
     folder.mkdir(parents=True, exist_ok=True)
-    mark = secrets.token_bytes(16)
-    (folder / MARK).write_bytes(mark)
+    mark = folder / ".mark"
+    mark.touch()
     try:
-        yield mark
+        yield stated(mark)
     finally:
-        (folder / MARK).unlink(missing_ok=True)
+        mark.unlink(missing_ok=True)
 
 
 def fetch(call: FileCall, listed: Listed | None, folder: Path) -> None:

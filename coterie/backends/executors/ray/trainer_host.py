@@ -25,7 +25,7 @@ from coterie.backends.cluster.wire import Answered, answered, compact, sent_erro
 from coterie.backends.executors.ray import direct_weights
 from coterie.backends.executors.ray.direct_weights import Holder
 from coterie.backends.executors.ray.shipping import Sender, SentWeights
-from coterie.backends.executors.ray.trainer_files import HostFiles, Listed
+from coterie.backends.executors.ray.trainer_files import HostFiles, Listed, Stated
 from coterie.core.errors import SystemFault
 from coterie.core.plugins.origin import closed, plugin_call, plugin_open
 from coterie.core.protocols import Demonstration, TrainerContext
@@ -247,7 +247,7 @@ class TrainerHost(HostProgram):
     # -------------------------------------------------------------------------------------------------- files
 
     @answered
-    async def write(self, method: str, arguments: bytes, folder: Path, mark: bytes) -> Listed | None:
+    async def write(self, method: str, arguments: bytes, folder: Path, mark: Stated) -> Listed | None:
         """Let a method of the trainer write files; see `HostFiles.target`.
 
         Args:

@@ -175,7 +175,6 @@ def test_checkpoints_travel_where_a_trainer_does_not_see_the_runs_folder(
     """As if the nodes had no disk in common: no mark and no file of the run's is known again there."""
     stated, sent = trainer_files.stated, list[int]()
     monkeypatch.setattr(trainer_files, "stated", lambda path: stated(path)._replace(changed=0))
-    monkeypatch.setattr(trainer_files, "MARK", ".other-mark")
     monkeypatch.setattr(trainer_files, "PIECE", 100)
     fetch = trainer_files.fetch
 
