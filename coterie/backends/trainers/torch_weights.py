@@ -78,6 +78,8 @@ class TorchWeights(Plugin):
     """
 
     config: TorchConfig
+    default_group = False
+    """Whether the ranks make torch's default process group, too."""
 
     def __init__(self, config: Any = None, build: Any = None) -> None:
         super().__init__(config, build)
@@ -133,7 +135,7 @@ class TorchWeights(Plugin):
         from coterie.backends.trainers.ranks.collectives import DistributedPlace
 
         device = device_of(self.config.device, address.local)
-        self.place = DistributedPlace(address, device)
+        self.place = DistributedPlace(address, device, default=self.default_group)
 
     def rank_open(self, ctx: TrainerContext, sources: dict[str, SourceWeights] | None) -> RankDevice:
         """Make the weights of all policies. The others are filled by rank 0's afterwards."""

@@ -42,6 +42,7 @@ class DeepSpeedTrainer(TorchTrainer):
     loading of a checkpoint work on whole models.
     """
 
+    default_group = True
     Config = DeepSpeedConfig
     Policy = DeepSpeedPolicy
     persistent = 100_000
@@ -73,12 +74,9 @@ class DeepSpeedTrainer(TorchTrainer):
 
     def join(self, address: RankAddress) -> None:
         """Take this rank's place among the others; every rank does."""
-        from coterie.backends.trainers.ranks.collectives import DistributedPlace
-
         if address.number > 0:
             runtime.forget()
-        device = device_of(self.config.device, address.local)
-        self.place = DistributedPlace(address, device, default=True)
+        super().join(address)
 
     def rank_open(self, ctx: TrainerContext, sources: dict[str, SourceWeights] | None) -> RankDevice:
         """Make the weights of all policies."""

@@ -181,7 +181,7 @@ def test_a_state_is_loaded_by_one_trainer_and_by_several(
 ) -> None:
     pieces: list[int] = []
     if not seen:
-        mark, read = trainer_files.HostFiles.target, trainer_files.HostFiles.read
+        read = trainer_files.HostFiles.read
 
         def noted(files_: trainer_files.HostFiles, name: str, start: int, size: int) -> bytes:
             pieces.append(size)
@@ -189,9 +189,6 @@ def test_a_state_is_loaded_by_one_trainer_and_by_several(
 
         monkeypatch.setattr(trainer_files, "PIECE", 10_000)
         monkeypatch.setattr(trainer_files, "_sees", lambda file: False)
-        monkeypatch.setattr(
-            trainer_files.HostFiles, "target", lambda files_, *_: mark(files_, Path("/no"), b"")
-        )
         monkeypatch.setattr(trainer_files.HostFiles, "read", noted)
 
     async def compare() -> None:
