@@ -1,13 +1,17 @@
-"""Log records on their way from a process of the run to the run's own."""
+"""Hosts: their log records on their way to the run's own process, and who of them is alive."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from coterie.backends.cluster.hosts import KeptRecords, log_again
+from coterie.backends.cluster.hosts import HostHandle, KeptRecords, log_again
 
 
 @pytest.fixture
@@ -45,3 +49,57 @@ def test_records_are_logged_with_their_level_and_without_a_second_formatting(cap
     assert [(r.name, r.levelno, r.getMessage()) for r in caplog.records] == [
         ("coterie.usage", logging.INFO, "100 % of it"), ("coterie", logging.WARNING, "w"),
     ]  # fmt: skip
+
+
+class GoneError(Exception):
+    """What Ray raises for an actor that is gone."""
+
+
+class FakeActor:
+    """An actor whose reports are given by a function of their number."""
+
+    def __init__(self, report: Callable[[int], Awaitable[Any]]) -> None:
+        self.asked, self._report = 0, report
+
+    @property
+    def records(self) -> Any:
+        return SimpleNamespace(remote=self._remote)
+
+    def _remote(self, every: float) -> Awaitable[Any]:
+        self.asked += 1
+        return asyncio.ensure_future(self._report(self.asked))
+
+
+def watched(report: Callable[[int], Awaitable[Any]], silence: float) -> tuple[str, list[Any]]:
+    ray = SimpleNamespace(exceptions=SimpleNamespace(RayError=GoneError))
+    taken: list[Any] = []
+
+    async def watch() -> str:
+        host = HostHandle(ray, FakeActor(report), "the engine's process")
+        return await host.watch(silence / 4, silence, take=taken.append)
+
+    return asyncio.run(asyncio.wait_for(watch(), 20)), taken
+
+
+def test_a_host_that_dies_or_hangs_is_gone_with_the_reason():
+    async def dies(number: int) -> Any:
+        if number == 2:
+            raise GoneError("the worker died\nand much advice")
+        return True, [number]
+
+    async def hangs(number: int) -> Any:
+        await asyncio.sleep(0 if number == 1 else 60)
+        return True, [number]
+
+    assert watched(dies, 10) == ("the worker died", [[1]])
+    assert watched(hangs, 0.3) == ("no answer for 0.3 s", [[1]])
+
+
+def test_time_in_which_the_asking_process_stood_still_is_no_silence():
+    async def late(number: int) -> Any:
+        if number == 1:
+            asyncio.get_running_loop().call_later(0.05, time.sleep, 2.5)  # as a checkpoint that is written
+            return await asyncio.to_thread(lambda: (time.sleep(1.0), (True, ["late"]))[1])
+        raise GoneError("the end")
+
+    assert watched(late, 1.5) == ("the end", [["late"]])
