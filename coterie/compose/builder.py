@@ -36,7 +36,7 @@ SHARED = {kind: table for table, kind in TABLES.items() if table in ("sandbox", 
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedComponent:
     """A component whose settings are valid and whose plugin is not imported yet."""
 
     config: Any
@@ -90,7 +90,9 @@ class ComponentBuilder:
         self.chat_models.append(MadeModel(path, name, table, made))
         return made
 
-    def prepare(self, kind: str, table: Any, path: str, name: str = "", also: Sequence[str] = ()) -> Prepared:
+    def prepare(
+        self, kind: str, table: Any, path: str, name: str = "", also: Sequence[str] = ()
+    ) -> PreparedComponent:
         """Validate a component's table now; calling the result imports the plugin and makes the component."""
         settings = dict(as_table(table))
         plugin = settings.pop("type", None)
@@ -99,7 +101,7 @@ class ComponentBuilder:
         if plugin is None:
             raise type_missing(kind, path)
         config = self._config(kind, str(plugin), settings, path, also)
-        return Prepared(config, partial(self._make, kind, str(plugin), config, path, name))
+        return PreparedComponent(config, partial(self._make, kind, str(plugin), config, path, name))
 
     def _make(self, kind: str, plugin: str, config: Any, path: str, name: str) -> Any:
         entry = plugins().registry.find(kind, plugin, path=f"{path}.type")

@@ -44,7 +44,7 @@ class PlaySettings(Strict):
     )
 
 
-class SetConfig(PlaySettings):
+class EvaluationSetConfig(PlaySettings):
     """A set in `evaluate.sets`, by its name. What it leaves out is as in `evaluate`."""
 
     env: Table = Field(
@@ -56,14 +56,14 @@ class SetConfig(PlaySettings):
 class EvaluateConfig(PlaySettings):
     """The table `evaluate`."""
 
-    sets: dict[str, SetConfig | None] = Field(
+    sets: dict[str, EvaluationSetConfig | None] = Field(
         default_factory=dict,
         description="By name; `null` removes one. Default: the split `val`, which has no name.",
     )
     best: str | None = Field(None, description="The set that decides which checkpoint is the best.")
 
     @property
-    def named(self) -> dict[str, SetConfig]:
+    def named(self) -> dict[str, EvaluationSetConfig]:
         """The sets with a name, the one that decides the best first."""
         sets = {name: each for name, each in self.sets.items() if each is not None}
         return sets if self.best is None else {self.best: sets[self.best], **sets}

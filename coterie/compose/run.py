@@ -10,7 +10,7 @@ from coterie.compose.builder import ComponentBuilder
 from coterie.compose.hosting import engine_client, placed_trainer
 from coterie.compose.layer_errors import layer_named
 from coterie.compose.rollout_side import make_rollout_parts, make_rollout_side
-from coterie.compose.rules.facts import Composed, Weighted
+from coterie.compose.rules.facts import ComposedParts, WeightHolders
 from coterie.compose.rules.staleness import plays_pinned
 from coterie.compose.rules.table import OF_COMPONENTS, OF_WEIGHTS, ask, check
 from coterie.compose.strata import task_order
@@ -25,7 +25,7 @@ from coterie.watchdog import watched
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedRun:
     """A checked configuration, without an engine and a trainer."""
 
     config: RunConfig
@@ -46,7 +46,7 @@ def compose(resolved: Resolved, splits: Collection[Split] = ()) -> Run:
     return prepare(resolved, splits).make()
 
 
-def prepare(resolved: Resolved, splits: Collection[Split] = ()) -> Prepared:
+def prepare(resolved: Resolved, splits: Collection[Split] = ()) -> PreparedRun:
     """Check a configuration, and make every component but its engine and its trainer.
 
     Args:
@@ -59,7 +59,7 @@ def prepare(resolved: Resolved, splits: Collection[Split] = ()) -> Prepared:
         return _prepare(resolved, splits)
 
 
-def _prepare(resolved: Resolved, splits: Collection[Split]) -> Prepared:
+def _prepare(resolved: Resolved, splits: Collection[Split]) -> PreparedRun:
     config = resolved.config
     check(config)
     builder = ComponentBuilder(config)
@@ -73,7 +73,7 @@ def _prepare(resolved: Resolved, splits: Collection[Split]) -> Prepared:
         for name, table in config.trackers.items()
     }
     late = {kind: builder.prepare(kind, getattr(config, kind), kind) for kind in ("engine", "trainer")}
-    composed = Composed(
+    composed = ComposedParts(
         resolved=resolved,
         side=side,
         curriculum=parts.curriculum,
@@ -91,7 +91,7 @@ def _prepare(resolved: Resolved, splits: Collection[Split]) -> Prepared:
     def make() -> Run:
         engine, trainer = late["engine"](), late["trainer"]()
         pinned = plays_pinned(config, trainer)
-        ask(OF_WEIGHTS, Weighted(config, engine, trainer, pinned))
+        ask(OF_WEIGHTS, WeightHolders(config, engine, trainer, pinned))
         trainer = placed_trainer(resolved, components["executor"], trainer)
         client = engine_client(resolved, engine, components["executor"], side, builder.chat_models)
         return Run(
@@ -112,7 +112,7 @@ def _prepare(resolved: Resolved, splits: Collection[Split]) -> Prepared:
             **components,
         )
 
-    return Prepared(config, side, make)
+    return PreparedRun(config, side, make)
 
 
 def trained_splits(schedule: ScheduleConfig) -> tuple[Split, ...]:

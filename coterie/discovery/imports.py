@@ -1,4 +1,4 @@
-"""Imports of plugins: how long they take, and what to do about one that fails."""
+"""Imports of plugins: what became of one, how long it took, and what to do about one that fails."""
 
 from __future__ import annotations
 
@@ -10,17 +10,37 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass, field
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from coterie.core.plugins.origin import raised_at
-from coterie.discovery.report import Report
 from coterie.extras import EXTRA_OF
 
 SLOW = 5.0
 """Seconds after which an import is slow."""
 log = logging.getLogger("coterie")
+
+
+@dataclass(slots=True)
+class Report:
+    """What became of one entry point or file."""
+
+    name: str
+    distribution: str
+    version: str
+    ok: bool = True
+    errors: list[str] = field(default_factory=list)
+    provides: dict[str, list[str]] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    """What works and should change: a slow import, what is deprecated."""
+    hooks: list[str] = field(default_factory=list)
+    """The hooks that it implements."""
+    module: str = ""
+    """The value of the entry point; of a file its module's name."""
+    seconds: float = 0.0
+    """What its import took."""
 
 
 @contextmanager

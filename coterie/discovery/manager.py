@@ -22,9 +22,8 @@ from coterie import deprecations
 from coterie.core.errors import PluginError, UserError, did_you_mean
 from coterie.core.plugins import KINDS
 from coterie.discovery import api_version, hookspecs
-from coterie.discovery.imports import import_fix, raised, timed
+from coterie.discovery.imports import Report as Report, import_fix, raised, timed
 from coterie.discovery.registry import ExampleEntry, Registry
-from coterie.discovery.report import Report as Report
 
 GROUP = "coterie"
 log = logging.getLogger("coterie")

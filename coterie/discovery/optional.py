@@ -32,9 +32,8 @@ class _WithDefaults:
         self._thing, self._defaults = thing, defaults
 
     def __getattr__(self, name: str) -> Any:
-        default = getattr(self._defaults, name)
-        own = getattr(self._thing, name, None)
-        return default if own is None else own
+        default, member = getattr(self._defaults, name), getattr(self._thing, name, None)
+        return default if member is None else member
 
 
 class ExecutorDefaults:
@@ -55,7 +54,7 @@ class ExecutorDefaults:
         Args:
             engine: the same engine in this process, which is never opened then.
             make: picklable.
-            shared: what the run has once (`compose.account.SharedParts`), and how a rollout side is made that
+            shared: what the run has once (`compose.account.Shared`), and how a rollout side is made that
                 asks for it.
         """
         return LocalEngineClient(engine)

@@ -28,7 +28,7 @@ _LONGEST = 4096
 """Characters of a path; a longer text is none."""
 
 
-class Written(str):
+class FileText(str):
     """A text of a configuration's file."""
 
     folder: str
@@ -43,7 +43,7 @@ def written(value: Any, folder: Path) -> Any:
         return [written(inner, folder) for inner in value]
     if type(value) is not str:
         return value
-    text = Written(value)
+    text = FileText(value)
     text.folder = os.path.abspath(folder)
     return text
 
@@ -54,7 +54,7 @@ def plain(value: Any) -> Any:
         return {key: plain(inner) for key, inner in value.items()}
     if isinstance(value, list):
         return [plain(inner) for inner in value]
-    return str(value) if isinstance(value, Written) else value
+    return str(value) if isinstance(value, FileText) else value
 
 
 def located(resolved: Resolved, layers: Table) -> Resolved:

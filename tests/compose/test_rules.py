@@ -73,8 +73,11 @@ class Particular(NoTrainer):
                 raise ConfigError("nothing needs this", path=path)
 
     class Policy(PolicyConfig):
-        warm_started: bool = False
         wrong: str = ""
+
+        @property
+        def warm_started(self):
+            return self.wrong == "start"
 
         def check(self, path, run):
             if self.wrong == "policy":
@@ -88,6 +91,10 @@ class Particular(NoTrainer):
 class Behind(ScriptedEngine):
     def check_ahead(self, policies, ahead, pinned):
         raise ConfigError(f"{ahead} step ahead is too far", path="engine")
+
+
+class Newest(ScriptedEngine):
+    lease = None
 
 
 def answer(request, text):
@@ -119,7 +126,13 @@ def two_ends():
 
 
 def other_algorithm():
-    compose(load("plan_path", overrides=["algorithm.type=magrpo"], scale="smoke"))
+    compose(
+        load(
+            "plan_path",
+            overrides=["algorithm=grpo", "sampler.chains=2", "sampler.branches=1", "env.team=potential"],
+            scale="smoke",
+        )
+    )
 
 
 BROKEN = [
@@ -165,7 +178,7 @@ BROKEN = [
     ),
     ("samples", {"sampler": {"sampling": {"top_p": 0.5}}}, "samples with top_p/top_k"),
     ("paper_loss", other_algorithm, "keeps the loss that was there (ppo_clip"),
-    ("oracle", policy(warm_started=True), "no oracle to imitate"),
+    ("oracle", policy(wrong="start"), "no oracle to imitate"),
     (
         "settings_with_an_effect",
         {"trainer": {"type": f"{HERE}:Particular", "needs": True}},
@@ -186,7 +199,11 @@ BROKEN = [
         ahead() | {"engine": {"type": f"{HERE}:Behind", "play": f"{HERE}:answer"}},
         "1 step ahead is too far",
     ),
-    ("versions_are_kept", ahead(), "keeps one version of the weights"),
+    (
+        "versions_are_kept",
+        ahead() | {"engine": {"type": f"{HERE}:Newest", "play": f"{HERE}:answer"}},
+        "keeps one version of the weights",
+    ),
 ]
 """The rule, what breaks it (tables of a run, or a function), and a part of what it says."""
 

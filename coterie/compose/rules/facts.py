@@ -14,7 +14,7 @@ from coterie.core.types.splits import Split
 
 
 @dataclass(frozen=True, slots=True)
-class Composed:
+class ComposedParts:
     """The components of a run but for its engine and its trainer."""
 
     resolved: Resolved
@@ -36,7 +36,7 @@ class Composed:
 
 
 @dataclass(frozen=True, slots=True)
-class Weighted:
+class WeightHolders:
     """What has the weights of a run."""
 
     config: RunConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import get_args
 
-from coterie.compose.rules.facts import Composed
+from coterie.compose.rules.facts import ComposedParts
 from coterie.compose.tasks import check_tasks
 from coterie.core.errors import ConfigError
 from coterie.core.plugins.origin import plugin_call
@@ -18,7 +18,7 @@ from coterie.discovery.optional import EstimatorDefaults, PolicyDefaults, Traine
 log = logging.getLogger("coterie")
 
 
-def samples(run: Composed) -> None:
+def samples(run: ComposedParts) -> None:
     """Warn of samples that training can't compare, or that are of another distribution than it assumes."""
     side, plan = run.side, run.side.sampler.plan
     for role in side.team.members:
@@ -41,7 +41,7 @@ def samples(run: Composed) -> None:
             )
 
 
-def paper_loss(run: Composed) -> None:
+def paper_loss(run: ComposedParts) -> None:
     """Warn where an override of the algorithm keeps a loss, and its paper has another."""
     origins, algorithm = run.resolved.origins, run.config.algorithm["type"]
     if origins.get("algorithm.type") != "override" or origins.get("loss.type") == "override":
@@ -58,7 +58,7 @@ def paper_loss(run: Composed) -> None:
         )
 
 
-def oracle(run: Composed) -> None:
+def oracle(run: ComposedParts) -> None:
     """Refuse a warm start in an environment without demonstrations."""
     for name, policy in run.config.policies.items():
         if policy.warm_started and not isinstance(run.side.environment, Demonstrates):
@@ -70,13 +70,13 @@ def oracle(run: Composed) -> None:
             )
 
 
-def settings_with_an_effect(run: Composed) -> None:
+def settings_with_an_effect(run: ComposedParts) -> None:
     """Let the trainer's settings refuse what neither the estimator nor the loss reads."""
     needs = {*run.estimator.needs, *run.loss.needs}
     with_defaults(run.trainer_config, TrainerConfigDefaults).check_needs(needs, "trainer")
 
 
-def steps_of_an_update(run: Composed) -> None:
+def steps_of_an_update(run: ComposedParts) -> None:
     """Refuse steps on samples that the policy has left behind, where the loss doesn't notice."""
     repeats = with_defaults(run.trainer_config, TrainerConfigDefaults).repeats
     if repeats and isinstance(run.loss, NeedsFreshSamples) and run.loss.fresh_samples:
@@ -90,12 +90,12 @@ def steps_of_an_update(run: Composed) -> None:
         )
 
 
-def tasks(run: Composed) -> None:
+def tasks(run: ComposedParts) -> None:
     """Refuse splits that will be played without tasks, train tasks without strata or of evaluated sets."""
     check_tasks(run.config, run.side, run.curriculum, run.splits)
 
 
-def words(run: Composed) -> None:
+def words(run: ComposedParts) -> None:
     """Let policies look at the words of prompts and answers, and at the lengths of answers."""
     side = run.side
     parts = (side.environment, side.team.transition, *(member.role for member in side.team.members.values()))

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from coterie.compose.builder import SHARED
-from coterie.compose.rules.facts import Composed
+from coterie.compose.rules.facts import ComposedParts
 from coterie.compose.settings import REFERRED
 from coterie.core.config import RunConfig, ScheduleConfig
 from coterie.core.errors import ConfigError, did_you_mean
@@ -136,7 +136,7 @@ def a_reward(config: RunConfig) -> None:
 # ----------------------------------------------------------------------------------- tables and their readers
 
 
-def cluster(run: Composed) -> None:
+def cluster(run: ComposedParts) -> None:
     """Refuse a cluster for an executor that has none."""
     if run.config.cluster is not None and with_defaults(run.executor, ExecutorDefaults).Cluster is None:
         why = f"executor '{run.config.executor['type']}' plays in this process alone"
@@ -144,7 +144,7 @@ def cluster(run: Composed) -> None:
         raise ConfigError("nothing consumes this table", path="cluster", why=why, fix=fix)
 
 
-def shared_tables(run: Composed) -> None:
+def shared_tables(run: ComposedParts) -> None:
     """Refuse a shared table that no component reads."""
     for table in SHARED.values():
         if getattr(run.config, table) is not None and table not in run.consumed:
@@ -152,7 +152,7 @@ def shared_tables(run: Composed) -> None:
             raise ConfigError("nothing consumes this table", path=table, why=why, fix="remove it")
 
 
-def chat_models(run: Composed) -> None:
+def chat_models(run: ComposedParts) -> None:
     """Refuse an entry of `chat_models` that no component names."""
     for table in REFERRED.values():
         for name in getattr(run.config, table):

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection
 from typing import Literal, get_args, get_origin
 
-from coterie.compose.rules.facts import Composed
+from coterie.compose.rules.facts import ComposedParts
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import Plugin
 from coterie.core.plugins.origin import origin_of, plugin_call
@@ -83,14 +83,14 @@ def task_shown(side: LocalRolloutSide) -> None:
             )
 
 
-def any_weight(run: Composed) -> None:
+def any_weight(run: ComposedParts) -> None:
     """Refuse weights that are all 0."""
     weights = run.side.reward_weights.weights
     if weights and all(weight == 0 for weight in weights.values()):
         raise ConfigError("every component has weight 0", path="rewards", why="then all rewards are 0")
 
 
-def trajectories_without_forks(run: Composed) -> None:
+def trajectories_without_forks(run: ComposedParts) -> None:
     """Refuse to score trajectories in one call where episodes fork."""
     plan = run.side.sampler.plan
     trajectory = [source.name for source in run.side.reward_sources if source.scope == "trajectory"]
@@ -103,7 +103,7 @@ def trajectories_without_forks(run: Composed) -> None:
         )
 
 
-def _late(run: Composed, expand: Collection[str] = ()) -> str:
+def _late(run: ComposedParts, expand: Collection[str] = ()) -> str:
     """The first source that scores episodes after their end and counts; empty: none.
 
     Args:
@@ -119,7 +119,7 @@ def _late(run: Composed, expand: Collection[str] = ()) -> str:
     return sources[0] if sources and forks else ""
 
 
-def best_branch(run: Composed) -> None:
+def best_branch(run: ComposedParts) -> None:
     """Refuse to select siblings by a score that comes after the choice."""
     if late := _late(run, ["best"]):
         raise ConfigError(
@@ -130,7 +130,7 @@ def best_branch(run: Composed) -> None:
         )
 
 
-def compared_siblings(run: Composed) -> None:
+def compared_siblings(run: ComposedParts) -> None:
     """Refuse to compare siblings by a score that only one of them gets."""
     if (late := _late(run, ["sampled"])) and not _sums(run.estimator):
         raise ConfigError(
@@ -141,7 +141,7 @@ def compared_siblings(run: Composed) -> None:
         )
 
 
-def stopped_episodes(run: Composed) -> None:
+def stopped_episodes(run: ComposedParts) -> None:
     """Refuse to stop episodes by a score that comes after their end."""
     if (late := _late(run)) and run.side.stop_above is not None:
         raise ConfigError(
@@ -152,7 +152,7 @@ def stopped_episodes(run: Composed) -> None:
         )
 
 
-def stopping_forgoes_increments(run: Composed) -> None:
+def stopping_forgoes_increments(run: ComposedParts) -> None:
     """Warn that stopping early forgoes increments; with potentials it costs nothing."""
     weights, kinds = run.side.reward_weights.weights, run.side.reward_weights.kinds
     gains = sorted(name for name, weight in weights.items() if weight and kinds.get(name) == "increment")
@@ -164,7 +164,7 @@ def stopping_forgoes_increments(run: Composed) -> None:
         )
 
 
-def sums_over_turns(run: Composed) -> None:
+def sums_over_turns(run: ComposedParts) -> None:
     """Refuse returns that sum what an episode can earn again and again."""
     side = run.side
     for environment in (side.environment, *side.levels, *(each.environment for each in side.sets.values())):

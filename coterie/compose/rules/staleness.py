@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coterie.compose.rules.facts import Composed, Weighted
+from coterie.compose.rules.facts import ComposedParts, WeightHolders
 from coterie.core.config import RunConfig
 from coterie.core.errors import ConfigError
 from coterie.core.protocols import Trainer
@@ -24,14 +24,14 @@ def plays_pinned(config: RunConfig, trainer: Trainer) -> bool:
     return settings.is_deterministic(config.deterministic)
 
 
-def play_has_an_effect(run: Composed) -> None:
+def play_has_an_effect(run: ComposedParts) -> None:
     """Refuse `play` where no step is played ahead."""
     if run.config.schedule.play != "auto" and not run.config.schedule.max_staleness:
         why = "no step is played ahead: schedule.max_staleness is 0"
         raise ConfigError("this setting has no effect", path="schedule.play", why=why, fix="leave it out")
 
 
-def loss_of_older_samples(run: Composed) -> None:
+def loss_of_older_samples(run: ComposedParts) -> None:
     """Refuse samples of older weights where the loss needs fresh ones."""
     fresh = isinstance(run.loss, NeedsFreshSamples) and run.loss.fresh_samples
     if fresh and run.config.schedule.max_staleness:
@@ -43,7 +43,7 @@ def loss_of_older_samples(run: Composed) -> None:
         )
 
 
-def versions_in_flight(run: Composed) -> None:
+def versions_in_flight(run: ComposedParts) -> None:
     """Refuse weights that change within an episode where results must repeat."""
     schedule = run.config.schedule
     if schedule.max_staleness and schedule.play == "in_flight" and run.config.deterministic is True:
@@ -55,13 +55,13 @@ def versions_in_flight(run: Composed) -> None:
         )
 
 
-def engine_plays_ahead(run: Weighted) -> None:
+def engine_plays_ahead(run: WeightHolders) -> None:
     """Refuse settings and policies that the engine can't play ahead."""
     if ahead := run.config.schedule.max_staleness:
         with_defaults(run.engine, EngineDefaults).check_ahead(run.config.policies, ahead, run.pinned)
 
 
-def versions_are_kept(run: Weighted) -> None:
+def versions_are_kept(run: WeightHolders) -> None:
     """Refuse pinned steps ahead where engine or trainer has one version of the weights."""
     ahead = run.config.schedule.max_staleness
     if not ahead or not run.pinned:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from coterie.compose.rules import learning, names, rewards, staleness
-from coterie.compose.rules.facts import Composed, Weighted
+from coterie.compose.rules.facts import ComposedParts, WeightHolders
 from coterie.core.config import RunConfig
 from coterie.core.rollout.side import LocalRolloutSide
 
@@ -47,7 +47,7 @@ OF_SIDE: tuple[Rule[LocalRolloutSide], ...] = (
 )
 """Asked once a rollout side is made, in each process that makes one."""
 
-OF_COMPONENTS: tuple[Rule[Composed], ...] = (
+OF_COMPONENTS: tuple[Rule[ComposedParts], ...] = (
     _rule(names.cluster, "cluster executor"),
     _rule(names.shared_tables, "sandbox data"),
     _rule(names.chat_models, "chat_models"),
@@ -71,7 +71,7 @@ OF_COMPONENTS: tuple[Rule[Composed], ...] = (
 )
 """Asked in the run's own process, once all components but engine and trainer are made."""
 
-OF_WEIGHTS: tuple[Rule[Weighted], ...] = (
+OF_WEIGHTS: tuple[Rule[WeightHolders], ...] = (
     _rule(staleness.engine_plays_ahead, "schedule engine policies"),
     _rule(staleness.versions_are_kept, "schedule engine trainer"),
 )

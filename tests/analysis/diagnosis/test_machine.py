@@ -16,7 +16,7 @@ import coterie
 from coterie.analysis.diagnosis import machine, machine_hardware
 from coterie.analysis.diagnosis.machine import CHECKS, diagnose_machine
 from coterie.core.errors import UserError
-from coterie.discovery.report import Report
+from coterie.discovery import Report
 
 Usage = namedtuple("Usage", "total used free")
 
