@@ -18,7 +18,7 @@ from coterie.api.run_record import RunRecord, read_record, recall
 from coterie.compose import prepare
 from coterie.compose.builder import ComponentBuilder
 from coterie.compose.described import source_of
-from coterie.compose.hosting import make_engine
+from coterie.compose.run import make_engine
 from coterie.compose.settings import Settings, settings_of
 from coterie.core.config import Resolved, RunConfig
 from coterie.core.errors import ConfigError, MissingExtra, UserError, did_you_mean

@@ -233,7 +233,7 @@ def _counts(prepared: PreparedSplits) -> dict[str, int]:
 
 def _is_known(source: str) -> bool:
     """Whether a source is the name of a known set, and no file or folder here."""
-    from coterie.data.known_sets import known_sets
+    from coterie.data.sources import known_sets
 
     return not Path(source).exists() and source in known_sets()
 
@@ -244,7 +244,7 @@ def _check_spelling(source: str) -> None:
     Raises:
         UserError: it is.
     """
-    from coterie.data.known_sets import known_sets
+    from coterie.data.sources import known_sets
 
     if "/" in source or Path(source).exists():
         return
@@ -271,8 +271,7 @@ def _prepare_set(
         UserError: an option is not for known sets, a setting is wrong, or the set can't be read.
     """
     from coterie import __version__
-    from coterie.data.known_sets import records_of_set
-    from coterie.data.sources import data_table
+    from coterie.data.sources import data_table, records_of_set
     from coterie.recipes.layers import parse_override
     from coterie.recipes.merging import Layers
 

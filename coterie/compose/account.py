@@ -8,7 +8,8 @@ in other processes have stand-ins, which ask the one process that has them: the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, fields
 from functools import partial
@@ -21,7 +22,6 @@ from coterie.compose.builder import ComponentBuilder, MadeModel
 from coterie.compose.chat_models import CheckedChatModel, checked
 from coterie.compose.rollout_side import make_rollout_parts
 from coterie.compose.rules.table import check
-from coterie.compose.variables import NamedVariables, named_variables
 from coterie.core.config import Resolved
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import Table, composed_fields
@@ -31,6 +31,11 @@ from coterie.core.protocols.chat_model import UsesEngine
 from coterie.core.protocols.tool import Closes, Opens
 from coterie.core.rollout.side import LocalRolloutSide
 from coterie.discovery.members import SharesSlots, UsesRunFolder
+
+_NAME = re.compile(r"\$\{(\w+)\}")
+_ENGINE = ("engine", "policies")
+_RUN = ("trainer", "trackers", "executor", "cluster")
+"""Tables that the run's own process alone reads."""
 
 
 class Account(Protocol):
@@ -140,6 +145,50 @@ def _generates(model: Any) -> bool:
         if kind == "chat_model"
     ]
     return isinstance(model, UsesEngine) or _generates(inner)
+
+
+@dataclass(frozen=True, slots=True)
+class NamedVariables:
+    """Variables that settings name as `${NAME}`."""
+
+    every: frozenset[str] = frozenset()
+    """Those of a tool's `env` are left out: they may be ordinary ones, such as HOME."""
+    engine: frozenset[str] = frozenset()
+    sides: frozenset[str] = frozenset()
+    """Of rollout sides, such as the key of a search tool; those of shared chat models are left out."""
+
+
+def named_variables(table: Mapping[str, Any], shared: Collection[str]) -> NamedVariables:
+    """The variables of a configuration.
+
+    Args:
+        table: the configuration's.
+        shared: dotted paths of the tables that the account reads.
+    """
+    every: set[str] = set()
+    engine: set[str] = set()
+    sides: set[str] = set()
+    for path, name in _named_in(table, ""):
+        parts = path.split(".")
+        if not (parts[0] == "tools" and "env" in parts):
+            every.add(name)
+        if parts[0] in _ENGINE:
+            engine.add(name)
+        elif parts[0] not in _RUN and not any(f"{path}.".startswith(f"{inside}.") for inside in shared):
+            sides.add(name)
+    return NamedVariables(frozenset(every), frozenset(engine), frozenset(sides))
+
+
+def _named_in(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    """(dotted path, variable) of each in a table."""
+    if isinstance(value, str):
+        yield from ((path, name) for name in _NAME.findall(value))
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _named_in(inner, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from _named_in(inner, path)
 
 
 # ------------------------------------------------------------------------------------------- in the account

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from coterie.compose.builder import ComponentBuilder
-from coterie.compose.hosting import engine_client, placed_trainer
+from coterie.compose.account import shared_parts
+from coterie.compose.builder import ComponentBuilder, MadeModel
 from coterie.compose.layer_errors import layer_named
 from coterie.compose.rollout_side import make_rollout_parts, make_rollout_side
 from coterie.compose.rules.facts import ComposedParts, WeightHolders
@@ -16,11 +16,14 @@ from coterie.compose.rules.table import OF_COMPONENTS, OF_WEIGHTS, ask, check
 from coterie.compose.strata import task_order
 from coterie.compose.tables import TABLES
 from coterie.core.config import Resolved, RunConfig, ScheduleConfig
+from coterie.core.protocols import ChatFormat, Engine, Executor, Loss, Trainer
+from coterie.core.rollout.engine_client import LocalEngineClient
 from coterie.core.rollout.side import LocalRolloutSide
 from coterie.core.training.run import Run
 from coterie.core.training.state import CurriculumState, RunState
 from coterie.core.types.splits import Split
 from coterie.discovery import plugins
+from coterie.discovery.optional import ExecutorDefaults, TrainerDefaults, with_defaults
 from coterie.watchdog import watched
 
 
@@ -126,3 +129,50 @@ def trained_splits(schedule: ScheduleConfig) -> tuple[Split, ...]:
 def stated_interval(schedule: ScheduleConfig) -> int:
     """Steps between evaluations as stated; 0: none, or `auto`, which nobody can tell without the tasks."""
     return 0 if schedule.evaluate_every == "auto" else schedule.evaluate_every
+
+
+# ------------------------------------------------------------- engine and trainer in processes of their own
+
+
+def placed_trainer(resolved: Resolved, executor: Executor, trainer: Trainer) -> Trainer:
+    """The trainer that the run sees: this one, with the executor's cluster if it has processes for that; or
+    what passes calls to those that the executor has elsewhere.
+
+    Raises:
+        ConfigError: the executor is to have several, and the trainer can't be divided.
+    """
+    members = with_defaults(executor, ExecutorDefaults)
+    if members.cluster is not None:
+        with_defaults(trainer, TrainerDefaults).use_cluster(members.cluster)
+    return members.host_trainers(trainer, partial(make_trainer, resolved))
+
+
+def make_trainer(resolved: Resolved) -> tuple[Trainer, Loss, ChatFormat]:
+    """The trainer of a run, its loss and its chat format, in any process."""
+    config, builder = resolved.config, ComponentBuilder(resolved.config)
+    loss: Loss = builder.make("loss", config.loss, "loss")
+    chat: ChatFormat = builder.make("chat_format", config.chat, "chat")
+    trainer: Trainer = builder.make("trainer", config.trainer, "trainer")
+    return trainer, loss, chat
+
+
+def engine_client(
+    resolved: Resolved,
+    engine: Engine,
+    executor: Executor,
+    side: LocalRolloutSide,
+    chat_models: Sequence[MadeModel],
+) -> LocalEngineClient:
+    """The client of the engine, which the executor may have elsewhere.
+
+    Args:
+        chat_models: of the rollout side, in the order in which they were made.
+    """
+    members, shared = with_defaults(executor, ExecutorDefaults), shared_parts(resolved, side, chat_models)
+    return members.host_engine(engine, partial(make_engine, resolved), shared)
+
+
+def make_engine(resolved: Resolved) -> Engine:
+    """The engine of a run, in any process."""
+    engine: Engine = ComponentBuilder(resolved.config).make("engine", resolved.config.engine, "engine")
+    return engine

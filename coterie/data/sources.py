@@ -8,8 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from coterie.compose import RolloutParts, make_rollout_parts
+from coterie.compose.builder import ComponentBuilder
 from coterie.compose.curriculum import KEY as CURRICULUM, taken
-from coterie.core.errors import ConfigError, MissingExtra, UserError
+from coterie.core.errors import ConfigError, MissingExtra, PluginError, UserError
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import TaskSource
 from coterie.core.types import Task
@@ -264,6 +265,48 @@ def _write_parquet(path: Path, records: Iterable[Record]) -> int:
             f"the records don't fit a Parquet table: {path}", why=str(error), fix="use --format jsonl"
         ) from error
     return len(rows)
+
+
+# ------------------------------------------------------------------------------------------------- known sets
+
+
+def known_sets() -> list[str]:
+    """The names of data sources that need no settings."""
+    registry = plugins().registry
+    names = []
+    for name in registry.names("data_source"):
+        try:
+            source = registry.load("data_source", name)
+        except PluginError:
+            continue  # `coterie plugins` names what is broken
+        if getattr(source, "published", False):
+            names.append(name)
+    return names
+
+
+def records_of_set(name: str, settings: Mapping[str, Any]) -> tuple[dict[Split, list[Record]], list[str]]:
+    """The records of a known set by split, and a note for each split that it lacks.
+
+    Args:
+        settings: of the data source, such as `file` or `train`.
+
+    Raises:
+        ConfigError: a setting is wrong, the set can't be loaded, or no split has records.
+        DataError: a row is not as the set publishes it.
+        MissingExtra: `datasets` is not installed.
+    """
+    without_run: Any = SimpleNamespace(data=None, sandbox=None)
+    source = ComponentBuilder(run=without_run).make("data_source", {"type": name, **settings}, name)
+    given = [split for split in SPLITS if split in settings]
+    by_split: dict[Split, list[Record]] = {}
+    notes: list[str] = []
+    for split in SPLITS:
+        if given and split not in given:
+            notes.append(f"{split} is left out: no rows are chosen for it")
+            continue
+        with plugin_call(source, "records"):
+            by_split[split] = list(source.records(split))
+    return by_split, notes
 
 
 # ------------------------------------------------------------------------------------------------------ tasks

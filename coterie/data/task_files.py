@@ -18,6 +18,7 @@ from typing import Any
 
 from coterie.core.errors import ConfigError, DataError, UserError
 from coterie.core.storage.atomic import write_atomic
+from coterie.core.storage.checkpoint import file_sha256
 from coterie.core.types.splits import SPLITS, Record, RecordLine, content, require_field, split_of
 
 MANIFEST = "manifest.json"
@@ -234,12 +235,6 @@ def write_jsonl(path: Path, records: Iterable[Record]) -> int:
     return count
 
 
-def sha256(path: Path) -> str:
-    """SHA-256 of a file's bytes, in hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def write_manifest(folder: Path, facts: Mapping[str, Any], files: Mapping[str, tuple[Path, int]]) -> Record:
     """Write the manifest: `facts`, then the name, number of records and sha256 of each file.
 
@@ -247,7 +242,7 @@ def write_manifest(folder: Path, facts: Mapping[str, Any], files: Mapping[str, t
         files: split -> (path, number of records).
     """
     splits = {
-        split: {"file": path.name, "records": count, "sha256": sha256(path)}
+        split: {"file": path.name, "records": count, "sha256": file_sha256(path)}
         for split, (path, count) in files.items()
     }
     manifest = {**facts, "splits": splits}
@@ -278,5 +273,5 @@ def changed(folder: Path, manifest: Mapping[str, Any]) -> list[str]:
     return [
         entry["file"]
         for entry in manifest["splits"].values()
-        if sha256(folder / entry["file"]) != entry.get("sha256")
+        if file_sha256(folder / entry["file"]) != entry.get("sha256")
     ]

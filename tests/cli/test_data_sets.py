@@ -7,7 +7,7 @@ import json
 import pytest
 
 from coterie.backends.data.sets.forms import FORMS
-from coterie.data.known_sets import known_sets, records_of_set
+from coterie.data.sources import known_sets, records_of_set
 from tests.backends.data.sets.test_sets import humaneval, written
 from tests.cli.support import coterie
 from tests.cli.test_data import output, read

@@ -9,10 +9,9 @@ from typing import Annotated, Any
 import pytest
 
 from coterie import ChatAnswer, ChatRequest, Composed, ConfigError, Plugin, PluginConfig, SystemFault
-from coterie.compose.account import Account, ModelElsewhere, Shared, shared_parts
+from coterie.compose.account import Account, ModelElsewhere, Shared, named_variables, shared_parts
 from coterie.compose.builder import ComponentBuilder
 from coterie.compose.rollout_side import make_rollout_parts
-from coterie.compose.variables import named_variables
 from coterie.core.config import Resolved
 from coterie.core.plugins.origin import origin_of
 from coterie.recipes import load

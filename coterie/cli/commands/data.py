@@ -186,8 +186,8 @@ def leaks(
         coterie data leaks plan_path --tasks 1000
         coterie data leaks train.jsonl test.jsonl --key question
     """
-    from coterie.data import sources, split_leaks
-    from coterie.data.leaks import leaks as find_leaks
+    from coterie.data import sources
+    from coterie.data.leaks import leaks as find_leaks, record_fingerprints, task_fingerprints
 
     names = [argument for argument in arguments if "=" not in argument or Path(argument).exists()]
     settings = [argument for argument in arguments if argument not in names]
@@ -201,9 +201,9 @@ def leaks(
             raise UserError(
                 "fields are for records", path="--key", why="the environment decides what is content"
             )
-        by_split, scope = split_leaks.task_fingerprints(run, tasks or (TASKS if folder is None else None))
+        by_split, scope = task_fingerprints(run, tasks or (TASKS if folder is None else None))
     else:
-        by_split, scope = split_leaks.record_fingerprints(names, folder, keys, tasks)
+        by_split, scope = record_fingerprints(names, folder, keys, tasks)
     result = find_leaks(by_split)
     notes = [*scope.notes, *scope.answers.notes()]
     if as_json:
