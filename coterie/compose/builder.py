@@ -14,10 +14,9 @@ from pydantic.fields import FieldInfo
 
 from coterie import deprecations
 from coterie.compose.chat_models import checked
-from coterie.compose.deprecated_settings import warn_of_settings
 from coterie.compose.kinds import PROTOCOL, check_attributes, ignored, members
 from coterie.compose.settings import REFERRED, type_missing
-from coterie.compose.tables import TABLES
+from coterie.compose.tables import TABLES, warn_of_settings
 from coterie.core.config import RunConfig
 from coterie.core.errors import ConfigError, PluginError, did_you_mean, type_text
 from coterie.core.plugins import Table, as_table, composed_fields

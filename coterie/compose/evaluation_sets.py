@@ -7,7 +7,7 @@ environment has sets without code of its own, as it has levels (`compose/curricu
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, overload
@@ -26,7 +26,6 @@ from coterie.core.rollout.side import EvaluationSet
 from coterie.core.training.curriculum import LevelTasks
 from coterie.core.types import Task
 from coterie.core.types.splits import Split
-from coterie.discovery.members import FingerprintsTasks, LeavesOut
 from coterie.discovery.validation import validate
 
 PATH = "evaluate"
@@ -173,66 +172,6 @@ def read(run: RunConfig) -> EvaluateConfig:
             why = f"it is '{other}' again"
             raise ConfigError("the set is there twice", path=f"{PATH}.sets.{name}", why=why)
     return config
-
-
-def sources_of(sets: Mapping[str, EvaluationSet], seed: int) -> list[tuple[Environment, Any, str]]:
-    """(environment, what it gives as its tasks, the set's path) of each set with a name."""
-    sources = []
-    for name, each in sets.items():
-        if each.name:
-            with plugin_call(each.environment, "tasks"):
-                sources.append((each.environment, each.environment.tasks("val", seed), f"{PATH}.sets.{name}"))
-    return sources
-
-
-def leave_out(
-    environments: Sequence[Environment], sets: Mapping[str, EvaluationSet], target: Environment, seed: int
-) -> None:
-    """Have the environments that are trained on leave what the sets evaluate out of train.
-
-    Args:
-        target: the run's environment, whose own val it leaves out itself.
-    """
-    others = [each for each in sets.values() if each.environment is not target]
-
-    def evaluated() -> list[Task]:
-        return [task for each in others for task in each.tasks(seed)]
-
-    for environment in environments if others else ():
-        if isinstance(environment, LeavesOut):
-            with plugin_call(environment, "leave_out"):
-                environment.leave_out(evaluated)
-
-
-def check_apart(
-    environment: Environment, tasks: TaskSource, sets: Mapping[str, EvaluationSet], seed: int
-) -> None:
-    """Refuse a list of train tasks that has some of a set's, where the environment can't leave them out.
-
-    The splits of tasks that are made one by one are the environment's own business.
-
-    Raises:
-        ConfigError: with the first task that is in both.
-    """
-    if isinstance(environment, LeavesOut) or not isinstance(environment, FingerprintsTasks):
-        return
-    for each in sets.values():
-        evaluated = each.tasks(seed) if each.name and each.environment is not environment else ()
-        source = evaluated.source if isinstance(evaluated, FirstTasks) else ()
-        listed = source.source if isinstance(source, LevelTasks) else source
-        if not isinstance(tasks, (list, tuple)) or not isinstance(listed, (list, tuple)):
-            continue
-        with plugin_call(environment, "fingerprints"):
-            trained = {environment.fingerprints(task)["content"]: task.id for task in tasks}
-            shared = [(trained.get(environment.fingerprints(task)["content"]), task.id) for task in evaluated]
-        pairs = [(ours, theirs) for ours, theirs in shared if ours is not None]
-        if pairs:
-            raise ConfigError(
-                f"{len(pairs)} of {len(shared)} tasks are in train too",
-                path=f"{PATH}.sets.{each.name}",
-                why=f"'{pairs[0][1]}' is '{pairs[0][0]}'",
-                fix="give the set other records than train",
-            )
 
 
 def _environment(builder: ComponentBuilder, target: Environment, given: Table, path: str) -> Environment:

@@ -9,8 +9,7 @@ from typing import Any, cast
 from pydantic import create_model
 from pydantic.fields import FieldInfo
 
-from coterie.compose.deprecated_settings import warn_of_settings
-from coterie.compose.tables import DEFAULT_TYPES
+from coterie.compose.tables import DEFAULT_TYPES, warn_of_settings
 from coterie.core.config import PolicyConfig, RunConfig
 from coterie.core.config.schema import POLICY_READERS
 from coterie.core.errors import PluginError

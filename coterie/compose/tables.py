@@ -1,11 +1,13 @@
-"""The tables of a configuration by the kind of their component, and the keys that all of a kind have."""
+"""Tables of a configuration: the kinds of components, the keys that all have, deprecated settings."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel, Field
 
+from coterie import deprecations
 from coterie.core.config import Strict
 from coterie.core.plugins import Table
 
@@ -71,3 +73,28 @@ def model_of(annotation: Any) -> type[BaseModel] | None:
     members = [annotation, *get_args(annotation)]
     models = [member for member in members if isinstance(member, type) and issubclass(member, BaseModel)]
     return models[0] if len(models) == 1 else None
+
+
+def warn_of_settings(model: type[BaseModel], table: Any, path: str, who: str) -> None:
+    """Warn of each setting of a table that is stated and deprecated, and of those in its inner tables.
+
+    Args:
+        path: dotted path of the table; empty: the top level.
+        who: what declares the settings, e.g. `reward 'judge' of my-package`.
+    """
+    if not isinstance(table, Mapping):
+        return
+    for name, info in model.model_fields.items():
+        key = info.alias or name
+        if key not in table:
+            continue
+        where = f"{path}.{key}" if path else key
+        if info.deprecated:
+            text = (
+                info.deprecated
+                if isinstance(info.deprecated, str)
+                else getattr(info.deprecated, "message", "")
+            )
+            deprecations.warn(f"{where} ({who})", f"this setting is deprecated: {text or 'leave it out'}")
+        if (inner := model_of(info.annotation)) is not None:
+            warn_of_settings(inner, table[key], where, who)

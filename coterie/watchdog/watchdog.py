@@ -13,8 +13,7 @@ from dataclasses import replace
 from types import FrameType
 from typing import Any, TypeVar
 
-from coterie.watchdog.calls import PluginCall, StuckCall, calls_in
-from coterie.watchdog.stacks import Level, Whose, awaited, of_task, of_thread
+from coterie.watchdog.stacks import Level, PluginCall, StuckCall, Whose, awaited, calls_in, of_task, of_thread
 
 log = logging.getLogger("coterie")
 T = TypeVar("T")

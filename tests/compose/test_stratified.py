@@ -14,8 +14,7 @@ from hypothesis import example, given, settings, strategies as st
 
 import coterie
 from coterie.api.rollouts import read_rollouts
-from coterie.compose.strata import check_strata, mix, mix_lines, task_order
-from coterie.compose.stratified import Quotas, StratifiedOrder
+from coterie.compose.strata import Quotas, StratifiedOrder, check_strata, mix, mix_lines, task_order
 from coterie.core.errors import ConfigError
 from coterie.core.training.run import Run
 from coterie.core.training.state import CurriculumState

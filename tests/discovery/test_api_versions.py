@@ -10,7 +10,7 @@ from pydantic import Field
 import coterie
 from coterie import deprecations
 from coterie.compose.builder import _check_members
-from coterie.compose.deprecated_settings import warn_of_settings
+from coterie.compose.tables import warn_of_settings
 from coterie.core.errors import PluginError
 from coterie.core.plugins import PluginConfig
 from coterie.core.plugins.origin import Origin

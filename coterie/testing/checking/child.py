@@ -82,8 +82,7 @@ def stacks() -> list[list[tuple[str, int, str]]]:
 
 def method_of_all() -> str:
     """The method of a component in which a thread or a task is: `Countdown.step`; empty: none is in one."""
-    from coterie.watchdog.calls import calls_in
-    from coterie.watchdog.stacks import of_task, of_thread
+    from coterie.watchdog.stacks import calls_in, of_task, of_thread
 
     tasks = [item for item in gc.get_objects() if isinstance(item, asyncio.Task) and not item.done()]
     known = [of_thread(frame) for frame in sys._current_frames().values()]
