@@ -13,8 +13,7 @@ from coterie.backends.engines.hf import HFEngine
 from coterie.backends.engines.scripted import ScriptedEngine
 from coterie.backends.engines.tabular import TabularEngine
 from coterie.backends.engines.vllm.arguments import APART, BESIDE, sleeps
-from coterie.backends.engines.vllm.settings import VLLMConfig
-from coterie.backends.engines.vllm.steps_ahead import adapter_versions
+from coterie.backends.engines.vllm.settings import VLLMConfig, adapter_versions
 from coterie.backends.models import memory
 from coterie.backends.models.bases import bases_of
 from coterie.backends.models.memory import WIDTH

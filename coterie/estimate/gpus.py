@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from coterie.backends.engines.vllm.placement import gpus_of, needed_gpus
+from coterie.backends.engines.vllm.arguments import gpus_of, needed_gpus
 from coterie.backends.engines.vllm.settings import may_be_inside
 from coterie.core.training.run import Run
 from coterie.estimate.trainer import division_of

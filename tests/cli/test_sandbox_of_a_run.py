@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from coterie.api.run_record import read_record
-from coterie.backends.sandboxes import room
+from coterie.backends.sandboxes import programs
 from tests.cli.support import TABULAR, coterie
 
 TOOL = ("tools.python.type=python", "team.roles.executor.tools=[python]", "tools.python.sandbox.type=local")
@@ -23,7 +23,7 @@ def test_a_package_that_is_not_there(tmp_path: Path) -> None:
 def test_programs_that_do_not_fit_into_memory_with_the_limits_of_a_tool(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "machine_memory", lambda: 8 << 30)
+    monkeypatch.setattr(programs, "machine_memory", lambda: 8 << 30)
     more = ("tools.python.sandbox.workers=3", "tools.python.limits.memory_mb=3000")
     done = coterie("run", TABULAR, *TOOL, *more, "--out", tmp_path / "run")
     assert (

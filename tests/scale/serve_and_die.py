@@ -5,7 +5,7 @@ import json
 import sys
 
 from coterie.backends.engines.vllm import own_process
-from coterie.backends.engines.vllm.placement import ServerPlacement
+from coterie.backends.engines.vllm.arguments import ServerPlacement
 from tests.scale.vllm_models import Playing, mixed, module
 
 

@@ -21,8 +21,7 @@ from coterie.backends.engines.batches import KvCost
 from coterie.backends.engines.lean.adapters import unmixable
 from coterie.backends.engines.lean.decode import LeanDecoder
 from coterie.backends.engines.lean.precision import cache_dtype
-from coterie.backends.engines.lean.sharing import share
-from coterie.backends.engines.lean.weights import unsupported
+from coterie.backends.engines.lean.weights import share, unsupported
 from coterie.backends.engines.rows import BatchRow, Decoder, DecoderCounts, Drawn, siblings
 from coterie.backends.engines.sampling import SamplingState
 from coterie.backends.models.merged_weights import MergedWeights

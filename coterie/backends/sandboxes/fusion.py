@@ -17,8 +17,15 @@ from pydantic import Field, field_validator
 
 from coterie.backends.sandboxes import fusion_wire as wire, judging
 from coterie.backends.sandboxes.fusion_http import FusionConnection
-from coterie.backends.sandboxes.fusion_packages import check_imports
-from coterie.backends.sandboxes.fusion_probe import INTRUDER, LIMITS, VICTIM, Probed, probed, protections
+from coterie.backends.sandboxes.fusion_probe import (
+    INTRUDER,
+    LIMITS,
+    VICTIM,
+    Probed,
+    check_imports,
+    probed,
+    protections,
+)
 from coterie.backends.sandboxes.fusion_wire import Lost, ServerFault, WrapperReport, shown
 from coterie.backends.sandboxes.kept_files import KeepingFiles
 from coterie.backends.sandboxes.lifetime import SandboxLifetime

@@ -25,7 +25,13 @@ from coterie.backends.sandboxes.job import CellSide, Keeping
 from coterie.backends.sandboxes.kept_files import KeepingFiles
 from coterie.backends.sandboxes.lifetime import SandboxLifetime
 from coterie.backends.sandboxes.pool import LostWorker, Module, Pool, UnusablePackage
-from coterie.backends.sandboxes.programs import check_judged, check_program, limits_of
+from coterie.backends.sandboxes.programs import (
+    check_fits,
+    check_holds,
+    check_judged,
+    check_program,
+    limits_of,
+)
 from coterie.backends.sandboxes.protections import (
     Open,
     Protection,
@@ -34,7 +40,6 @@ from coterie.backends.sandboxes.protections import (
     protections,
     warnings,
 )
-from coterie.backends.sandboxes.room import check_fits, check_holds
 from coterie.core.errors import ConfigError, PolicyFault, SystemFault
 from coterie.core.plugins import MayChange, Plugin, PluginConfig
 from coterie.core.protocols import Judged, Limits, Program, Ran, Verdict

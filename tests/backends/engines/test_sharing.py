@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 
 from coterie.backends.engines import hf  # noqa: E402
 from coterie.backends.engines.lean.decode import LeanDecoder  # noqa: E402
-from coterie.backends.engines.lean.sharing import joined, share  # noqa: E402
+from coterie.backends.engines.lean.weights import joined, share  # noqa: E402
 from coterie.backends.models.merged_weights import MergedWeights  # noqa: E402
 from tests.backends.engines.adapters import adapted, dealt, trained, worst  # noqa: E402
 from tests.backends.engines.support import rows, tiny  # noqa: E402

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from coterie.backends.engines.vllm import reaper
-from coterie.backends.engines.vllm.arguments import engine_arguments, sleeps
+from coterie.backends.engines.vllm.arguments import engine_arguments, place, sleeps
 from coterie.backends.engines.vllm.launch import _bounded
-from coterie.backends.engines.vllm.placement import place
 from coterie.backends.engines.vllm.server import ServerSpec
 from coterie.backends.engines.vllm.settings import VLLMConfig
 from coterie.backends.models.patience import Patience

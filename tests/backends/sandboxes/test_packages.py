@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 import coterie
-from coterie.backends.sandboxes import distributions, room
+from coterie.backends.sandboxes import distributions
 from coterie.backends.sandboxes.local import LocalSandbox
+from coterie.backends.sandboxes.programs import check_fits
 from coterie.core.errors import ConfigError
 from coterie.core.protocols import Judged, Limits, Program, Ran
 from tests.backends.sandboxes.fusion_server import FusionServer
@@ -20,6 +21,7 @@ from tests.backends.sandboxes.installed import environment
 from tests.backends.sandboxes.support import inside
 from tests.backends.sandboxes.test_fusion import using
 
+MEMORY = "coterie.backends.sandboxes.programs.machine_memory"
 LIMITS = Limits(cpu_seconds=5, wall_seconds=20, memory_mb=1024, disk_mb=8, output_kb=16)
 
 
@@ -321,7 +323,7 @@ GB = 2**30
 def test_programs_that_do_not_fit_into_the_machine_are_refused_with_the_numbers(
     settings: dict[str, Any], what: str, why: str, fix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "machine_memory", lambda: 8 * GB)
+    monkeypatch.setattr(MEMORY, lambda: 8 * GB)
     with pytest.raises(ConfigError) as error:
         asyncio.run(LocalSandbox(LocalSandbox.Config.model_validate(settings)).open())
     assert what in error.value.what and why in error.value.why and error.value.fix == fix, error.value
@@ -332,13 +334,13 @@ def test_what_fits_exactly_opens_and_an_unknown_machine_refuses_nothing(
 ) -> None:
     limits = {"sandbox.limits": Limits(memory_mb=2048, disk_mb=1024)}
     how: Any = {"in_memory": True, "path": "sandbox", "by_default": False}
-    monkeypatch.setattr(room, "machine_memory", lambda: 6 * GB)
-    room.check_fits(2, limits, **how)
-    monkeypatch.setattr(room, "machine_memory", lambda: 6 * GB - 1)
+    monkeypatch.setattr(MEMORY, lambda: 6 * GB)
+    check_fits(2, limits, **how)
+    monkeypatch.setattr(MEMORY, lambda: 6 * GB - 1)
     with pytest.raises(ConfigError, match="at most 1"):
-        room.check_fits(2, limits, **how)
-    monkeypatch.setattr(room, "machine_memory", lambda: None)
-    room.check_fits(2000, limits, **how)
+        check_fits(2, limits, **how)
+    monkeypatch.setattr(MEMORY, lambda: None)
+    check_fits(2000, limits, **how)
 
 
 def test_a_limit_that_the_imported_packages_fill_is_refused_before_and_for_one_program() -> None:

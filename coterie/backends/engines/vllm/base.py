@@ -1,4 +1,4 @@
-"""One base model in vLLM: its servers, their class and recovery, its adapters, and the policies that it serves."""
+"""One base model in vLLM: its servers and their recovery, its adapters, and the policies that it serves."""
 
 from __future__ import annotations
 

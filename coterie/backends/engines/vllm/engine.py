@@ -22,10 +22,13 @@ from coterie.backends.engines.vllm.base import (
     with_module,
 )
 from coterie.backends.engines.vllm.server import Output, Params, ServerSpec
-from coterie.backends.engines.vllm.settings import VLLMConfig, VLLMPolicy, check_actors, check_settings
-from coterie.backends.engines.vllm.steps_ahead import (
+from coterie.backends.engines.vllm.settings import (
+    VLLMConfig,
+    VLLMPolicy,
     adapter_versions,
+    check_actors,
     check_ahead,
+    check_settings,
     keeps_versions,
     one_version,
     warn_ahead,
@@ -82,7 +85,7 @@ class VLLMEngine(TensorEngine):
         """Refuse steps ahead that vLLM can't play.
 
         Raises:
-            ConfigError: see `steps_ahead.check_ahead`.
+            ConfigError: see `settings.check_ahead`.
         """
         check_ahead(declared(policies, VLLMPolicy), self.config, ahead, pinned)
 

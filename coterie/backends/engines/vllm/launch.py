@@ -17,12 +17,12 @@ from typing import Any
 from coterie import logs
 from coterie.backends.engines.vllm import reaper
 from coterie.backends.engines.vllm.arguments import (
+    ServerPlacement,
     check_options,
     check_platform,
     engine_arguments,
     replace_variables,
 )
-from coterie.backends.engines.vllm.placement import ServerPlacement
 from coterie.backends.engines.vllm.server import ServerSpec
 from coterie.backends.models.patience import Patience
 from coterie.core.errors import ConfigError, UserError

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from coterie import logs
 from coterie.backends.engines import beside
 from coterie.backends.engines.vllm import launch
+from coterie.backends.engines.vllm.arguments import place
 from coterie.backends.engines.vllm.calls import (
     WeightClient,
     lora_request,
@@ -22,7 +23,6 @@ from coterie.backends.engines.vllm.calls import (
     version_number,
     weight_call,
 )
-from coterie.backends.engines.vllm.placement import place
 from coterie.backends.engines.vllm.server import Adapter, Output, Outside, Params, ServerLost, ServerSpec
 from coterie.backends.engines.vllm.transfer import TensorFiles, made_ahead
 from coterie.backends.models.device_memory import trainer_gpus
