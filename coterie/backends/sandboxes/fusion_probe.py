@@ -1,5 +1,5 @@
-"""What a SandboxFusion server is like, found out by harmless programs: what it can import, and what keeps runs
-apart there: the protections that `coterie sandbox check` lists. A test compares docs/sandbox_fusion.md."""
+"""What a SandboxFusion server is like, found out by harmless programs: what it can import, and what keeps
+runs apart there, for `coterie sandbox check`. A test compares docs/sandbox_fusion.md."""
 
 from __future__ import annotations
 

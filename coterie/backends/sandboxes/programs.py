@@ -1,4 +1,4 @@
-"""The checks of programs before anything is started: the same for every sandbox; and of this machine's memory."""
+"""The checks before anything is started: of programs, for every sandbox, and of this machine's memory."""
 
 from __future__ import annotations
 
