@@ -490,4 +490,4 @@ def test_heads_that_vllm_has_no_attention_for_are_refused():
     table = {"init": "qwen3", "hidden_size": 64, "layers": 1, "heads": 4, "head_dim": 24, "mlp_size": 64}
     with pytest.raises(Exception, match="no attention for heads of size 24"):
         check_engine(VLLMEngine(VLLMConfig(kv_gib=0.25)), model=table, leases=False)
-    assert in_process.InProcessServer._running >= 0
+    assert in_process.InProcessServer._engines >= 0

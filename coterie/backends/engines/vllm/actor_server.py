@@ -52,7 +52,7 @@ class ActorServer:
 
     def __init__(self, spec: ServerSpec, actors: Actors, publisher: Publisher) -> None:
         self.spec, self._actors, self._publisher = spec, actors, publisher
-        self.who = f"the vLLM of '{spec.name}', replica {spec.replica}"
+        self.who = f"{spec.who}, replica {spec.replica}"
         self.name = f"vllm {spec.name}/{spec.replica}"
         """In the placement of the run."""
         self._way = (spec.ways or {}).get(self.name, "")

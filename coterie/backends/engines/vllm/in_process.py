@@ -51,7 +51,7 @@ class InProcessServer:
     A request joins the batch between two steps. A sync comes between two steps as well.
     """
 
-    _running = 0
+    _engines = 0
     """vLLM engines of this process; they share its distributed state."""
     _foreign_group = False
     """Whether the process group was there before them: a trainer's."""
@@ -88,8 +88,7 @@ class InProcessServer:
         await compute(self._start)
 
     async def generate(self, prompt_ids: tuple[int, ...], params: Params, adapter: Adapter | None) -> Output:
-        if not self.alive:
-            raise ServerLost(f"the vLLM of '{self.spec.name}' is not running")
+        self._running()
         request = _Arrival(str(next(self._ids)), prompt_ids, params, adapter)
         future: asyncio.Future[Output] = asyncio.get_running_loop().create_future()
         self._futures[request.id] = future
@@ -124,13 +123,13 @@ class InProcessServer:
             await compute(lambda: self._engine.wake_up())
 
     async def restart(self) -> None:
-        self._lose(f"the vLLM of '{self.spec.name}' restarts")
+        self._lose(f"{self.spec.who} restarts")
         self._adapters.clear()
         self.version = -1
         await compute(self._restart)
 
     async def close(self) -> None:
-        self._lose(f"the vLLM of '{self.spec.name}' was closed")
+        self._lose(f"{self.spec.who} was closed")
         await compute(self._stop)
         if self._files is not None:
             self._files.close()
@@ -145,7 +144,7 @@ class InProcessServer:
             try:
                 results = await compute(self._turn)
             except Exception as error:
-                reason = f"the vLLM of '{self.spec.name}' failed: {type(error).__name__}: {error}"
+                reason = f"{self.spec.who} failed: {type(error).__name__}: {error}"
                 log.exception("%s; see %s", reason, self.output)
                 self._lose(reason)
                 return
@@ -192,6 +191,11 @@ class InProcessServer:
             lora_request=lora_request(request.adapter),
         )
 
+    def _running(self) -> Any:
+        if self._engine is None:
+            raise ServerLost(f"{self.spec.who} is not running")
+        return self._engine
+
     def _lose(self, reason: str) -> None:
         """Fail the requests in flight; the engine object is freed by the next `_stop`."""
         self._engine, self._lost_engine = None, self._engine or self._lost_engine
@@ -221,7 +225,7 @@ class InProcessServer:
                     path="engine.transfer",
                     fix="set engine.transfer: auto, or engine.process: own",
                 )
-            if not InProcessServer._running:
+            if not InProcessServer._engines:
                 InProcessServer._foreign_group = torch.distributed.is_initialized()
             if InProcessServer._foreign_group and torch.distributed.get_world_size() > 1:
                 raise ConfigError(
@@ -244,7 +248,7 @@ class InProcessServer:
                 log_stats=False,
                 multiprocess_mode=False,
             )
-            InProcessServer._running += 1
+            InProcessServer._engines += 1
             self._engine.collective_rpc("init_weight_transfer_engine", args=({},))
 
     def _stop(self) -> None:
@@ -254,7 +258,7 @@ class InProcessServer:
         from vllm.v1.engine import core
 
         # vLLM's shutdown would also end the groups of the process's other vLLMs, or of the trainer.
-        last = InProcessServer._running == 1
+        last = InProcessServer._engines == 1
         cleanup = core.cleanup_dist_env_and_memory
         if not last:
             core.cleanup_dist_env_and_memory = lambda: None
@@ -266,7 +270,7 @@ class InProcessServer:
             core.cleanup_dist_env_and_memory = cleanup
         del engine
         gc.collect()
-        InProcessServer._running -= 1
+        InProcessServer._engines -= 1
 
     def _restart(self) -> None:
         self._stop()
@@ -275,10 +279,9 @@ class InProcessServer:
     def _add_adapter(self, adapter: Adapter) -> None:
         from vllm.lora.request import LoRARequest
 
-        if self._engine is None:
-            raise ServerLost(f"the vLLM of '{self.spec.name}' is not running")
+        engine = self._running()
         try:
-            self._engine.add_lora(LoRARequest(adapter.name, adapter.id, adapter.path))
+            engine.add_lora(LoRARequest(adapter.name, adapter.id, adapter.path))
         except Exception as error:
             raise SystemFault(f"vLLM refused the adapter {adapter.name}: {error}") from error
         self._adapters[adapter.id] = adapter
@@ -288,9 +291,7 @@ class InProcessServer:
             self._engine.remove_lora(adapter_id)
 
     def _sync(self, named_tensors: Iterable[tuple[str, Any]], version: int) -> None:
-        engine = self._engine
-        if engine is None:
-            raise ServerLost(f"the vLLM of '{self.spec.name}' is not running")
+        engine = self._running()
         engine.collective_rpc("start_weight_update")
         for update_info in self._updates(named_tensors):
             engine.collective_rpc("update_weights", args=(update_info,))

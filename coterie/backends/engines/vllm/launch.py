@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from multiprocessing import resource_tracker
 from typing import Any
 
@@ -30,18 +30,39 @@ from coterie.core.errors import ConfigError, UserError
 _environment = threading.Lock()
 """Held while `os.environ` is another server's."""
 _starts = itertools.count(1)
-_made: dict[str, set[str]] = {}
-"""Shared memory and semaphores of running servers, by mark: a process that died names its own no more."""
 
 
-def launch(spec: ServerSpec, placement: ServerPlacement, backend: str) -> tuple[Any, str]:
+@dataclass(frozen=True, slots=True)
+class VLLMProcesses:
+    """A vLLM that runs, and the account of its processes: the engine's and its workers'."""
+
+    llm: Any
+    """vLLM's `AsyncLLM`, in this process."""
+    mark: str
+    """What its processes have in their environment (see `reaper.owned`)."""
+    segments: set[str]
+    """Their shared memory and semaphores: a process that died names its own no more."""
+
+    @property
+    def pids(self) -> list[int]:
+        """Ids of those that run: the engine, then its workers."""
+        return sorted(reaper.owned(self.mark))
+
+    def stop(self) -> None:
+        """End them; blocks. They have nothing to save, and one that hangs obeys SIGKILL alone."""
+        segments = self.segments | reaper.segments(self.mark)
+        reaper.kill(self.mark)
+        self.llm.shutdown(timeout=1.0)
+        # `AsyncLLM.__del__` shuts it down again, at the interpreter's end without vLLM's modules.
+        self.llm.shutdown = _nothing
+        _remove(segments)
+
+
+def launch(spec: ServerSpec, placement: ServerPlacement, backend: str) -> VLLMProcesses:
     """Start vLLM; blocks until it is ready, which takes from 10 seconds to minutes.
 
     Args:
         backend: of the weight transfer, as vLLM knows it.
-
-    Returns:
-        vLLM's `AsyncLLM`, and the mark of its processes (see `reaper.owned`).
 
     Raises:
         ConfigError: vLLM refuses the settings.
@@ -56,7 +77,7 @@ def launch(spec: ServerSpec, placement: ServerPlacement, backend: str) -> tuple[
     arguments = engine_arguments(spec, inside=False, on_cpu=on_cpu, backend=backend, shared=placement.shared)
     check_options(spec.settings.options, {field.name for field in fields(AsyncEngineArgs)})
     mark = f"{reaper.reaper().token}.{next(_starts)}."
-    patience = Patience(f"the vLLM of '{spec.name}'", spec.settings.start_seconds)
+    patience = Patience(spec.who, spec.settings.start_seconds)
     with _variables(spec, placement, mark), _without_signals(), _bounded(patience, mark) as hangs:
         try:
             config = AsyncEngineArgs(**arguments).create_engine_config()
@@ -65,9 +86,9 @@ def launch(spec: ServerSpec, placement: ServerPlacement, backend: str) -> tuple[
         check_platform(config, spec, on_cpu)
         try:
             llm = AsyncLLM.from_vllm_config(config, enable_log_requests=False, disable_log_stats=True)
-            _made[mark] = reaper.segments(mark)
-            reaper.reaper().keep(_made[mark])
-            return llm, mark
+            made = VLLMProcesses(llm, mark, reaper.segments(mark))
+            reaper.reaper().keep(made.segments)
+            return made
         except (RuntimeError, TimeoutError) as error:
             reaper.kill(mark)
             raise UserError(
@@ -78,16 +99,6 @@ def launch(spec: ServerSpec, placement: ServerPlacement, backend: str) -> tuple[
                 "engine.kv_gib. A script that trains needs `if __name__ == '__main__':`, since vLLM's "
                 "processes import it",
             ) from error
-
-
-def stop(llm: Any, mark: str) -> None:
-    """End a server's processes; blocks. They have nothing to save, and one that hangs obeys SIGKILL alone."""
-    segments = _made.pop(mark, set()) | reaper.segments(mark)
-    reaper.kill(mark)
-    llm.shutdown(timeout=1.0)
-    # `AsyncLLM.__del__` shuts it down again, at the interpreter's end without vLLM's modules.
-    llm.shutdown = _nothing
-    _remove(segments)
 
 
 def _nothing(timeout: float | None = None) -> None:

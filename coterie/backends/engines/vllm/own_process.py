@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 from coterie import logs
 from coterie.backends.engines import beside
-from coterie.backends.engines.vllm import launch
 from coterie.backends.engines.vllm.arguments import place
 from coterie.backends.engines.vllm.calls import (
     WeightClient,
@@ -23,6 +22,7 @@ from coterie.backends.engines.vllm.calls import (
     version_number,
     weight_call,
 )
+from coterie.backends.engines.vllm.launch import VLLMProcesses, launch
 from coterie.backends.engines.vllm.server import Adapter, Output, Outside, Params, ServerLost, ServerSpec
 from coterie.backends.engines.vllm.transfer import TensorFiles, made_ahead
 from coterie.backends.models.device_memory import trainer_gpus
@@ -51,7 +51,8 @@ class OwnProcessServer:
     def __init__(self, spec: ServerSpec) -> None:
         self.spec = spec
         self._llm: Any = None
-        self._mark = ""
+        self._processes: VLLMProcesses | None = None
+        """Those that were started last."""
         self._versions = [-1]
         """Of the weights, in order; -1 before the first sync."""
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -65,7 +66,7 @@ class OwnProcessServer:
         self._sleeps = False
         self._half_way = False
         """Whether a sync has begun to replace weights."""
-        self._patience = Patience(f"the vLLM of '{spec.name}'", spec.settings.patience)
+        self._patience = Patience(spec.who, spec.settings.patience)
         """With its requests; each token of any of them is a sign of life."""
 
     @property
@@ -83,10 +84,8 @@ class OwnProcessServer:
 
     @property
     def pids(self) -> list[int]:
-        """Ids of its processes: the engine, then its workers."""
-        from coterie.backends.engines.vllm.reaper import owned
-
-        return sorted(owned(self._mark)) if self._mark else []
+        """Ids of its processes."""
+        return [] if self._processes is None else self._processes.pids
 
     async def open(self) -> None:
         import torch
@@ -102,12 +101,13 @@ class OwnProcessServer:
         if first and self.placement.shared and self.spec.beside_updates:
             log.warning("engine vllm: %s", beside.on_gpus(self.placement.gpus))
         backend = _FILE if self.placement.transfer == "file" else self.placement.transfer
-        starting = asyncio.ensure_future(asyncio.to_thread(launch.launch, self.spec, self.placement, backend))
+        starting = asyncio.ensure_future(asyncio.to_thread(launch, self.spec, self.placement, backend))
         try:
-            self._llm, self._mark = await asyncio.shield(starting)
+            self._processes = await asyncio.shield(starting)
         except asyncio.CancelledError:
             starting.add_done_callback(_stop_late)
             raise
+        self._llm = self._processes.llm
         # vLLM starts it with the first request otherwise, and hears of no failure before.
         self._hear(self._llm.engine_core)
         self._llm._run_output_handler()
@@ -132,7 +132,7 @@ class OwnProcessServer:
             caller = asyncio.current_task()
             if self.alive or (caller is not None and caller.cancelling()):
                 raise  # the caller was cancelled; vLLM has aborted the request
-            raise ServerLost(f"the vLLM of '{self.spec.name}' was lost") from None
+            raise ServerLost(f"{self.spec.who} was lost") from None
         finally:
             self._tasks.discard(task)
 
@@ -214,17 +214,17 @@ class OwnProcessServer:
             ):
                 final = result
         except EngineDeadError as error:
-            raise ServerLost(f"the vLLM of '{self.spec.name}' died") from error
+            raise ServerLost(f"{self.spec.who} died") from error
         except (VLLMClientError, ValueError) as error:
             raise SystemFault(f"vLLM refused a request: {error}") from error
         except Exception as error:
             if llm.errored:
-                raise ServerLost(f"the vLLM of '{self.spec.name}' died: {error}") from error
+                raise ServerLost(f"{self.spec.who} died: {error}") from error
             raise SystemFault(f"vLLM failed in a request: {error.__cause__ or error}") from error
         drawn = output(final)
         if drawn.finish == "abort":  # its tokens are a part of an answer, and nobody asked for that
             if not self.alive:
-                raise ServerLost(f"the vLLM of '{self.spec.name}' was lost")
+                raise ServerLost(f"{self.spec.who} was lost")
             raise SystemFault("vLLM aborted a request that nobody cancelled")
         stale = {span.version for span in drawn.spans} - set(self._versions[known:])
         if stale:
@@ -295,7 +295,7 @@ class OwnProcessServer:
 
     def _check_alive(self) -> None:
         if not self.alive:
-            raise ServerLost(f"the vLLM of '{self.spec.name}' is not running")
+            raise ServerLost(f"{self.spec.who} is not running")
 
     def _hear(self, core: Any) -> None:
         """Take what the engine's process sends for a sign of life; a request tells its end alone."""
@@ -324,12 +324,12 @@ class OwnProcessServer:
                     self._patience.seen()
                     return task.result()
                 if not self.alive:
-                    raise ServerLost(f"the vLLM of '{self.spec.name}' died")
+                    raise ServerLost(f"{self.spec.who} died")
             silent = NoAnswer(str(patience))
             await self._end()
             raise ServerLost(str(silent)) from silent
         except EngineDeadError as error:
-            raise ServerLost(f"the vLLM of '{self.spec.name}' died") from error
+            raise ServerLost(f"{self.spec.who} died") from error
         finally:
             task.cancel()
 
@@ -343,10 +343,11 @@ class OwnProcessServer:
         sender, self._sender = self._sender, None
         if sender is not None:
             sender.close()
-        await asyncio.shield(asyncio.to_thread(launch.stop, llm, self._mark))
+        assert self._processes is not None, "it was launched"
+        await asyncio.shield(asyncio.to_thread(self._processes.stop))
 
 
-def _stop_late(starting: asyncio.Future[tuple[Any, str]]) -> None:
+def _stop_late(starting: asyncio.Future[VLLMProcesses]) -> None:
     """Stop a server whose start nobody waits for any more."""
     if not starting.cancelled() and starting.exception() is None:
-        launch.stop(*starting.result())
+        starting.result().stop()

@@ -123,7 +123,7 @@ class ReplicaActor:
             UserError: the model isn't here, or vLLM doesn't start.
         """
         use_code(code)
-        self.process = f"the vLLM of '{spec.name}' on node {socket.gethostname()}"
+        self.process = f"{spec.who} on node {socket.gethostname()}"
         if (here := vllm_version()) != version:
             what = f"node {socket.gethostname()} has vLLM {here}, and the engine's process {version}"
             raise ConfigError(what, path="cluster", fix=SAME)

@@ -101,6 +101,11 @@ class ServerSpec:
     """The engine's `VLLMConfig`."""
 
     @property
+    def who(self) -> str:
+        """The server, for messages."""
+        return f"the vLLM of '{self.name}'"
+
+    @property
     def log(self) -> str:
         """Whose log has the output of its processes."""
         return f"vllm-{self.name}-{self.replica}"
