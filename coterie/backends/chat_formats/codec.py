@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from coterie.backends.models.lru import Lru
 from coterie.core.errors import UserError
 from coterie.core.rollout.thoughts import CLOSE, OPEN
 from coterie.core.types import Call, Message, Prompt
 
-Render = Callable[[Sequence[Message]], str]
-"""Renders a conversation as the text of a prompt, which ends with the opening of the next answer."""
-
 _CACHED = 4096
 
 
-@runtime_checkable
-class BindsTools(Protocol):
-    """A `Render` that can describe tools."""
+class Render(ABC):
+    """Renders a conversation as the text of a prompt, which ends with the opening of the next answer."""
+
+    @abstractmethod
+    def __call__(self, messages: Sequence[Message]) -> str: ...
+
+    def quietly(self, messages: Sequence[Message]) -> str:
+        """The text of a conversation that is made up: the log says nothing of it."""
+        return self(messages)
 
     def with_tools(self, schemas: Sequence[Mapping[str, Any]]) -> Render | None:
-        """The same format with these tools in every prompt; None: the template has no place for them."""
+        """The same format with these tools in every prompt; None: it has no place for them."""
+        return None
 
 
 class TextCodec:
@@ -70,7 +75,7 @@ class TextCodec:
         """
         key = json.dumps(schemas, sort_keys=True)
         if key not in self._tool_codecs:
-            render = self.render.with_tools(schemas) if isinstance(self.render, BindsTools) else None
+            render = self.render.with_tools(schemas)
             codec = None
             if render is not None:
                 codec = TextCodec(self.tokenizer, self.context, render, self.stop_ids, self._end)
@@ -219,10 +224,9 @@ def _conversation(render: Render) -> str:
     messages: list[Message] = [
         {"role": role, "content": "?"} for role in ("system", "user", "assistant", "user")
     ]
-    quietly: Render = getattr(render, "quietly", render)
     for shown in (messages, messages[1:], messages[1:2]):
         try:
-            return quietly(shown)
+            return render.quietly(shown)
         except UserError:
             continue
     return ""

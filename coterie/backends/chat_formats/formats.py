@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import Field
 
-from coterie.backends.chat_formats.codec import TextCodec, is_blind
+from coterie.backends.chat_formats.codec import Render, TextCodec, is_blind
 from coterie.backends.chat_formats.conversations import CHANGES, PROBE, as_parts, fitted, limits_of, say_once
 from coterie.backends.models import plain_format
 from coterie.backends.models.end_tokens import END_IDS
@@ -113,7 +113,7 @@ def template_codec(
     )
 
 
-class PlainRender:
+class PlainRender(Render):
     """Renders conversations as plain text for one tokenizer."""
 
     def __init__(self, tokenizer: Any) -> None:
@@ -134,7 +134,7 @@ class PlainRender:
         return (" " if self._blind else "").join(part for part in parts if part)
 
 
-class TemplateRender:
+class TemplateRender(Render):
     """Renders conversations with the tokenizer's chat template.
 
     The template gets each answer's text as it was sampled, with thoughts and tool calls in the text. From
