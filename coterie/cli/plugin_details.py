@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
+from coterie.cli.commands.config import components
 from coterie.compose.described import Field, default_of, documented, fields, source_of
 from coterie.compose.kinds import CAPABILITIES, members
 from coterie.compose.tables import MAPS, TABLES
@@ -313,21 +314,11 @@ def _from_recipes(entry: Entry) -> Table:
             table = read_yaml(path)
         except (UserError, OSError):
             continue
-        for name, component in _components(table, entry.kind):
-            if component.get("type", name) == entry.name:
+        for kind, name, component in components(table):
+            if kind == entry.kind and component.get("type", name) == entry.name:
                 rest = {"type", "policy", "weights", "tools", "concurrency", "max_missing", "show_thoughts"}
                 return {key: value for key, value in component.items() if key not in rest}
     return {}
-
-
-def _components(table: Table, kind: str) -> list[tuple[str, Table]]:
-    """(name, table) of the components of a kind in a recipe's own file."""
-    listed = [("", table.get(name)) for name, of in TABLES.items() if of == kind]
-    for name, of in MAPS.items():
-        listed += list((table.get(name) or {}).items()) if of == kind else []
-    if kind == "role":
-        listed += list(((table.get("team") or {}).get("roles") or {}).items())
-    return [(name, given) for name, given in listed if isinstance(given, dict)]
 
 
 def _placed(entry: Entry, settings: Table) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from coterie.backends.models.bases import initial_weights_of
 from coterie.backends.models.policy import TorchPolicy
 from coterie.backends.models.precision import choices, with_dtype
 from coterie.backends.models.sizes import Blueprint, ModelSize, blueprint
@@ -121,8 +122,6 @@ def _with_dtypes(
 
 def _read(run: Run, configs: Mapping[str, TorchPolicy]) -> tuple[list[Blueprint], dict[str, UserError]]:
     """The models that can be read here, and by policy of the others: why not."""
-    from coterie.backends.models.bases import initial_weights_of
-
     models: list[Blueprint] = []
     unknown: dict[str, UserError] = {}
     for names in initial_weights_of(configs).values():

@@ -12,8 +12,9 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
+from coterie.backends.models.sizes import Blueprint
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import Codec, EngineClient, RolloutJob
 from coterie.core.training.run import Run
@@ -21,9 +22,6 @@ from coterie.core.types import Call, Message, Prompt
 from coterie.estimate.cost import calls_of, first_state, played_environments
 from coterie.estimate.counts import Growth, remembers
 from coterie.estimate.prompt_checks import check_room, notes_of, prompt_doubts
-
-if TYPE_CHECKING:
-    from coterie.backends.models.sizes import Blueprint
 
 log = logging.getLogger("coterie")
 

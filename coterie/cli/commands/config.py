@@ -70,24 +70,21 @@ def _check(resolved: Resolved) -> None:
 def with_defaults(table: Mapping[str, Any]) -> dict[str, Any]:
     """The table with the defaults of the chosen plugins filled in, where these can be imported."""
     filled: dict[str, Any] = json.loads(json.dumps(table))
-    for kind, settings in components(filled):
+    for kind, _, settings in components(filled):
         for name, value in _defaults(kind, settings.get("type")).items():
             settings.setdefault(name, value)
     return filled
 
 
-def components(table: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(kind, settings) of every component of a configuration."""
+def components(table: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """(kind, name, settings) of every component with a table, of a configuration or a recipe's own file."""
     from coterie.compose.tables import MAPS, TABLES
 
-    for name, kind in TABLES.items():
-        if table.get(name) is not None:
-            yield kind, table[name]
-    for name, kind in MAPS.items():
-        for settings in (table.get(name) or {}).values():
-            yield kind, settings
-    for settings in table["team"]["roles"].values():
-        yield "role", settings
+    of_roles = (table.get("team") or {}).get("roles") or {}
+    listed = [(kind, "", table.get(name)) for name, kind in TABLES.items()]
+    named = [(kind, table.get(name) or {}) for name, kind in MAPS.items()]
+    listed += [(kind, *entry) for kind, entries in (*named, ("role", of_roles)) for entry in entries.items()]
+    return ((kind, name, settings) for kind, name, settings in listed if isinstance(settings, dict))
 
 
 def _defaults(kind: str, plugin: Any) -> dict[str, Any]:
