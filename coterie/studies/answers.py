@@ -33,8 +33,8 @@ def measured(
     results = [outcome.results.get(entry["jobs"][-1], {}) for entry in row["seeds"]]
     return {
         "return": clustered_bootstrap(pooled, seed=0).as_dict() if pooled else None,
-        "tokens": _mean([result.get("answer_tokens") for result in results]),
-        "seconds": _mean([result.get("answer_seconds") for result in results]),
+        "tokens": mean([result.get("answer_tokens") for result in results]),
+        "seconds": mean([result.get("answer_seconds") for result in results]),
     }
 
 
@@ -52,6 +52,7 @@ def cells(answers: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
+def mean(values: Sequence[float | None]) -> float | None:
+    """The mean of the values that are known; None: none is."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None

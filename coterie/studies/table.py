@@ -142,8 +142,8 @@ def _row(
         "swapped": method.swapped,
         "parts": dict(method.parts),
         "success": clustered_bootstrap(pooled, seed=0).as_dict() if pooled else None,
-        "tokens": _mean([entry["tokens"] for entry in seeds]),
-        "seconds": _mean([entry["seconds"] for entry in seeds]),
+        "tokens": answers.mean([entry["tokens"] for entry in seeds]),
+        "seconds": answers.mean([entry["seconds"] for entry in seeds]),
         "seeds": seeds,
     }
 
@@ -176,11 +176,6 @@ def _sum(name: str, jobs: Sequence[str], outcome: StudyOutcome) -> float | None:
     """The sum of a number over the results of jobs; None: a job has no result."""
     numbers = [outcome.results[job][name] for job in jobs if job in outcome.results]
     return sum(numbers) if len(numbers) == len(jobs) else None
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
 
 
 def _claims(

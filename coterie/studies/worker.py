@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ from coterie import (
     vocabulary,
     write_atomic,
 )
+from coterie.studies.answers import mean
 
 INTERRUPTED = 130
 LOCK_SECONDS = 300.0
@@ -198,16 +199,12 @@ def evaluate(spec: Mapping[str, Any], folder: Path, interrupt: threading.Event) 
         },
         "per_task": dict(evaluation.per_task),
         "returns": dict(evaluation.returns),
-        "answer_tokens": _mean(evaluation.lengths),
+        "answer_tokens": mean(evaluation.lengths),
         "answer_seconds": evaluation.seconds / len(evaluation.lengths) if evaluation.lengths else None,
     }
     if evaluation.comparison is not None:
         result["changed_per_task"] = dict(evaluation.comparison.changed_per_task)
     return result
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
 
 
 def check_vocabulary(spec: Mapping[str, Any]) -> None:
