@@ -44,7 +44,7 @@ from coterie.backends.models.uniforms import uniforms as uniforms
 from coterie.backends.remote.vendors import Vendor as Vendor
 from coterie.compose.policies import RunConfig as RunConfig
 from coterie.core.concurrency.active_rollouts import ActiveRollouts as ActiveRollouts
-from coterie.core.config import PolicyConfig as PolicyConfig, Resolved as Resolved, validate as validate
+from coterie.core.config import PolicyConfig as PolicyConfig, Resolved as Resolved
 from coterie.core.errors import (
     ConfigError as ConfigError,
     CoterieError as CoterieError,
@@ -121,35 +121,12 @@ from coterie.core.protocols import (
     Verdict as Verdict,
     View as View,
 )
-from coterie.core.protocols.chat_format import DescribesTools as DescribesTools, HasTokenIds as HasTokenIds
+from coterie.core.protocols.chat_format import DescribesTools as DescribesTools
 from coterie.core.protocols.chat_model import UsesEngine as UsesEngine
 from coterie.core.protocols.engine import LeasesVersions as LeasesVersions
-from coterie.core.protocols.environment import (
-    Diagnoses as Diagnoses,
-    DigestsStates as DigestsStates,
-    GivesFindings as GivesFindings,
-    HasFields as HasFields,
-    HasNotSummable as HasNotSummable,
-    StepsConcurrently as StepsConcurrently,
-)
-from coterie.core.protocols.estimator import StopsEpisodes as StopsEpisodes, SumsOverTurns as SumsOverTurns
-from coterie.core.protocols.loss import (
-    HasLengthConstant as HasLengthConstant,
-    NeedsFreshSamples as NeedsFreshSamples,
-)
-from coterie.core.protocols.reward import (
-    BoundsCalls as BoundsCalls,
-    CountsCalls as CountsCalls,
-    RunsInBackground as RunsInBackground,
-    ScoresRoles as ScoresRoles,
-    ShowsFeedback as ShowsFeedback,
-)
+from coterie.core.protocols.environment import DigestsStates as DigestsStates
+from coterie.core.protocols.reward import ShowsFeedback as ShowsFeedback
 from coterie.core.protocols.role import Remembers as Remembers
-from coterie.core.protocols.sandbox import (
-    KeepsFiles as KeepsFiles,
-    KeptFiles as KeptFiles,
-    ReportsProtections as ReportsProtections,
-)
 from coterie.core.protocols.tool import (
     Closes as Closes,
     CountsMetrics as CountsMetrics,
@@ -159,7 +136,6 @@ from coterie.core.protocols.tool import (
 from coterie.core.protocols.tracker import TracksEpisodes as TracksEpisodes, TracksSpans as TracksSpans
 from coterie.core.protocols.trainer import FollowsBudget as FollowsBudget, KeepsVersions as KeepsVersions
 from coterie.core.protocols.transition import RepeatsTask as RepeatsTask
-from coterie.core.protocols.work import Brief as Brief, ShowsWork as ShowsWork, Work as Work
 from coterie.core.rollout.rewards import branch_rewards as branch_rewards, joint_reward as joint_reward
 from coterie.core.rollout.turns import (
     History as History,
@@ -207,28 +183,49 @@ from coterie.discovery.api_version import API_VERSION as API_VERSION
 from coterie.discovery.files import load_plugin_file as load_plugin_file
 from coterie.discovery.hookspecs import Register as Register
 from coterie.discovery.members import (
+    BoundsCalls as BoundsCalls,
+    Brief as Brief,
     Build as Build,
     ChecksComponents as ChecksComponents,
     ChecksHost as ChecksHost,
+    CountsCalls as CountsCalls,
     CountsOptimizerSteps as CountsOptimizerSteps,
     CountsTokens as CountsTokens,
     Demonstrates as Demonstrates,
+    Diagnoses as Diagnoses,
     DrawsTasks as DrawsTasks,
     FingerprintsTasks as FingerprintsTasks,
     GivesFinalAnswers as GivesFinalAnswers,
+    GivesFindings as GivesFindings,
+    HasFields as HasFields,
+    HasLengthConstant as HasLengthConstant,
+    HasNotSummable as HasNotSummable,
+    HasTokenIds as HasTokenIds,
     HasVocabulary as HasVocabulary,
+    KeepsFiles as KeepsFiles,
+    KeptFiles as KeptFiles,
     LeavesOut as LeavesOut,
     LocatesTasks as LocatesTasks,
     MakesCodecs as MakesCodecs,
     MayLackFeedback as MayLackFeedback,
+    NeedsFreshSamples as NeedsFreshSamples,
     OmitsTask as OmitsTask,
     RecordsTasks as RecordsTasks,
+    ReportsProtections as ReportsProtections,
+    RunsInBackground as RunsInBackground,
+    ScoresRoles as ScoresRoles,
     SharesSlots as SharesSlots,
+    ShowsWork as ShowsWork,
+    StepsConcurrently as StepsConcurrently,
+    StopsEpisodes as StopsEpisodes,
+    SumsOverTurns as SumsOverTurns,
     TakesWeights as TakesWeights,
     TrainsApart as TrainsApart,
     UsesRunFolder as UsesRunFolder,
     WarmStarts as WarmStarts,
+    Work as Work,
 )
+from coterie.discovery.validation import validate as validate
 from coterie.estimate.plan import RunEstimate as RunEstimate, plan as plan
 from coterie.plugins.algos.blocks.estimator import (
     GroupConfig as GroupConfig,

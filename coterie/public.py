@@ -28,7 +28,8 @@ PUBLIC = {
     "coterie.discovery.files": "load_plugin_file",
     "coterie.discovery.hookspecs": "Register",
     "coterie.core.plugins.origin": "plugin_call",
-    "coterie.core.config": "PolicyConfig Resolved validate",
+    "coterie.core.config": "PolicyConfig Resolved",
+    "coterie.discovery.validation": "validate",
     "coterie.compose.policies": "RunConfig",
     "coterie.core.errors": """
         ConfigError CoterieError DataError MissingExtra PluginError PolicyFault RunFolderError

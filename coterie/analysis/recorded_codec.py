@@ -122,6 +122,6 @@ def learn_words(codec_of: Callable[[str], Any], rows: Iterable[Row]) -> None:
     """Show the recorded texts to the codecs of policies that know the words alone that they have seen."""
     for row in rows:
         codec = codec_of(row["policy"]) if row["kind"] == "branch" and row["policy"] else None
-        if hasattr(codec, "learn"):
+        if codec is not None and hasattr(codec, "learn"):
             for text in (raw_text(row), *(call.get("text", "") for call in row["calls"])):
                 codec.encode_completion(text)

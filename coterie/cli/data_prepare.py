@@ -154,7 +154,7 @@ def _prepared(
 
 
 def _write_splits(
-    out: Path, splits: Mapping[str, Any], facts: dict[str, Any], *, force: bool
+    out: Path, splits: Mapping[Any, Any], facts: dict[str, Any], *, force: bool
 ) -> Mapping[str, Any]:
     """Write a JSONL file for each split, and the manifest."""
     from coterie.data.sources import write_records

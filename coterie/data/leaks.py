@@ -68,7 +68,8 @@ def leaks(splits: Mapping[str, Iterable[tuple[str, Mapping[str, str]]]]) -> Leak
             for kind, fingerprint in fingerprints.items():
                 by_split = seen.setdefault(kind, {})
                 by_split.setdefault(split, {}).setdefault(_hashed(fingerprint), []).append(task)
-    shared, repeats = [], []
+    shared: list[SharedFingerprints] = []
+    repeats: list[SharedFingerprints] = []
     for kind, by_split in seen.items():
         present = [name for name in splits if name in by_split]
         for pair in combinations_with_replacement(present, 2):

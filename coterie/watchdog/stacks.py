@@ -1,5 +1,4 @@
-"""Stacks of threads and of asyncio's tasks: whose code each of their levels is, and which call of which plugin
-they are in, in which episode."""
+"""Stacks of threads and of asyncio's tasks: whose code each level is, in which plugin call and episode."""
 
 from __future__ import annotations
 

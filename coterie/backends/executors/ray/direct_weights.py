@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 from coterie.backends.cluster.connection import Connection
@@ -182,7 +183,7 @@ class DirectWeights:
                 orders, dropped = await host.call("orders", patience)
                 for order in orders:
                     sending[order.number] = task = asyncio.ensure_future(self._fulfilled(host, order))
-                    task.add_done_callback(lambda _, number=order.number: sending.pop(number))
+                    task.add_done_callback(partial(sending.pop, order.number))
                 for number in dropped:
                     if number in sending:
                         sending[number].cancel()

@@ -131,6 +131,7 @@ class HostedEngine:
     async def load_weights(self, weights: Weights) -> None:
         assert self._direct is not None, "the engine was opened"
         ways = await self._direct.ways(weights)
+        stored: Any
         if isinstance(weights.module, Elsewhere):  # they don't pass through this process
             stored, introduces = await weights.module.send(ways)
             await device_memory.make_room()
@@ -141,7 +142,7 @@ class HostedEngine:
                 sent = self._sender.outline(weights, ways)
             introduces = sent.introduces
             await device_memory.make_room()  # it is sent: replicas may start or wake on the trainer's GPUs
-            stored: Any = sent
+            stored = sent
             if self._files is not None:
                 stored = await asyncio.to_thread(self._files.store, sent)
             if stored is sent:  # in no file

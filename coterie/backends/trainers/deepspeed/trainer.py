@@ -43,6 +43,7 @@ class DeepSpeedTrainer(TorchTrainer):
     """
 
     default_group = True
+    config: DeepSpeedConfig
     Config = DeepSpeedConfig
     Policy = DeepSpeedPolicy
     persistent = 100_000
