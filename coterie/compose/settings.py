@@ -16,6 +16,7 @@ from coterie.core.config import RunConfig
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import MayChange, Table, as_table, composed_fields
 from coterie.discovery import plugins
+from coterie.discovery.optional import ExecutorDefaults, with_defaults
 
 REFERRED = {"chat_model": "chat_models"}
 """By kind: the table of the top level whose components a field for the kind may name."""
@@ -55,7 +56,7 @@ def settings_of(config: RunConfig) -> Settings:
     _note_sets(settings, config)
     if config.cluster is not None:
         executor = plugins().registry.find("executor", config.executor["type"], path="executor.type")
-        declared: Any = getattr(executor.load("executor.type"), "Cluster", None)
+        declared: Any = with_defaults(executor.load("executor.type"), ExecutorDefaults).Cluster
         if declared is not None:
             _fill_fields(settings, settings.table["cluster"], declared.model_fields, "cluster")
     schema = policy_schema(config.trainer["type"], config.engine["type"])
