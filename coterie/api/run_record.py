@@ -21,9 +21,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from coterie.api.plugin_files import load_remembered, loaded_files, make_importable
 from coterie.compose import compose
-from coterie.compose.contents import contents
+from coterie.compose.contents import contents, module_file
 from coterie.compose.policies import run_config
 from coterie.compose.settings import Settings, settings_of
 from coterie.core.config import Resolved
@@ -34,7 +33,8 @@ from coterie.core.storage.checkpoint import file_sha256
 from coterie.core.storage.run_folder import RunFolder
 from coterie.core.training.run import Run
 from coterie.core.types.splits import Split
-from coterie.discovery import plugins
+from coterie.discovery import Plugins, plugins
+from coterie.discovery.files import load_plugin_file, loaded_files as loaded_files
 from coterie.recipes import flatten, load, read_yaml, to_yaml
 
 log = logging.getLogger("coterie")
@@ -292,3 +292,30 @@ def _set(table: Table, path: str, value: Any) -> None:
             table[key] = {}
         table = table[key]
     table[last] = value
+
+
+def make_importable(module: str, file: Path) -> None:
+    """Let a module whose file a run folder remembers be imported, where no other place has it."""
+    parents = file.parent if file.name == "__init__.py" else file
+    folder = str(parents.parents[module.count(".")])
+    if file.is_file() and module_file(module) is None and folder not in sys.path:
+        sys.path.append(folder)
+
+
+def load_remembered(manager: Plugins, files: Iterable[str], folder: Path) -> None:
+    """Load the plugin files of the run in `folder` that aren't loaded yet.
+
+    A loaded file of the same name replaces one that was moved.
+
+    Raises:
+        PluginError: a file is no working plugin any more.
+    """
+    for file in map(Path, files):
+        loaded = loaded_files(manager)
+        if file in loaded or file.name in {path.name for path in loaded}:
+            continue
+        if file.is_file():
+            load_plugin_file(file, manager)
+            log.info("%s: the plugin file %s is loaded again", folder, file)
+        else:
+            log.warning("%s: the plugin file %s is gone; name its new place: -p FILE", folder, file)

@@ -8,7 +8,7 @@ import math
 import pytest
 
 import coterie
-from coterie.api.evaluated_tasks import content_of
+from coterie.api.compare import content_of
 from coterie.core.errors import PluginError, SystemFault
 from coterie.core.types import Task
 from examples.signals import WORDS, Signals
