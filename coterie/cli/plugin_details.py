@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType, UnionType
@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
-from coterie.cli.commands.config import components
 from coterie.compose.described import Field, default_of, documented, fields, source_of
 from coterie.compose.kinds import CAPABILITIES, members
 from coterie.compose.tables import MAPS, TABLES
@@ -319,6 +318,15 @@ def _from_recipes(entry: Entry) -> Table:
                 rest = {"type", "policy", "weights", "tools", "concurrency", "max_missing", "show_thoughts"}
                 return {key: value for key, value in component.items() if key not in rest}
     return {}
+
+
+def components(table: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """(kind, name, settings) of every component with a table, of a configuration or a recipe's own file."""
+    of_roles = (table.get("team") or {}).get("roles") or {}
+    listed = [(kind, "", table.get(name)) for name, kind in TABLES.items()]
+    named = [(kind, table.get(name) or {}) for name, kind in MAPS.items()]
+    listed += [(kind, *entry) for kind, entries in (*named, ("role", of_roles)) for entry in entries.items()]
+    return ((kind, name, settings) for kind, name, settings in listed if isinstance(settings, dict))
 
 
 def _placed(entry: Entry, settings: Table) -> str:

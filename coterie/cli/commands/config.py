@@ -69,22 +69,13 @@ def _check(resolved: Resolved) -> None:
 
 def with_defaults(table: Mapping[str, Any]) -> dict[str, Any]:
     """The table with the defaults of the chosen plugins filled in, where these can be imported."""
+    from coterie.cli.plugin_details import components
+
     filled: dict[str, Any] = json.loads(json.dumps(table))
     for kind, _, settings in components(filled):
         for name, value in _defaults(kind, settings.get("type")).items():
             settings.setdefault(name, value)
     return filled
-
-
-def components(table: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """(kind, name, settings) of every component with a table, of a configuration or a recipe's own file."""
-    from coterie.compose.tables import MAPS, TABLES
-
-    of_roles = (table.get("team") or {}).get("roles") or {}
-    listed = [(kind, "", table.get(name)) for name, kind in TABLES.items()]
-    named = [(kind, table.get(name) or {}) for name, kind in MAPS.items()]
-    listed += [(kind, *entry) for kind, entries in (*named, ("role", of_roles)) for entry in entries.items()]
-    return ((kind, name, settings) for kind, name, settings in listed if isinstance(settings, dict))
 
 
 def _defaults(kind: str, plugin: Any) -> dict[str, Any]:
