@@ -16,44 +16,7 @@ from coterie.core.errors import PluginError, did_you_mean
 from coterie.core.plugins import DECLARING, Plugin
 from coterie.core.plugins.origin import origin_of, plugin_call
 from coterie.core.protocols.reward import ShowsFeedback
-from coterie.discovery.members import (
-    BoundsCalls,
-    ChecksComponents,
-    ChecksHost,
-    CountsCalls,
-    CountsOptimizerSteps,
-    CountsTokens,
-    Demonstrates,
-    Diagnoses,
-    DrawsTasks,
-    FingerprintsTasks,
-    GivesFinalAnswers,
-    GivesFindings,
-    HasFields,
-    HasLengthConstant,
-    HasNotSummable,
-    HasVocabulary,
-    KeepsFiles,
-    LeavesOut,
-    LocatesTasks,
-    MakesCodecs,
-    MayLackFeedback,
-    NeedsFreshSamples,
-    OmitsTask,
-    RecordsTasks,
-    ReportsProtections,
-    RunsInBackground,
-    ScoresRoles,
-    SharesSlots,
-    ShowsWork,
-    StepsConcurrently,
-    StopsEpisodes,
-    SumsOverTurns,
-    TakesWeights,
-    TrainsApart,
-    UsesRunFolder,
-    WarmStarts,
-)
+from coterie.discovery import members as optional
 from coterie.discovery.optional import DEFAULTS
 
 PROTOCOL: dict[str, type] = {
@@ -79,62 +42,62 @@ PROTOCOL: dict[str, type] = {
 CAPABILITIES: dict[str, tuple[type, ...]] = {
     "environment": (
         protocols.environment.DigestsStates,
-        Diagnoses,
-        GivesFindings,
-        HasVocabulary,
-        Demonstrates,
-        StepsConcurrently,
-        HasNotSummable,
-        HasFields,
-        RecordsTasks,
-        LocatesTasks,
-        FingerprintsTasks,
-        LeavesOut,
-        DrawsTasks,
-        GivesFinalAnswers,
-        ShowsWork,
-        ScoresRoles,
+        optional.Diagnoses,
+        optional.GivesFindings,
+        optional.HasVocabulary,
+        optional.Demonstrates,
+        optional.StepsConcurrently,
+        optional.HasNotSummable,
+        optional.HasFields,
+        optional.RecordsTasks,
+        optional.LocatesTasks,
+        optional.FingerprintsTasks,
+        optional.LeavesOut,
+        optional.DrawsTasks,
+        optional.GivesFinalAnswers,
+        optional.ShowsWork,
+        optional.ScoresRoles,
         protocols.tool.CountsMetrics,
         protocols.tool.Opens,
         protocols.tool.Closes,
     ),
-    "role": (HasVocabulary, protocols.role.Remembers, MayLackFeedback, OmitsTask),
+    "role": (optional.HasVocabulary, protocols.role.Remembers, optional.MayLackFeedback, optional.OmitsTask),
     "transition": (
-        HasVocabulary,
+        optional.HasVocabulary,
         protocols.transition.RepeatsTask,
-        CountsCalls,
+        optional.CountsCalls,
         protocols.tool.CountsMetrics,
     ),
     "reward": (
-        CountsCalls,
-        CountsTokens,
-        RunsInBackground,
-        BoundsCalls,
+        optional.CountsCalls,
+        optional.CountsTokens,
+        optional.RunsInBackground,
+        optional.BoundsCalls,
         protocols.reward.ShowsFeedback,
-        ScoresRoles,
-        ChecksComponents,
+        optional.ScoresRoles,
+        optional.ChecksComponents,
         protocols.tool.Opens,
         protocols.tool.Closes,
-        UsesRunFolder,
+        optional.UsesRunFolder,
     ),
-    "engine": (protocols.engine.LeasesVersions, UsesRunFolder, MakesCodecs),
-    "estimator": (SumsOverTurns, StopsEpisodes),
-    "loss": (HasLengthConstant, NeedsFreshSamples),
+    "engine": (protocols.engine.LeasesVersions, optional.UsesRunFolder, optional.MakesCodecs),
+    "estimator": (optional.SumsOverTurns, optional.StopsEpisodes),
+    "loss": (optional.HasLengthConstant, optional.NeedsFreshSamples),
     "trainer": (
         protocols.trainer.FollowsBudget,
         protocols.trainer.KeepsVersions,
-        CountsOptimizerSteps,
-        TakesWeights,
-        TrainsApart,
-        WarmStarts,
+        optional.CountsOptimizerSteps,
+        optional.TakesWeights,
+        optional.TrainsApart,
+        optional.WarmStarts,
     ),
-    "sandbox": (ReportsProtections, KeepsFiles, ChecksHost, SharesSlots),
+    "sandbox": (optional.ReportsProtections, optional.KeepsFiles, optional.ChecksHost, optional.SharesSlots),
     "tool": (protocols.tool.Opens, protocols.tool.Closes, protocols.tool.HasSchemas),
     "chat_model": (
         protocols.tool.Opens,
         protocols.tool.Closes,
         protocols.chat_model.UsesEngine,
-        UsesRunFolder,
+        optional.UsesRunFolder,
     ),
     "tracker": (protocols.tracker.TracksEpisodes, protocols.tracker.TracksSpans),
 }
@@ -226,10 +189,10 @@ def check_attributes(plugin: Any, kind: str) -> None:
     if "components" in members(PROTOCOL[kind]) and (unknown := set(plugin.weights) - set(plugin.components)):
         what = f"{origin}: `weights` names {sorted(unknown)}, and `components` does not"
         raise PluginError(what, path=origin.path, fix=did_you_mean(min(unknown), plugin.components))
-    if isinstance(plugin, CountsCalls) and plugin.calls_per_view < 0:
+    if isinstance(plugin, optional.CountsCalls) and plugin.calls_per_view < 0:
         what, fix = f"{origin}: `calls_per_view` is {plugin.calls_per_view}", "a number of calls, 0 or more"
         raise PluginError(what, path=origin.path, fix=fix)
-    for name in ("call_tokens", "answer_tokens") if isinstance(plugin, CountsTokens) else ():
+    for name in ("call_tokens", "answer_tokens") if isinstance(plugin, optional.CountsTokens) else ():
         if getattr(plugin, name) < 0:
             what, fix = f"{origin}: `{name}` is {getattr(plugin, name)}", "a number of tokens, 0 or more"
             raise PluginError(what, path=origin.path, fix=fix)
@@ -246,10 +209,10 @@ def check_source_attributes(plugin: Any) -> None:
             feedback that comes after the prompts.
     """
     origin = origin_of(plugin)
-    if isinstance(plugin, BoundsCalls) and (plugin.concurrency is None or plugin.concurrency < 1):
+    if isinstance(plugin, optional.BoundsCalls) and (plugin.concurrency is None or plugin.concurrency < 1):
         what, fix = f"{origin}: `concurrency` is {plugin.concurrency!r}", "a number of calls, 1 or more"
         raise PluginError(what, path=origin.path, fix=fix)
-    per_role = plugin.per_role if isinstance(plugin, ScoresRoles) else ()
+    per_role = plugin.per_role if isinstance(plugin, optional.ScoresRoles) else ()
     for component in per_role:
         if component not in plugin.components:
             what = f"{origin}: `per_role` names '{component}', which is none of its components"
@@ -260,7 +223,7 @@ def check_source_attributes(plugin: Any) -> None:
     scope, why = plugin.scope, ""
     if scope in ("episode", "trajectory"):
         why = f"the scope '{scope}' is scored after play"
-    elif isinstance(plugin, RunsInBackground) and plugin.background:
+    elif isinstance(plugin, optional.RunsInBackground) and plugin.background:
         why = "`background` is true, so a score may come after the prompt of the next role"
     if why and isinstance(plugin, ShowsFeedback):
         what, fix = f"{origin}: no role reads its `feedback`", "score in time, or leave `feedback` out"
@@ -315,7 +278,7 @@ def _refuse_coroutine(plugin: Any, what: str, fix: str) -> NoReturn:
 def _attribute_types(kind: str) -> dict[str, TypeAdapter[Any]]:
     config = ConfigDict(strict=True, arbitrary_types_allowed=True, allow_inf_nan=False)
     required = get_type_hints(PROTOCOL[kind]).items()
-    optional = [item for protocol in CAPABILITIES.get(kind, ()) for item in get_type_hints(protocol).items()]
+    more = [item for protocol in CAPABILITIES.get(kind, ()) for item in get_type_hints(protocol).items()]
     return {name: TypeAdapter(hint, config=config) for name, hint in required} | {
-        name: TypeAdapter(hint | None, config=config) for name, hint in optional
+        name: TypeAdapter(hint | None, config=config) for name, hint in more
     }
