@@ -19,7 +19,7 @@ from coterie.backends.engines.vllm.server import ServerSpec
 from coterie.backends.engines.vllm.settings import VLLMConfig
 from coterie.backends.models import device_memory
 from coterie.backends.models.device_memory import RankDevice
-from coterie.backends.trainers import torch_trainer
+from coterie.backends.trainers import torch_weights
 from coterie.core.errors import UserError
 from coterie.plugins.losses.reinforce import ReinforceLoss
 from tests.backends.engines.vllm_servers import PARAMS, FakeServer, opened
@@ -71,7 +71,7 @@ def test_a_trainer_says_on_which_gpus_of_this_host_its_ranks_compute(monkeypatch
     devices = [here._replace(gpu=1), here._replace(gpu=0), there._replace(gpu=2), here._replace(gpu=3)]
     monkeypatch.setattr(device_memory, "_occupied", WeakKeyDictionary())
     assert device_memory.trainer_gpus() == (0,), "a trainer of a plugin may say nothing"
-    monkeypatch.setattr(torch_trainer, "rank_device", lambda device: devices[0])
+    monkeypatch.setattr(torch_weights, "rank_device", lambda device: devices[0])
     trainer = tiny.opened({"p": tiny.policy("full")}, ReinforceLoss())
     assert device_memory.trainer_gpus() == (1,)
     device_memory.occupy(trainer, devices)

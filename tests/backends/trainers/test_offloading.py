@@ -25,7 +25,7 @@ from torch import Tensor
 from coterie.backends.engines.vllm.sync import BaseWeights
 from coterie.backends.models import device_memory
 from coterie.backends.models.policy import WarmStart
-from coterie.backends.trainers import offloaded, torch_state
+from coterie.backends.trainers import offloading, torch_state
 from coterie.backends.trainers.offloading import Offloaded, TorchDevice
 from coterie.backends.trainers.settings import TorchConfig, offload_of
 from coterie.backends.trainers.torch_trainer import TorchTrainer
@@ -504,7 +504,7 @@ def test_pageable_memory_does_where_none_can_be_pinned(
             raise RuntimeError("cudaHostAlloc: out of memory\nmore")
         return empty(*size, **named)
 
-    monkeypatch.setattr(offloaded.torch, "empty", pinned)
+    monkeypatch.setattr(offloading.torch, "empty", pinned)
     device = TorchDevice("cuda")
     with caplog.at_level("WARNING", logger="coterie"):
         assert [len(device.buffer(size)) for size in (3, 5)] == [3, 5]
