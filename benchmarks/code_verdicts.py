@@ -30,7 +30,7 @@ from coterie.backends.data.shipped import Cooperative  # noqa: E402
 from coterie.backends.sandboxes.fusion import SandboxFusion  # noqa: E402
 from coterie.backends.sandboxes.local import LocalSandbox  # noqa: E402
 from coterie.core.protocols import Limits, Verdict  # noqa: E402
-from coterie.plugins.envs.code.judging import Judge, whole_program  # noqa: E402
+from coterie.plugins.envs.code.judging import CodeJudge, whole_program  # noqa: E402
 from coterie.plugins.envs.code.problem import CodeProblem, problem_of  # noqa: E402
 from coterie.plugins.envs.code.sources import kept_code  # noqa: E402
 from tests.backends.sandboxes.fusion_server import FusionServer  # noqa: E402
@@ -59,7 +59,7 @@ async def judged(sandbox: Any, programs: Programs, limits: Limits | None) -> lis
     """The verdicts, in order."""
     await sandbox.open()
     try:
-        judge = Judge(sandbox, limits)
+        judge = CodeJudge(sandbox, limits)
         return list(await asyncio.gather(*(judge.judge(p, code, p.tests) for _, p, code in programs)))
     finally:
         await sandbox.close()

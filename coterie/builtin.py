@@ -111,7 +111,7 @@ def register_transitions(register: Register) -> None:
     register("expert_edits", "coterie.plugins.transitions.expert_edits:ExpertEdits")
     register("level_feedback", "coterie.plugins.transitions.level_feedback:LevelFeedback")
     register("level_passed", "coterie.plugins.transitions.level_passed:LevelPassed")
-    register("none", "coterie.plugins.transitions.none:NoFeedback")
+    register("none", "coterie.plugins.transitions.none:NoTransitionFeedback")
     register("passed", "coterie.plugins.transitions.passed:Passed")
     register("plain", "coterie.plugins.transitions.plain:Plain")
 

@@ -20,7 +20,7 @@ from coterie.plugins.algos.at_grpo import ATGRPO
 from coterie.plugins.envs.plan_path import PlanPath
 from coterie.plugins.losses.ppo_clip import PPOClip
 from coterie.plugins.samplers.tree import TreeSampler
-from coterie.plugins.transitions.none import NoFeedback
+from coterie.plugins.transitions.none import NoTransitionFeedback
 from tests.watchdog import hanging
 
 PATIENCE = 0.25
@@ -83,7 +83,7 @@ KINDS = {
     "rewards.extra": ("reward", hanging.Constant, ["score"]),
     "algorithm": ("estimator", ATGRPO, ["__call__"]),
     "loss": ("loss", PPOClip, ["__call__"]),
-    "transition": ("transition", NoFeedback, ["tell"]),
+    "transition": ("transition", NoTransitionFeedback, ["tell"]),
     "sampler": ("sampler", TreeSampler, ["play"]),
     "engine": ("engine", TabularEngine, ["open", "load_weights", "generate"]),
     "trainer": ("trainer", TabularTrainer, ["open", "update", "save", "close"]),

@@ -13,6 +13,8 @@ import numpy as np
 def digest(value: Any) -> str:
     """Hex digest (128 bits) of a value made of dataclasses, containers, numbers, strings, bytes and arrays.
 
+    A dataclass may state as `recorded_name` the name of its class in digests that files have.
+
     Raises:
         TypeError: the value holds an object of another type.
     """
@@ -35,7 +37,7 @@ def _parts(value: Any) -> Iterator[bytes]:
     elif isinstance(value, np.ndarray):
         yield f"array:{value.dtype.str}{value.shape};".encode() + np.ascontiguousarray(value).tobytes()
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        yield f"{type(value).__qualname__}(".encode()
+        yield f"{getattr(value, 'recorded_name', type(value).__qualname__)}(".encode()
         for field in dataclasses.fields(value):
             yield f"{field.name}=".encode()
             yield from _parts(getattr(value, field.name))

@@ -12,7 +12,7 @@ from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.types import Message, RoleInput
 from coterie.plugins.agents.names import check_name
 from coterie.plugins.envs.code.sources import answered_code
-from coterie.plugins.envs.code.state import Observation
+from coterie.plugins.envs.code.state import CodeObservation
 
 FORM = "Answer with the code alone, in a block that starts with ```python and ends with ```."
 
@@ -79,7 +79,7 @@ class CodeAux(CodeRole):
         "see it."
     )
 
-    def asked(self, seen: Observation) -> str:
+    def asked(self, seen: CodeObservation) -> str:
         return (
             f"Write only the function aux(...), which returns data that is of use to {seen.entry_point}: the "
             f"main role guesses its arguments and result from the problem, so choose the plainest. {FORM}"
@@ -95,7 +95,7 @@ class CodeMain(CodeRole):
         "the helper role writes a function aux(...), which you can call and do not see."
     )
 
-    def asked(self, seen: Observation) -> str:
+    def asked(self, seen: CodeObservation) -> str:
         return (
             f"Write only the function {signature(seen)}. Call aux(...), use what it returns, and do the "
             f"rest of the work yourself. Don't define aux.{_limit(seen)} {FORM}"
@@ -108,7 +108,7 @@ class CodeSolver(CodeRole):
     role = "solver"
     task = "You solve a programming problem by writing one function."
 
-    def asked(self, seen: Observation) -> str:
+    def asked(self, seen: CodeObservation) -> str:
         return f"Write the function {signature(seen)}.{_limit(seen)} {FORM}"
 
 
@@ -117,7 +117,7 @@ def signature(seen: Any) -> str:
     return f"{seen.entry_point}({seen.parameters})"
 
 
-def _limit(seen: Observation) -> str:
+def _limit(seen: CodeObservation) -> str:
     if seen.size_limit is None:
         return ""
     return f" Without comments and docstring your code may have at most {seen.size_limit} characters."

@@ -7,7 +7,7 @@ from typing import Any
 
 from coterie.core.errors import PolicyFault
 from coterie.plugins.agents.code import FORM, CodeRole, signature
-from coterie.plugins.envs.code.tests_state import Observation
+from coterie.plugins.envs.code.tests_state import CodeTestsObservation
 from coterie.plugins.envs.code.written_tests import written_tests
 
 _ASSERTS = (
@@ -28,7 +28,7 @@ class CodeTestsRole(CodeRole):
 
     environment = "code_tests"
 
-    def shown(self, seen: Observation) -> Sequence[str]:
+    def shown(self, seen: CodeTestsObservation) -> Sequence[str]:
         """The program and the tests that the role may see, and what came of them."""
         parts: list[str] = []
         if seen.code.strip():
@@ -51,7 +51,7 @@ class CodeTestsCoder(CodeTestsRole):
         "The program is judged by hidden tests."
     )
 
-    def asked(self, seen: Observation) -> str:
+    def asked(self, seen: CodeTestsObservation) -> str:
         return f"{_program(seen)} {FORM}"
 
 
@@ -65,7 +65,7 @@ class CodeTestsTester(CodeTestsRole):
         "right if a program that solves the problem passes it."
     )
 
-    def asked(self, seen: Observation) -> str:
+    def asked(self, seen: CodeTestsObservation) -> str:
         return _tests(seen)
 
     def parse(self, text: str, observation: Any) -> str:
@@ -89,18 +89,18 @@ class CodeTestsSolver(CodeTestsRole):
         "hidden tests."
     )
 
-    def asked(self, seen: Observation) -> str:
+    def asked(self, seen: CodeTestsObservation) -> str:
         block = "Write the code in a block that starts with ```python and ends with ```."
         return f"{_program(seen)} {block} {_tests(seen)}"
 
 
-def _program(seen: Observation) -> str:
+def _program(seen: CodeTestsObservation) -> str:
     if seen.form == "program":
         return "Write a Python program that reads the input from stdin and prints the output to stdout."
     return f"Write the function {signature(seen)}."
 
 
-def _tests(seen: Observation) -> str:
+def _tests(seen: CodeTestsObservation) -> str:
     count = "one test" if seen.asked == 1 else f"{seen.asked} different tests"
     if seen.form == "program":
         return f"Write {count} of the program. {_STREAMS}"

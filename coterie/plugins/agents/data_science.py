@@ -12,7 +12,7 @@ from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.types import Message, RoleInput
 from coterie.plugins.agents.names import check_name
 from coterie.plugins.envs.common.code import read_program
-from coterie.plugins.envs.data_science.state import Entry, Observation, ProgramRun
+from coterie.plugins.envs.data_science.state import PipelineObservation, ProgramRun, TranscriptEntry
 
 _TEAM = (
     "a team of three that works on a data-science competition: the data engineer prepares the features, the "
@@ -46,7 +46,7 @@ class DataScienceRole(Plugin):
 
     def render(self, role_input: RoleInput) -> Sequence[Message]:
         """A system and a user message."""
-        seen: Observation = role_input.observation
+        seen: PipelineObservation = role_input.observation
         system = f"{self.task} {_FORM}" if self.config.system is None else self.config.system
         parts = ["Competition:", seen.task.strip(), "", "Data, the same for every program:", *seen.data]
         parts += ["", "Files of the team:", *(seen.files or ("none yet",))]
@@ -73,7 +73,7 @@ class DataScienceRole(Plugin):
             return ""
 
 
-def _asked(seen: Observation) -> str:
+def _asked(seen: PipelineObservation) -> str:
     """The built-in last lines of a prompt."""
     lines = [f"You are in turn {seen.turn} of at most {seen.turns}."]
     if seen.inherited:
@@ -90,7 +90,7 @@ def _asked(seen: Observation) -> str:
     return "\n".join(lines)
 
 
-def _lines(entry: Entry, role: str) -> list[str]:
+def _lines(entry: TranscriptEntry, role: str) -> list[str]:
     """An earlier action in a prompt, with what came of its program."""
     mine = entry.role == role
     who = "You" if mine else f"The {entry.role.replace('_', ' ')}"

@@ -14,7 +14,7 @@ from coterie.plugins.agents.games import compact_rendering
 from coterie.plugins.agents.names import check_name
 from coterie.plugins.envs.common.code import output_lines, read_program
 from coterie.plugins.envs.math import answers, compact
-from coterie.plugins.envs.math.state import Observation, Utterance, unfinished
+from coterie.plugins.envs.math.state import MathObservation, MathUtterance, unfinished
 
 _BOXED = r"Write the final answer into \boxed{}."
 _PROGRAM = (
@@ -50,7 +50,7 @@ class MathRole(Plugin):
         Raises:
             ConfigError: the compact rendering gets feedback, which it can't show.
         """
-        seen: Observation = role_input.observation
+        seen: MathObservation = role_input.observation
         if seen.rendering == "compact":
             if role_input.feedback:
                 raise ConfigError(
@@ -80,7 +80,7 @@ class MathRole(Plugin):
         Raises:
             PolicyFault: the text holds nothing of the kind.
         """
-        seen: Observation = observation
+        seen: MathObservation = observation
         if seen.rendering == "compact":
             return compact.read(text, seen.writes)
         return read_program(text) if seen.writes == "program" else answers.find(text)
@@ -89,16 +89,16 @@ class MathRole(Plugin):
         """No words beyond the environment's."""
         return ()
 
-    def remarks(self, seen: Observation) -> list[str]:
+    def remarks(self, seen: MathObservation) -> list[str]:
         """What is to be known of the messages before, after the last of them."""
         return []
 
-    def asked(self, seen: Observation) -> str:
+    def asked(self, seen: MathObservation) -> str:
         """The built-in last lines of the prompt."""
         return _PROGRAM if seen.writes == "program" else _BOXED
 
 
-def _lines(utterance: Utterance, role: str) -> list[str]:
+def _lines(utterance: MathUtterance, role: str) -> list[str]:
     """An earlier message in a prompt, with the output of its program."""
     who = "You" if utterance.role == role else f"The {utterance.role.replace('_', ' ')}"
     lines = [f"{who} wrote:", utterance.text.strip() or "(nothing)"]
@@ -128,7 +128,7 @@ class MathTool(MathRole):
         "in the next turn, and the team is done when your answers agree."
     )
 
-    def asked(self, seen: Observation) -> str:
+    def asked(self, seen: MathObservation) -> str:
         return f"{_PROGRAM} The last line that it prints is your answer: the number or expression alone."
 
 
@@ -152,7 +152,7 @@ class MathCodeExecutor(MathRole):
         "check the problem solver's work by a program. The verifier goes on from your work."
     )
 
-    def asked(self, seen: Observation) -> str:
+    def asked(self, seen: MathObservation) -> str:
         repair = "Your program did not finish: repair it, or write another one. " if seen.repairs else ""
         if not seen.last:
             return f"{repair}{_PROGRAM} You see what it prints, and act once more."
@@ -171,7 +171,7 @@ class MathVerifier(MathRole):
         "answer."
     )
 
-    def remarks(self, seen: Observation) -> list[str]:
+    def remarks(self, seen: MathObservation) -> list[str]:
         """That the last try of the code executor failed too."""
         run = unfinished(seen.transcript)
         return [f"The code executor's last program did not finish ({run.problem}), so no program has "

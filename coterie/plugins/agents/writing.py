@@ -11,7 +11,7 @@ from coterie.core.errors import PolicyFault
 from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.types import Message, RoleInput
 from coterie.plugins.agents.names import check_name
-from coterie.plugins.envs.writing.state import SEPARATOR, Observation, parts
+from coterie.plugins.envs.writing.state import SEPARATOR, WritingObservation, parts
 
 _NAMES = {"tldr": "Post", "arxiv": "Abstract"}
 _SHORT = "Summarise the post in a short paragraph: its main points, and nothing else."
@@ -65,7 +65,7 @@ class WritingRole(Plugin):
 
     def render(self, role_input: RoleInput) -> Sequence[Message]:
         """A system message, where there is one, and a user message."""
-        seen: Observation = role_input.observation
+        seen: WritingObservation = role_input.observation
         lines: list[str] = []
         if role_input.shows_task:
             lines += [f"Title: {seen.title}"] if seen.title else []
@@ -86,7 +86,7 @@ class WritingRole(Plugin):
             raise PolicyFault("the answer is empty")
         return text.strip()
 
-    def asked(self, seen: Observation) -> str:
+    def asked(self, seen: WritingObservation) -> str:
         """The built-in last lines of the prompt."""
         return f"{ASKED[seen.kind][self.role]} {_words(seen)} Answer with the paragraph alone."
 
@@ -109,7 +109,7 @@ class WritingSolver(WritingRole):
     role = "solver"
     task = "You write two paragraphs on a source. The two must fit each other in length, words and style."
 
-    def asked(self, seen: Observation) -> str:
+    def asked(self, seen: WritingObservation) -> str:
         first, second = (ASKED[seen.kind][role] for role in ("first", "second"))
         return (
             f"Write two paragraphs, with a line {SEPARATOR} between them. The first: {first} The second: "
@@ -128,5 +128,5 @@ class WritingSolver(WritingRole):
         return text.strip()
 
 
-def _words(seen: Observation) -> str:
+def _words(seen: WritingObservation) -> str:
     return f"A paragraph has {seen.least} to {seen.most} words."

@@ -10,7 +10,7 @@ from coterie.core.protocols import Environment
 from coterie.core.types import HistoryEntry
 
 
-class NoFeedback(Plugin):
+class NoTransitionFeedback(Plugin):
     """Roles get the observation alone."""
 
     async def tell(

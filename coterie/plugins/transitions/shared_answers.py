@@ -14,7 +14,7 @@ MOST = 4096
 
 
 @dataclass(slots=True)
-class _Call(Generic[T]):
+class _ExpertCall(Generic[T]):
     """A call under way."""
 
     task: asyncio.Future[T]
@@ -41,7 +41,7 @@ class SharedAnswers(Generic[T]):
 
     def __init__(self, joins: bool) -> None:
         self._joins = joins
-        self._calls: dict[str, _Call[T]] = {}
+        self._calls: dict[str, _ExpertCall[T]] = {}
         self._kept: OrderedDict[str, _Kept[T]] = OrderedDict()
 
     async def get(
@@ -72,7 +72,7 @@ class SharedAnswers(Generic[T]):
     async def _joined(self, key: str, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
         call = self._calls.get(key)
         if call is None:
-            call = self._calls[key] = _Call(asyncio.ensure_future(ask()))
+            call = self._calls[key] = _ExpertCall(asyncio.ensure_future(ask()))
         call.waiting += 1
         try:
             return await asyncio.shield(call.task)  # who is cancelled must not cancel those that joined

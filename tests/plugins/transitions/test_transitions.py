@@ -9,14 +9,14 @@ import pytest
 from coterie.core.errors import ConfigError
 from coterie.core.types import Action, HistoryEntry
 from coterie.plugins.transitions.diagnosis import Diagnosis
-from coterie.plugins.transitions.none import NoFeedback
+from coterie.plugins.transitions.none import NoTransitionFeedback
 from tests.plugins.support import Build, make, wait
 
 PAST = (HistoryEntry(turn=0, observation=None, messages=(), action=Action(calls=(), text=""), info={}),)
 
 
 def test_none_tells_nothing():
-    assert wait(make(NoFeedback).tell("solver", "state", PAST, SimpleNamespace())) == ()
+    assert wait(make(NoTransitionFeedback).tell("solver", "state", PAST, SimpleNamespace())) == ()
 
 
 async def slowly(state, role):

@@ -25,7 +25,7 @@ _PURE = (ast.BinOp, ast.UnaryOp, ast.Compare, ast.List, ast.Tuple, ast.Set, ast.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+class AuxUsage:
     """How a function uses `aux`."""
 
     called: bool = False
@@ -36,18 +36,18 @@ class Usage:
     """It does nothing but call `aux`."""
 
 
-def usage(code: str, entry_point: str) -> Usage:
+def usage(code: str, entry_point: str) -> AuxUsage:
     """How the entry point uses `aux`, where its body reaches a call, as far as syntax shows it; nothing of it
     where the code doesn't parse, or the name stands for something of the function's own."""
     written = entry_of(code, entry_point)
     if written is None or any(bound(ast.unparse(written), AUX)):
-        return Usage()
+        return AuxUsage()
     function = reachable(written)
     unread = _unread(function)
     uses = list(_uses(function, unread))
     if not uses:
-        return Usage()
-    return Usage(called=True, ignored=_ignored(function, uses, unread), thin=_is_thin(function))
+        return AuxUsage()
+    return AuxUsage(called=True, ignored=_ignored(function, uses, unread), thin=_is_thin(function))
 
 
 def _is_call(node: ast.AST | None) -> bool:

@@ -12,7 +12,7 @@ from coterie.core.plugins import Composed, Plugin, PluginConfig
 from coterie.core.protocols import DataSource, Limits, TaskSource, Verdict
 from coterie.core.types import Task
 from coterie.core.types.splits import Split
-from coterie.plugins.envs.code.judging import Judge, worst
+from coterie.plugins.envs.code.judging import CodeJudge, worst
 from coterie.plugins.envs.code.problem import CodeProblem, Tests, content, record_of, task_of
 from coterie.plugins.envs.common.record_tasks import RecordTasks
 
@@ -47,7 +47,7 @@ class CodeEnvironment(Plugin):
             raise ConfigError(
                 "programs need a sandbox", path=f"{build.path}.sandbox", fix="set sandbox=local"
             )
-        self._judge = Judge(config.sandbox, config.limits)
+        self._judge = CodeJudge(config.sandbox, config.limits)
         self._tasks = self.problems()
 
     def problems(self) -> ProblemSource:

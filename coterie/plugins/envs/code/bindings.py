@@ -15,7 +15,7 @@ AUX = "aux"
 Defined = Function | ast.ClassDef
 
 
-class Bound(NamedTuple):
+class BoundNames(NamedTuple):
     """The scopes in which code binds a name, in any form that Python has."""
 
     globally: bool
@@ -24,7 +24,7 @@ class Bound(NamedTuple):
     """In a scope of its own: as a parameter, or as a name of a function, a class or a comprehension."""
 
 
-def bound(code: str, name: str) -> Bound:
+def bound(code: str, name: str) -> BoundNames:
     """Where code binds a name; nowhere if it doesn't compile.
 
     A star import binds every name, but one from the standard library, which has no such names as `aux`. What
@@ -34,7 +34,7 @@ def bound(code: str, name: str) -> Bound:
     try:
         tables = list(scopes(symtable.symtable(code, "program.py", "exec"))) if tree is not None else []
     except UNPARSABLE:
-        return Bound(False, False)
+        return BoundNames(False, False)
     globally = tree is not None and any(binds_all(node) or sets_in(node, name) for node in ast.walk(tree))
     inside = False
     for scope in tables:
@@ -46,7 +46,7 @@ def bound(code: str, name: str) -> Bound:
                 globally = True
             else:
                 inside = True
-    return Bound(globally, inside)
+    return BoundNames(globally, inside)
 
 
 def without(code: str, name: str, entry_point: str) -> str:

@@ -19,7 +19,7 @@ from coterie.plugins.envs.code import feedback, sources
 from coterie.plugins.envs.code.base import CodeConfig, CodeEnvironment
 from coterie.plugins.envs.code.judging import never_ran, whole_program
 from coterie.plugins.envs.code.problem import CodeProblem, Tests
-from coterie.plugins.envs.code.tests_state import Attempt, Observation, State, Suite
+from coterie.plugins.envs.code.tests_state import Attempt, CodeTestsObservation, CodeTestsState, Suite
 from coterie.plugins.envs.code.written_tests import WrittenTests, answer_of, written_tests
 from coterie.plugins.envs.common.teams import check_not_lost, team_of
 from coterie.plugins.reports import CodeReport, WrittenTestsReport
@@ -63,7 +63,7 @@ class CodeTests(CodeEnvironment):
     """`solved`: every hidden test passes; `passed`: their share."""
     weights: Mapping[str, float] = {"solved": 1.0, "passed": 0.0}
     reports = ("code", "tests")
-    fields = tuple(field.name for field in fields(Observation))
+    fields = tuple(field.name for field in fields(CodeTestsObservation))
 
     def __init__(self, config: CodeTestsConfig, build: Any) -> None:
         super().__init__(config, build)
@@ -81,18 +81,18 @@ class CodeTests(CodeEnvironment):
 
     # ---- the game ------------------------------------------------------------------------------------------
 
-    def reset(self, task: Task, seed: int) -> State:
-        return State(problem=task.payload)
+    def reset(self, task: Task, seed: int) -> CodeTestsState:
+        return CodeTestsState(problem=task.payload)
 
-    def acting_roles(self, state: State) -> tuple[str, ...] | None:
+    def acting_roles(self, state: CodeTestsState) -> tuple[str, ...] | None:
         return () if state.over else None
 
-    def observe(self, state: State, role: str) -> Observation:
+    def observe(self, state: CodeTestsState, role: str) -> CodeTestsObservation:
         problem, attempt, suite = state.problem, state.attempt, state.suite
         # What another role wrote is seen by those that act after it in the turn.
         sees_code = attempt is not None and (role == self._coder or attempt.turn == state.turns)
         sees_tests = suite is not None and (role == self._tester or suite.turn == state.turns)
-        return Observation(
+        return CodeTestsObservation(
             role=role,
             prompt=problem.prompt,
             form="function" if problem.entry_point else "program",
@@ -107,7 +107,7 @@ class CodeTests(CodeEnvironment):
             rendering="prose",
         )
 
-    async def step(self, state: State, actions: Mapping[str, Action], ctx: StepContext) -> Step:
+    async def step(self, state: CodeTestsState, actions: Mapping[str, Action], ctx: StepContext) -> Step:
         """The state with the answers added, each judged by itself; and the written tests on the program, once
         both were written in the turn.
 
@@ -135,7 +135,7 @@ class CodeTests(CodeEnvironment):
             after = replace(after, compared=compared, turns=ctx.turn + 1, over=over)
         return Step(state=after, scores=scores, info=info)
 
-    def outcome(self, state: State) -> dict[str, float]:
+    def outcome(self, state: CodeTestsState) -> dict[str, float]:
         """`success`, `turns`, and of the latest program and tests: there is code that parses (`syntax`), the
         share of hidden tests that pass (`pass_rate`), the share of written tests that can be read
         (`valid_tests`), the program passes them (`agreed`)."""
@@ -157,7 +157,7 @@ class CodeTests(CodeEnvironment):
 
     # ---- the optional part ---------------------------------------------------------------------------------
 
-    async def findings(self, state: State, role: str, tests: int) -> tuple[Finding, ...]:
+    async def findings(self, state: CodeTestsState, role: str, tests: int) -> tuple[Finding, ...]:
         """The checks of the latest program and tests; none before them. Its tests are the written ones:
         hidden tests are never told.
 
@@ -177,17 +177,17 @@ class CodeTests(CodeEnvironment):
             parts.append(feedback.tests_finding(await self._on_program(state, chosen)))
         return tuple(parts)
 
-    async def diagnose(self, state: State, role: str) -> str:
+    async def diagnose(self, state: CodeTestsState, role: str) -> str:
         """What is wrong with the latest program and tests, in sentences; empty: nothing. Without the tests
         that the program failed where prompts show them."""
         parts = await self.findings(state, role, 0)
         return feedback.sentences([f for f in parts if f.name != "tests" or not self.config.show_compared])
 
-    def latest(self, state: State) -> dict[str, str]:
+    def latest(self, state: CodeTestsState) -> dict[str, str]:
         """The latest answer of every role, for an expert that edits them."""
         return dict(state.answers)
 
-    def demonstrate(self, state: State, role: str, noise: float, rng: Any) -> str:
+    def demonstrate(self, state: CodeTestsState, role: str, noise: float, rng: Any) -> str:
         """The reference for the coder, tests that come with the problem for the tester, both for the solver;
         with probability `noise` a program that returns None, or a test that expects it.
 
@@ -244,7 +244,7 @@ class CodeTests(CodeEnvironment):
         wanted = max(min(read.written, self.config.most), self.config.asked)
         return Suite(read=read, turn=turn, valid=min(1.0, len(read.tests) / wanted))
 
-    async def _on_program(self, state: State, tests: Tests) -> Verdict:
+    async def _on_program(self, state: CodeTestsState, tests: Tests) -> Verdict:
         """The verdict of written tests on the latest program."""
         attempt = state.attempt
         assert attempt is not None, "there is a program"
@@ -285,7 +285,7 @@ class CodeTests(CodeEnvironment):
         verdict = await self.verdict(problem, reference, read.tests, error="", defined=True)
         return verdict.passed / verdict.total
 
-    def _compared(self, state: State) -> tuple[str, ...]:
+    def _compared(self, state: CodeTestsState) -> tuple[str, ...]:
         """What the written tests said of the program of the last turn."""
         if state.compared is None or state.turns == 0 or state.over:
             return ()

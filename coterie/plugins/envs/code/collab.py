@@ -21,7 +21,7 @@ from coterie.plugins.envs.code.base import CodeConfig, CodeEnvironment
 from coterie.plugins.envs.code.bindings import AUX, without
 from coterie.plugins.envs.code.judging import never_ran, whole_program, worst
 from coterie.plugins.envs.code.problem import CodeProblem, Tests, compared_assert, tests_of
-from coterie.plugins.envs.code.state import Observation, State, Work, Written
+from coterie.plugins.envs.code.state import CodeObservation, CodeState, JudgedWork, WrittenCode
 from coterie.plugins.envs.common.teams import check_not_lost, team_of
 from coterie.plugins.functions import FunctionReference, load_function
 from coterie.plugins.reports import CodeReport
@@ -65,7 +65,7 @@ class CodeCollab(CodeEnvironment):
     weights: Mapping[str, float] = {"solved": 1.0, "passed": 0.0}
     reports = ("code",)
     name: ClassVar[str] = "code_collab"
-    fields = tuple(field.name for field in fields(Observation))
+    fields = tuple(field.name for field in fields(CodeObservation))
     functions = True
 
     def __init__(self, config: CodeCollabConfig, build: Any) -> None:
@@ -87,15 +87,15 @@ class CodeCollab(CodeEnvironment):
             self._warn_of_hidden(tasks)
         return tasks
 
-    def reset(self, task: Task, seed: int) -> State:
-        return State(problem=task.payload)
+    def reset(self, task: Task, seed: int) -> CodeState:
+        return CodeState(problem=task.payload)
 
-    def acting_roles(self, state: State) -> tuple[str, ...] | None:
+    def acting_roles(self, state: CodeState) -> tuple[str, ...] | None:
         return () if state.over else None
 
-    def observe(self, state: State, role: str) -> Observation:
+    def observe(self, state: CodeState, role: str) -> CodeObservation:
         problem, mine = state.problem, state.of(role)
-        return Observation(
+        return CodeObservation(
             role=role,
             prompt=problem.prompt,
             entry_point=problem.entry_point,
@@ -106,7 +106,7 @@ class CodeCollab(CodeEnvironment):
             rendering="prose",
         )
 
-    async def step(self, state: State, actions: Mapping[str, Action], ctx: StepContext) -> Step:
+    async def step(self, state: CodeState, actions: Mapping[str, Action], ctx: StepContext) -> Step:
         """The state with the answers added; judged once every role of the team has answered in the turn.
 
         Raises:
@@ -116,7 +116,7 @@ class CodeCollab(CodeEnvironment):
         latest = dict(state.latest)
         for role, action in actions.items():
             code = self.code_of(role, action.text)
-            latest[role] = Written(text=action.text, code=code, turn=ctx.turn)
+            latest[role] = WrittenCode(text=action.text, code=code, turn=ctx.turn)
         after = replace(state, latest=tuple(latest.items()), turns=ctx.turn + 1, evaluation=ctx.evaluation)
         info: dict[str, Any] = {"wrote": {role: latest[role].code for role in actions}}
         if any(role not in latest or latest[role].turn < ctx.turn for role in self._team):
@@ -132,7 +132,7 @@ class CodeCollab(CodeEnvironment):
         """The code in a role's answer; empty: there is none."""
         return sources.answered_code(text)
 
-    def outcome(self, state: State) -> dict[str, float]:
+    def outcome(self, state: CodeState) -> dict[str, float]:
         """`success`, `turns`, and of the last turn: there is code that parses (`syntax`), the share of hidden
         tests that pass (`pass_rate`), the entry point uses what `aux` returns (`aux_usage`)."""
         work = state.work
@@ -163,7 +163,7 @@ class CodeCollab(CodeEnvironment):
         visible = self.config.feedback_tests == "visible" and len(problem.visible)
         return problem.visible if visible else problem.tests
 
-    async def findings(self, state: State, role: str, tests: int) -> tuple[Finding, ...]:
+    async def findings(self, state: CodeState, role: str, tests: int) -> tuple[Finding, ...]:
         """The checks of the last turn's program, the role's own part first; none before it. In an evaluation,
         no test that is among the hidden ones, only how many passed.
 
@@ -193,15 +193,15 @@ class CodeCollab(CodeEnvironment):
         counts, self._counts = self._counts, Counter()
         return {**super().counted(), **counts}
 
-    async def diagnose(self, state: State, role: str) -> str:
+    async def diagnose(self, state: CodeState, role: str) -> str:
         """The findings that did not pass, in sentences; empty: all did."""
         return feedback.sentences(await self.findings(state, role, 0))
 
-    def latest(self, state: State) -> dict[str, str]:
+    def latest(self, state: CodeState) -> dict[str, str]:
         """The latest answer of every role, for an expert that edits them."""
         return {role: written.text for role, written in state.latest}
 
-    def demonstrate(self, state: State, role: str, noise: float, rng: Any) -> str:
+    def demonstrate(self, state: CodeState, role: str, noise: float, rng: Any) -> str:
         """The reference's part for a role; with probability `noise` a function that returns None.
 
         Raises:
@@ -223,7 +223,7 @@ class CodeCollab(CodeEnvironment):
 
     # ---- inside --------------------------------------------------------------------------------------------
 
-    async def _work(self, state: State) -> Work:
+    async def _work(self, state: CodeState) -> JudgedWork:
         problem, main = state.problem, state.of(self._writer)
         assert main is not None, "every role has answered"
         aux = state.of(AUX)
@@ -234,7 +234,7 @@ class CodeCollab(CodeEnvironment):
         program = whole_program(problem, aux_code, main_code)
         used = usage(main_code, problem.entry_point) if aux is not None else usage("", "")
         limit = self._limit(problem)
-        work = Work(
+        work = JudgedWork(
             program=program,
             written=bool(aux_code.strip() or main_code.strip()),
             aux=aux is not None and sources.defines(aux_code, AUX),
@@ -253,7 +253,7 @@ class CodeCollab(CodeEnvironment):
         visible = verdict if shown == problem.tests else await self._verdict(problem, work, shown)
         return replace(work, verdict=verdict, visible=visible)
 
-    async def _verdict(self, problem: CodeProblem, work: Work, tests: Tests) -> Verdict:
+    async def _verdict(self, problem: CodeProblem, work: JudgedWork, tests: Tests) -> Verdict:
         return await self.verdict(problem, work.program, tests, error=work.error, defined=work.main)
 
     def _shown_tests(self, problem: CodeProblem) -> Tests:
@@ -301,7 +301,7 @@ class CodeCollab(CodeEnvironment):
         """Most characters of the main role's code; a solver has no helper, and so no limit."""
         return problem.size_limit if AUX in self._team else None
 
-    def _report(self, problem: CodeProblem, work: Work) -> CodeReport:
+    def _report(self, problem: CodeProblem, work: JudgedWork) -> CodeReport:
         return CodeReport(
             team=AUX in self._team,
             aux=work.aux,

@@ -8,14 +8,14 @@ from coterie.core.protocols import TestFailure, Verdict
 from coterie.core.types import Finding
 from coterie.plugins.envs.code.bindings import AUX
 from coterie.plugins.envs.code.problem import CodeProblem
-from coterie.plugins.envs.code.state import Work
+from coterie.plugins.envs.code.state import JudgedWork
 
 _SHOWN = 200
 """Characters of a failed test and of its message."""
 
 
 def findings(
-    problem: CodeProblem, work: Work, verdict: Verdict, role: str, *, helped: bool
+    problem: CodeProblem, work: JudgedWork, verdict: Verdict, role: str, *, helped: bool
 ) -> tuple[Finding, ...]:
     """What is known of the team's function, the role's own part first.
 
@@ -97,7 +97,7 @@ def _failure(failure: TestFailure, ended: str) -> str:
     return f"  Failed: {_cut(failure.source)} -> {what}" if failure.source else f"  Failed: {what}"
 
 
-def _usage(work: Work) -> list[Finding]:
+def _usage(work: JudgedWork) -> list[Finding]:
     if not work.called:
         state, detail = "not called", "not called"
     elif work.ignored:

@@ -18,7 +18,7 @@ from coterie.plugins.envs.code.base import ProblemSource
 from coterie.plugins.envs.code.bindings import AUX
 from coterie.plugins.envs.code.collab import CodeCollab, CodeCollabConfig
 from coterie.plugins.envs.code.problem import CodeProblem, Tests
-from coterie.plugins.envs.code.state import Observation, State
+from coterie.plugins.envs.code.state import CodeObservation, CodeState
 from coterie.plugins.envs.common.generated import split_of
 
 
@@ -82,7 +82,7 @@ class CodeGame(CodeCollab):
         """The task of a record; ValueError: its `prompt` is no problem."""
         return _task(str(record.get("prompt")), id)
 
-    def observe(self, state: State, role: str) -> Observation:
+    def observe(self, state: CodeState, role: str) -> CodeObservation:
         return replace(super().observe(state, role), rendering="compact")
 
     def code_of(self, role: str, text: str) -> str:
@@ -93,7 +93,7 @@ class CodeGame(CodeCollab):
         """Every word of prompts, answers and findings."""
         return game_words.vocabulary(self.config.largest)
 
-    async def findings(self, state: State, role: str, tests: int) -> tuple[Finding, ...]:
+    async def findings(self, state: CodeState, role: str, tests: int) -> tuple[Finding, ...]:
         """Of the last turn's program in words: the roles' parts, and the tests; none before it."""
         work = state.work
         if work is None:
@@ -105,7 +105,7 @@ class CodeGame(CodeCollab):
         text = f"tests {verdict.passed} of {verdict.total} passed"
         return (*parts, Finding(name="tests", passed=verdict.ok, summary=text))
 
-    def demonstrate(self, state: State, role: str, noise: float, rng: Any) -> str:
+    def demonstrate(self, state: CodeState, role: str, noise: float, rng: Any) -> str:
         """A right answer, either of the two that a role of the pair may give; each operation is wrong with
         probability `noise`."""
         problem = game_words.formula(state.problem.prompt)

@@ -30,7 +30,7 @@ SHOWN = 10
 Key = tuple[str, str, str, Tests]
 
 
-class Judge:
+class CodeJudge:
     """Verdicts on programs of a problem.
 
     Args:
@@ -153,7 +153,7 @@ class Judge:
         self, problem: CodeProblem, program: str, alone: Sequence[Tests], limits: Limits
     ) -> list[Verdict]:
         """The verdict on each test by itself."""
-        judge = Judge(self._sandbox, limits)
+        judge = CodeJudge(self._sandbox, limits)
         judging = [asyncio.ensure_future(judge._judged(problem, program, test)) for test in alone]
         try:
             return await asyncio.gather(*judging)

@@ -35,7 +35,7 @@ def reachable(function: Function) -> Function:
     return kept
 
 
-class _Blocks(ast.NodeTransformer):
+class _ReachableBlocks(ast.NodeTransformer):
     """Replaces the blocks of statements; an emptied one becomes `pass`."""
 
     def block(self, body: Sequence[ast.stmt]) -> list[ast.stmt]:
@@ -58,7 +58,7 @@ class _Blocks(ast.NodeTransformer):
         return node
 
 
-class _Prune(_Blocks):
+class _Prune(_ReachableBlocks):
     def block(self, body: Sequence[ast.stmt]) -> list[ast.stmt]:
         kept: list[ast.stmt] = []
         for statement in super().block(body):
@@ -143,7 +143,7 @@ class _Prune(_Blocks):
         return self.generic_visit(node)
 
 
-class _Drop(_Blocks):
+class _Drop(_ReachableBlocks):
     """Leaves out the definitions of these functions."""
 
     def __init__(self, names: frozenset[str]) -> None:

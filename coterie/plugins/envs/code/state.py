@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from coterie.core.protocols import Verdict
 from coterie.plugins.envs.code.problem import CodeProblem
@@ -10,9 +11,10 @@ from coterie.plugins.envs.common.teams import Rendering
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class WrittenCode:
     """A role's latest answer."""
 
+    recorded_name: ClassVar[str] = "Written"
     text: str
     code: str
     """The code in it; empty where there is none."""
@@ -20,9 +22,10 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class JudgedWork:
     """What the team made in a turn, and what came of it."""
 
+    recorded_name: ClassVar[str] = "Work"
     program: str
     """Imports, given helpers, `aux` and the entry point."""
     written: bool
@@ -54,25 +57,26 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class CodeState:
     """A value: copied by `dataclasses.replace`, never mutated."""
 
+    recorded_name: ClassVar[str] = "State"
     problem: CodeProblem
-    latest: tuple[tuple[str, Written], ...] = ()
+    latest: tuple[tuple[str, WrittenCode], ...] = ()
     """(role, its latest answer), in the order of the roles' first answers."""
-    work: Work | None = None
+    work: JudgedWork | None = None
     """Of the last complete turn."""
     turns: int = 0
     over: bool = False
     evaluation: bool = False
     """Whether the episode is of an evaluation."""
 
-    def of(self, role: str) -> Written | None:
+    def of(self, role: str) -> WrittenCode | None:
         return dict(self.latest).get(role)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Observation:
+class CodeObservation:
     """The observation of a role of `code_collab`."""
 
     role: str

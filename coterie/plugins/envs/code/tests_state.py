@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from coterie.core.protocols import Verdict
 from coterie.plugins.envs.code.problem import CodeProblem
@@ -59,9 +59,10 @@ class Suite:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class CodeTestsState:
     """A value: copied by `dataclasses.replace`, never mutated."""
 
+    recorded_name: ClassVar[str] = "State"
     problem: CodeProblem
     attempt: Attempt | None = None
     """The latest program."""
@@ -76,7 +77,7 @@ class State:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Observation:
+class CodeTestsObservation:
     """The observation of a role of `code_tests`."""
 
     role: str

@@ -22,8 +22,14 @@ from coterie.plugins.envs.common.teams import check_sandbox
 from coterie.plugins.envs.data_science import tasks, team, workspace
 from coterie.plugins.envs.data_science.config import DataScienceConfig
 from coterie.plugins.envs.data_science.feedback import last_action, work_of
-from coterie.plugins.envs.data_science.state import Entry, Observation, Outcome, ProgramRun, State
-from coterie.plugins.envs.data_science.worth import Scorer
+from coterie.plugins.envs.data_science.state import (
+    PipelineObservation,
+    PipelineState,
+    ProgramRun,
+    SubmissionOutcome,
+    TranscriptEntry,
+)
+from coterie.plugins.envs.data_science.worth import SubmissionScorer
 
 log = logging.getLogger("coterie")
 
@@ -51,7 +57,7 @@ class DataScience(Plugin):
     last program finished."""
     per_role = ("files", "runs")
     weights: Mapping[str, float] = {"performance": 0.8, "valid": 0.2, "files": 0.0, "runs": 0.0}
-    fields = tuple(field.name for field in fields(Observation))
+    fields = tuple(field.name for field in fields(PipelineObservation))
     concurrent = True
 
     def __init__(self, config: DataScienceConfig, build: Any) -> None:
@@ -74,7 +80,7 @@ class DataScience(Plugin):
             config.workspace_files,
             config.result_chars,
         )
-        self._scorer = Scorer()
+        self._scorer = SubmissionScorer()
         self._tasks = tasks.Competitions(config.data, self._limits, build.path)
 
     # ---- tasks ---------------------------------------------------------------------------------------------
@@ -110,18 +116,18 @@ class DataScience(Plugin):
 
     # ---- the game ------------------------------------------------------------------------------------------
 
-    def reset(self, task: Task, seed: int) -> State:
-        return State(task=task.payload)
+    def reset(self, task: Task, seed: int) -> PipelineState:
+        return PipelineState(task=task.payload)
 
-    def acting_roles(self, state: State) -> tuple[str, ...]:
+    def acting_roles(self, state: PipelineState) -> tuple[str, ...]:
         """The first role that has not ended: it goes on until it hands over or is out of turns."""
         role = self._acting(state)
         return (role,) if role else ()
 
-    def observe(self, state: State, role: str) -> Observation:
+    def observe(self, state: PipelineState, role: str) -> PipelineObservation:
         lacking = self._lacking(state)
         earlier = self._team[: self._team.index(role)]
-        return Observation(
+        return PipelineObservation(
             role=role,
             task=state.task.text,
             data=tasks.data_lines(state.task),
@@ -139,7 +145,7 @@ class DataScience(Plugin):
             turns=self._turns[role],
         )
 
-    async def step(self, state: State, actions: Mapping[str, Action], ctx: StepContext) -> Step:
+    async def step(self, state: PipelineState, actions: Mapping[str, Action], ctx: StepContext) -> Step:
         """The state after one role's action: its program was run, and its files are in the workspace.
 
         Raises:
@@ -161,7 +167,7 @@ class DataScience(Plugin):
             trail=(*state.trail, *workspace.changes(state.workspace, files, role, turn)),
             transcript=(
                 *state.transcript,
-                Entry(role=role, turn=turn, text=action.text, run=run, note=note),
+                TranscriptEntry(role=role, turn=turn, text=action.text, run=run, note=note),
             ),
         )
         if turn >= self._turns[role] or self._hands_over(after, role, text, run, note):
@@ -170,7 +176,7 @@ class DataScience(Plugin):
             after = replace(after, outcome=await self._outcome(after))
         return Step(state=after, scores=self._scores(after, role), info=self._info(state, after, role, run))
 
-    def outcome(self, state: State) -> dict[str, float]:
+    def outcome(self, state: PipelineState) -> dict[str, float]:
         """`success`: the submission is valid. `performance`, and `quality` of tasks with a baseline and a
         reference, count failures as 0; `quality` is NaN for other tasks. `files`: the share of all required
         files that are there; the numbers of actions and of programs that failed."""
@@ -186,7 +192,7 @@ class DataScience(Plugin):
             "failed_programs": float(sum(not run.ok for run in runs)),
         }
 
-    def diagnose(self, state: State, role: str) -> str:
+    def diagnose(self, state: PipelineState, role: str) -> str:
         """Feedback on the role's last action, without a word on the hidden answers."""
         return last_action(state, role, workspace.missing(state.workspace, self._files[role]))
 
@@ -252,18 +258,20 @@ class DataScience(Plugin):
     def _limits(self, role: str) -> Limits:
         return self.config.role_limits.get(role, self.config.limits)
 
-    def _acting(self, state: State) -> str:
+    def _acting(self, state: PipelineState) -> str:
         """The role that acts; "" at the end."""
         return next((role for role in self._team if role not in state.ended), "")
 
-    def _lacking(self, state: State) -> dict[str, tuple[str, ...]]:
+    def _lacking(self, state: PipelineState) -> dict[str, tuple[str, ...]]:
         """The missing files of each role that has acted, in the order of the roles."""
         acted = {entry.role for entry in state.transcript}
         lacking = {role: workspace.missing(state.workspace, self._files[role]) for role in self._team}
         over = state.outcome is not None
         return {role: paths for role, paths in lacking.items() if paths and (role in acted or over)}
 
-    def _hands_over(self, state: State, role: str, text: str, run: ProgramRun | None, note: str) -> bool:
+    def _hands_over(
+        self, state: PipelineState, role: str, text: str, run: ProgramRun | None, note: str
+    ) -> bool:
         """Whether a role has done its part with this action, so that it needs no other turn."""
         done = workspace.hands_over(text)
         lacks = bool(workspace.missing(state.workspace, self._files[role]))
@@ -271,7 +279,7 @@ class DataScience(Plugin):
             return not note and (done or not lacks)
         return done and run.ok and not lacks
 
-    async def _outcome(self, state: State) -> Outcome:
+    async def _outcome(self, state: PipelineState) -> SubmissionOutcome:
         """Score the submission, or say what is missing and whose fault it is."""
         path, last = self._submission, self._team[-1]
         wrote = workspace.writer(state.trail, path)
@@ -290,7 +298,7 @@ class DataScience(Plugin):
         blamed = "" if result.valid else first if file is None or wrote is None else wrote.role
         if result.why and file is not None and wrote is not None:
             why = f"{path}, written by {wrote.role} in its turn {wrote.turn}: {result.why}"
-        return Outcome(
+        return SubmissionOutcome(
             metric=result.metric,
             direction=result.direction,
             value=result.value,
@@ -300,7 +308,7 @@ class DataScience(Plugin):
             blamed=blamed,
         )
 
-    def _scores(self, after: State, role: str) -> dict[tuple[str, str], float | None]:
+    def _scores(self, after: PipelineState, role: str) -> dict[tuple[str, str], float | None]:
         outcome, required = after.outcome, self._files[role]
         there = len(required) - len(workspace.missing(after.workspace, required))
         return {
@@ -310,16 +318,18 @@ class DataScience(Plugin):
             (role, "runs"): float(self._last_ran(after, role)),
         }
 
-    def _file_lines(self, state: State) -> tuple[str, ...]:
+    def _file_lines(self, state: PipelineState) -> tuple[str, ...]:
         """The file trail in words, and the missing files of roles that have acted."""
         return workspace.file_lines(state.workspace, state.trail, self._required, self._lacking(state))
 
-    def _last_ran(self, state: State, role: str) -> bool:
+    def _last_ran(self, state: PipelineState, role: str) -> bool:
         """Whether the role's last program finished; False without one."""
         runs = [entry.run for entry in state.transcript if entry.role == role and entry.run is not None]
         return bool(runs) and runs[-1].ok
 
-    def _info(self, before: State, after: State, role: str, run: ProgramRun | None) -> dict[str, Any]:
+    def _info(
+        self, before: PipelineState, after: PipelineState, role: str, run: ProgramRun | None
+    ) -> dict[str, Any]:
         """What came of the action, for coaches and records."""
         made = after.trail[len(before.trail) :]
         info: dict[str, Any] = {
@@ -337,7 +347,7 @@ class DataScience(Plugin):
         return info
 
 
-def _turn(state: State, role: str) -> int:
+def _turn(state: PipelineState, role: str) -> int:
     """The number of the role's next action, from 1."""
     return 1 + sum(entry.role == role for entry in state.transcript)
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coterie.discovery.members import Work
-from coterie.plugins.envs.data_science.state import State
+from coterie.plugins.envs.data_science.state import PipelineState
 from coterie.plugins.envs.data_science.workspace import listed
 
 
-def last_action(state: State, role: str, missing: Sequence[str]) -> str:
+def last_action(state: PipelineState, role: str, missing: Sequence[str]) -> str:
     """Sentences for a role; empty before its first action.
 
     Args:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from coterie.discovery.members import KeptFiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Competition:
+class CompetitionTask:
     """A task."""
 
+    recorded_name: ClassVar[str] = "Competition"
     text: str
     """The description that all roles see."""
     metadata: Mapping[str, Any]
@@ -20,9 +21,10 @@ class Competition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class TrailLine:
     """A line of the file trail."""
 
+    recorded_name: ClassVar[str] = "Change"
     path: str
     role: str
     turn: int
@@ -50,9 +52,10 @@ class ProgramRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class TranscriptEntry:
     """One action, with what came of it."""
 
+    recorded_name: ClassVar[str] = "Entry"
     role: str
     turn: int
     """Of the role, from 1."""
@@ -65,9 +68,10 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class SubmissionOutcome:
     """What the team's submission is worth."""
 
+    recorded_name: ClassVar[str] = "Outcome"
     metric: str
     direction: str
     value: float | None
@@ -83,23 +87,24 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class PipelineState:
     """A value: copied by `dataclasses.replace`, never mutated."""
 
-    task: Competition
+    recorded_name: ClassVar[str] = "State"
+    task: CompetitionTask
     workspace: KeptFiles = field(default_factory=KeptFiles)
     """The team's files, by content hash: a fork of the state shares them."""
-    trail: tuple[Change, ...] = ()
+    trail: tuple[TrailLine, ...] = ()
     """Who wrote, changed and removed what, oldest first."""
-    transcript: tuple[Entry, ...] = ()
+    transcript: tuple[TranscriptEntry, ...] = ()
     ended: tuple[str, ...] = ()
     """Roles that have handed over, or are out of turns."""
-    outcome: Outcome | None = None
+    outcome: SubmissionOutcome | None = None
     """Once the last role has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Observation:
+class PipelineObservation:
     """The observation of a role."""
 
     role: str
@@ -107,7 +112,7 @@ class Observation:
     """The description of the competition."""
     data: tuple[str, ...]
     """The task's own files in the workspace, one line each."""
-    transcript: tuple[Entry, ...]
+    transcript: tuple[TranscriptEntry, ...]
     """All that was done before, each with `role`, `turn`, `text`, `run`, `note`."""
     files: tuple[str, ...]
     """The file trail: a line for each file of the team, with who wrote it, in which turn, and its size; then

@@ -14,7 +14,7 @@ from coterie.core.types import Task
 from coterie.core.types.splits import SPLITS, Split
 from coterie.plugins.envs.common.record_tasks import RecordTasks
 from coterie.plugins.envs.data_science.packs import measured
-from coterie.plugins.envs.data_science.state import Competition
+from coterie.plugins.envs.data_science.state import CompetitionTask
 from coterie.plugins.envs.data_science.team import ROLES, TEST_DATA, TRAIN_DATA
 
 _TEXTS = ("task_id", "train_file", "test_file", "answer_dir")
@@ -89,7 +89,7 @@ def task_of(record: Mapping[str, Any], id: str) -> Task:
         raise ValueError(error.what.removeprefix(", line 0, ")) from None
     return Task(
         id=id,
-        payload=Competition(text=whole["prompt"], metadata=whole["metadata"]),
+        payload=CompetitionTask(text=whole["prompt"], metadata=whole["metadata"]),
         answer=record.get("answer"),
         stratum=whole["metadata"]["kind"],
     )
@@ -108,7 +108,7 @@ def content(task: Task) -> str:
     return f"{_SPACE.sub(' ', task.payload.text).strip().lower()} {begin}".rstrip()
 
 
-def data_lines(task: Competition) -> tuple[str, ...]:
+def data_lines(task: CompetitionTask) -> tuple[str, ...]:
     """The task's tables in words: where programs find them, their sizes and their columns."""
     places = {TRAIN_DATA: task.metadata["train_file"], TEST_DATA: task.metadata["test_file"]}
     return tuple(f"{path}: {_table_text(Path(place))}" for path, place in places.items())

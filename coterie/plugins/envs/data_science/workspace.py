@@ -13,7 +13,7 @@ from coterie.core.errors import CoterieError, PolicyFault, SystemFault
 from coterie.core.plugins.origin import failure, plugin_call
 from coterie.core.protocols import Limits, Program, Ran
 from coterie.discovery.members import KeptFiles
-from coterie.plugins.envs.data_science.state import Change, Competition, ProgramRun
+from coterie.plugins.envs.data_science.state import CompetitionTask, ProgramRun, TrailLine
 from coterie.plugins.envs.data_science.team import DATA, TEST_DATA, TRAIN_DATA
 
 _DONE = re.compile(r"DONE[.!]?")
@@ -50,7 +50,7 @@ class ProgramRunner:
     chars: int
 
     async def run(
-        self, code: str, task: Competition, files: KeptFiles, limits: Limits
+        self, code: str, task: CompetitionTask, files: KeptFiles, limits: Limits
     ) -> tuple[ProgramRun, KeptFiles]:
         """Run a program; what came of it, and the workspace that it left.
 
@@ -78,7 +78,7 @@ class ProgramRunner:
         refused = self._refused(ran, left)
         return self._described(ran, refused), files if refused else left
 
-    def room_mb(self, task: Competition) -> int:
+    def room_mb(self, task: CompetitionTask) -> int:
         """Most of all files that a program may leave, in 2^20 bytes: the tables and folders need room too."""
         places = (Path(task.metadata[key]) for key in ("train_file", "test_file"))
         tables = sum(place.stat().st_size for place in places if place.is_file())
@@ -112,7 +112,7 @@ class ProgramRunner:
         )
 
 
-def tables(task: Competition) -> Mapping[str, bytes | memoryview]:
+def tables(task: CompetitionTask) -> Mapping[str, bytes | memoryview]:
     """The task's tables by path in the workspace, read from the disk where they are looked at.
 
     Raises:
@@ -147,17 +147,17 @@ def hands_over(text: str) -> bool:
     return False
 
 
-def changes(before: KeptFiles, after: KeptFiles, role: str, turn: int) -> tuple[Change, ...]:
+def changes(before: KeptFiles, after: KeptFiles, role: str, turn: int) -> tuple[TrailLine, ...]:
     """What an action changed of the workspace."""
     old = {path: name for path, name, _ in before.files}
     new = {path for path, _, _ in after.files}
     made = [
-        Change(path=path, role=role, turn=turn, what="changed" if path in old else "wrote", size=size)
+        TrailLine(path=path, role=role, turn=turn, what="changed" if path in old else "wrote", size=size)
         for path, name, size in after.files
         if old.get(path) != name
     ]
     gone = [
-        Change(path=path, role=role, turn=turn, what="removed") for path in sorted(old) if path not in new
+        TrailLine(path=path, role=role, turn=turn, what="removed") for path in sorted(old) if path not in new
     ]
     return (*made, *gone)
 
@@ -168,14 +168,14 @@ def missing(files: KeptFiles, required: Sequence[str]) -> tuple[str, ...]:
     return tuple(path for path in required if path not in there)
 
 
-def writer(trail: Sequence[Change], path: str) -> Change | None:
+def writer(trail: Sequence[TrailLine], path: str) -> TrailLine | None:
     """The last change of a file; None: nobody wrote it."""
     return next((change for change in reversed(trail) if change.path == path), None)
 
 
 def file_lines(
     files: KeptFiles,
-    trail: Sequence[Change],
+    trail: Sequence[TrailLine],
     required: Sequence[str],
     lacking: Mapping[str, Sequence[str]],
 ) -> tuple[str, ...]:
@@ -202,7 +202,7 @@ def file_lines(
     return tuple(lines)
 
 
-def missing_line(files: KeptFiles, trail: Sequence[Change], role: str, path: str) -> str:
+def missing_line(files: KeptFiles, trail: Sequence[TrailLine], role: str, path: str) -> str:
     """What is wrong with a missing file, and whose it is."""
     last = writer(trail, path)
     if any(known == path for known, _, _ in files.files):

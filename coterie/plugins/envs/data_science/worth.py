@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from coterie.plugins.envs.data_science.metrics.answers import Answers, read_answers
+from coterie.plugins.envs.data_science.metrics.answers import AnswerTable, read_answers
 from coterie.plugins.envs.data_science.metrics.records import competition_of
 from coterie.plugins.envs.data_science.metrics.scoring import SubmissionResult, failed, score
-from coterie.plugins.envs.data_science.state import Competition
+from coterie.plugins.envs.data_science.state import CompetitionTask
 
 ANSWERS = "test_answer.csv"
 """In the folder `answer_dir` of a task."""
@@ -24,13 +24,15 @@ _READING = threading.Lock()
 """Submissions are scored in threads. No Scorer has it: environments are pickled, and a lock can't be."""
 
 
-class Scorer:
+class SubmissionScorer:
     """Scores submissions; reads the answers of a task once."""
 
     def __init__(self) -> None:
-        self._read: OrderedDict[str, tuple[Answers, float | None]] = OrderedDict()
+        self._read: OrderedDict[str, tuple[AnswerTable, float | None]] = OrderedDict()
 
-    def result(self, task: Competition, submission: Path | None, why: str) -> tuple[SubmissionResult, float]:
+    def result(
+        self, task: CompetitionTask, submission: Path | None, why: str
+    ) -> tuple[SubmissionResult, float]:
         """The result of a submission, and its performance.
 
         Args:
@@ -48,7 +50,7 @@ class Scorer:
         result = score(submission, answers)
         return result, performance(result, constant)
 
-    def _answers(self, task: Competition) -> tuple[Answers, float | None]:
+    def _answers(self, task: CompetitionTask) -> tuple[AnswerTable, float | None]:
         file = Path(task.metadata["answer_dir"]) / ANSWERS
         key = f"{task.metadata['task_id']}:{file}"
         if key not in self._read:
@@ -81,7 +83,7 @@ def performance(result: SubmissionResult, constant: float | None) -> float:
     return float(np.clip(1.0 - result.value / constant, 0.0, 1.0))
 
 
-def best_constant(answers: Answers) -> float | None:
+def best_constant(answers: AnswerTable) -> float | None:
     """The least error of a submission with one prediction for all rows, made with the answers known.
 
     None: of the metric, higher values are better.

@@ -16,7 +16,7 @@ import numpy as np
 from coterie.core.errors import PolicyFault
 from coterie.plugins.envs.math import generated, teams
 from coterie.plugins.envs.math.answers import number
-from coterie.plugins.envs.math.state import Observation, State, Writes
+from coterie.plugins.envs.math.state import MathObservation, MathState, Writes
 
 _MOST_WORDS = 16
 """Words of another message that a prompt shows."""
@@ -27,7 +27,7 @@ def vocabulary() -> Iterable[str]:
     return (*generated.WORDS, *teams.COMPACT_ROLES, "then", ":")
 
 
-def seen(state: State, role: str) -> tuple[str, str]:
+def seen(state: MathState, role: str) -> tuple[str, str]:
     """What a role sees: (the problem in words, the message that it goes on from); "" for neither."""
     last = " ".join(state.transcript[-1].text.split()[:_MOST_WORDS]) if state.transcript else ""
     if role in teams.CHAIN and state.transcript:
@@ -35,7 +35,7 @@ def seen(state: State, role: str) -> tuple[str, str]:
     return state.problem.words, last
 
 
-def prompt(observation: Observation) -> str:
+def prompt(observation: MathObservation) -> str:
     """`problem_solver has 7 gets 5 loses 3 :`, `code_executor then 7 + 5 - 3 :`."""
     then = ["then", observation.shown] if observation.shown or not observation.problem else []
     return " ".join(filter(None, [observation.role, observation.problem, *then, ":"]))
@@ -64,7 +64,7 @@ def read(text: str, writes: Writes) -> str:
     return generated.unspell(text)
 
 
-def sound(state: State, observation: Observation, text: str) -> bool:
+def sound(state: MathState, observation: MathObservation, text: str) -> bool:
     """Whether a message follows from what its role saw, also where that was wrong."""
     wanted = number(state.reference) if observation.problem else value(observation.shown)
     if wanted is None or answer(text, observation.writes) != str(wanted):
@@ -73,7 +73,9 @@ def sound(state: State, observation: Observation, text: str) -> bool:
     return observation.writes == "answer" or bool(observation.problem) or fewer
 
 
-def demonstration(state: State, observation: Observation, noise: float, rng: np.random.Generator) -> str:
+def demonstration(
+    state: MathState, observation: MathObservation, noise: float, rng: np.random.Generator
+) -> str:
     """The oracle's message for what the role sees; where that is unreadable, for the problem itself.
 
     Each word becomes one of its sort with probability `noise`, unless the message can't be read then.

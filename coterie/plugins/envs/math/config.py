@@ -11,9 +11,11 @@ from coterie.core.protocols import DataSource
 from coterie.core.types.splits import Split
 from coterie.plugins.envs.common.teams import Rendering
 from coterie.plugins.envs.math import generated
-from coterie.plugins.envs.math.records import SetConfig, SetName
+from coterie.plugins.envs.math.records import MathSetConfig, SetName
 
-Set = Annotated[SetConfig, BeforeValidator(lambda value: {"set": value} if isinstance(value, str) else value)]
+Set = Annotated[
+    MathSetConfig, BeforeValidator(lambda value: {"set": value} if isinstance(value, str) else value)
+]
 """A table, or the name of a set."""
 
 

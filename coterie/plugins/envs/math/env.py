@@ -21,8 +21,8 @@ from coterie.plugins.envs.common.teams import check_sandbox
 from coterie.plugins.envs.math import answers, compact, feedback, generated, shown, teams
 from coterie.plugins.envs.math.config import MathConfig
 from coterie.plugins.envs.math.problem import Problem
-from coterie.plugins.envs.math.records import Problems, SetConfig, content
-from coterie.plugins.envs.math.state import Observation, State, Utterance, Writes, unfinished
+from coterie.plugins.envs.math.records import MathSetConfig, Problems, content
+from coterie.plugins.envs.math.state import MathObservation, MathState, MathUtterance, Writes, unfinished
 from coterie.plugins.envs.math.verifier import Verifier
 
 _UNBUILT = re.compile(r"\b(?:SyntaxError|IndentationError|TabError)\b")
@@ -53,7 +53,7 @@ class Math(Plugin):
     the role's own message; `format`: the message has what it is to hold; `builds`, `runs`: its program
     compiles and finishes; `sound` (compact): its step follows from what it saw, also where that was wrong."""
     per_role = ("right", "format", "builds", "runs", "sound")
-    fields = tuple(field.name for field in fields(Observation))
+    fields = tuple(field.name for field in fields(MathObservation))
 
     def __init__(self, config: MathConfig, build: Any) -> None:
         super().__init__(config, build)
@@ -135,10 +135,10 @@ class Math(Plugin):
 
     # ---- the game ------------------------------------------------------------------------------------------
 
-    def reset(self, task: Task, seed: int) -> State:
-        return State(problem=task.payload, reference=task.answer)
+    def reset(self, task: Task, seed: int) -> MathState:
+        return MathState(problem=task.payload, reference=task.answer)
 
-    def acting_roles(self, state: State) -> tuple[str, ...] | None:
+    def acting_roles(self, state: MathState) -> tuple[str, ...] | None:
         """In the chain of three the next role, the executor as often as it may; else `team.order`'s."""
         if state.over:
             return ()
@@ -147,7 +147,7 @@ class Math(Plugin):
         role = self._next(state.transcript)
         return (role,) if role else ()
 
-    def observe(self, state: State, role: str) -> Observation:
+    def observe(self, state: MathState, role: str) -> MathObservation:
         mine = sum(entry.role == role for entry in state.transcript)
         last = role != "code_executor" or mine + 1 >= self._turns
         # Only words give an answer: an executor that answers for the team says at last what it makes of it.
@@ -156,7 +156,7 @@ class Math(Plugin):
         text, shown = state.problem.text, ""
         if self._compact:
             text, shown = compact.seen(state, role)
-        return Observation(
+        return MathObservation(
             role=role,
             problem=text,
             transcript=state.transcript,
@@ -167,7 +167,7 @@ class Math(Plugin):
             repairs=repairs,
         )
 
-    async def step(self, state: State, actions: Mapping[str, Action], ctx: StepContext) -> Step:
+    async def step(self, state: MathState, actions: Mapping[str, Action], ctx: StepContext) -> Step:
         """The state with the actions added, and their scores.
 
         Raises:
@@ -196,7 +196,7 @@ class Math(Plugin):
             info["outcome"] = {"answer": latest and latest.answer, "right": bool(self._correct(after))}
         return Step(state=after, scores=scores, info=info)
 
-    def outcome(self, state: State) -> dict[str, float]:
+    def outcome(self, state: MathState) -> dict[str, float]:
         """`success` of the answering role's last answer; the number of turns and of actions; whether there
         was an answer at all."""
         latest = state.latest(self._answering)
@@ -214,7 +214,7 @@ class Math(Plugin):
 
     # ---- the optional part ---------------------------------------------------------------------------------
 
-    def diagnose(self, state: State, role: str) -> str:
+    def diagnose(self, state: MathState, role: str) -> str:
         """Feedback on the role's last message, without a word on the right answer."""
         return feedback.last_message(state, role, agree="tool" in self._team and "reasoner" in self._team)
 
@@ -233,7 +233,7 @@ class Math(Plugin):
         """Every word of the compact rendering; none of prose."""
         return compact.vocabulary() if self._compact else ()
 
-    def demonstrate(self, state: State, role: str, noise: float, rng: np.random.Generator) -> str:
+    def demonstrate(self, state: MathState, role: str, noise: float, rng: np.random.Generator) -> str:
         """The oracle's message.
 
         In words each digit and sign is random with probability `noise`. In prose it is the reference's answer
@@ -286,9 +286,9 @@ class Math(Plugin):
     def _records(self) -> Problems | None:
         config, path = self.config, self.build.path
         if config.data is not None:
-            settings = SetConfig(set=config.set)
+            settings = MathSetConfig(set=config.set)
             return Problems({split: (config.data, settings) for split in SPLITS}, path)
-        sources: dict[Split, tuple[DataSource, SetConfig]] = {}
+        sources: dict[Split, tuple[DataSource, MathSetConfig]] = {}
         for split in SPLITS:
             settings = getattr(config, split)
             if settings is not None:
@@ -297,7 +297,7 @@ class Math(Plugin):
                 sources[split] = (made, settings)
         return Problems(sources, path) if sources else None
 
-    def _leave_out_sets(self, sets: Sequence[SetConfig]) -> None:
+    def _leave_out_sets(self, sets: Sequence[MathSetConfig]) -> None:
         path = f"{self.build.path}.apart"
         if self._problems is None:
             why = "generated problems of train and of other splits are apart already"
@@ -314,7 +314,7 @@ class Math(Plugin):
 
         self._problems.apart = apart
 
-    def _next(self, transcript: Sequence[Utterance]) -> str:
+    def _next(self, transcript: Sequence[MathUtterance]) -> str:
         """The next role of the chain; "" at its end."""
         if not transcript:
             return self._team[0]
@@ -332,7 +332,7 @@ class Math(Plugin):
             return "work" if role == "problem_solver" or not last else "answer"
         return "program" if role == "tool" or (role == "code_executor" and not last) else "answer"
 
-    async def _utterance(self, state: State, seen: Observation, action: Action, turn: int) -> Utterance:
+    async def _utterance(self, state: MathState, seen: Any, action: Action, turn: int) -> MathUtterance:
         run, answer, role = None, None, seen.role
         if self._compact:
             answer = compact.answer(action.text, seen.writes)
@@ -345,7 +345,7 @@ class Math(Plugin):
             except PolicyFault:
                 answer = None
         right = answer is not None and await self._equal(answer, state.reference)
-        return Utterance(turn=turn, role=role, text=action.text, answer=answer, run=run, right=right)
+        return MathUtterance(turn=turn, role=role, text=action.text, answer=answer, run=run, right=right)
 
     async def _run(self, text: str) -> Any:
         """The run of a message's program; None without one."""
@@ -369,7 +369,7 @@ class Math(Plugin):
                 return True
         return False
 
-    async def _is_over(self, state: State, turn: int) -> bool:
+    async def _is_over(self, state: MathState, turn: int) -> bool:
         """Whether the chain is at its end, the pair agrees, or the one alone gave the same answer twice."""
         if self._form == teams.CHAIN:
             return not self._next(state.transcript)
@@ -381,11 +381,11 @@ class Math(Plugin):
             return False
         return await self._equal(str(latest[0]), str(latest[1]))
 
-    def _correct(self, state: State) -> float:
+    def _correct(self, state: MathState) -> float:
         latest = state.latest(self._answering)
         return float(latest is not None and latest.right)
 
-    def _local(self, state: State, utterance: Utterance, seen: Observation, faulty: bool) -> dict[str, float]:
+    def _local(self, state: MathState, utterance: MathUtterance, seen: Any, faulty: bool) -> dict[str, float]:
         """The components of a role's own message."""
         run, role = utterance.run, utterance.role
         builds = run is not None and not _UNBUILT.search(run.problem)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from coterie.plugins.envs.math.state import State
+from coterie.plugins.envs.math.state import MathState
 
 
-def last_message(state: State, role: str, *, agree: bool) -> str:
+def last_message(state: MathState, role: str, *, agree: bool) -> str:
     """Sentences for a role; empty before its first action.
 
     Args:

@@ -258,7 +258,7 @@ _BOUND = re.compile(r"\\(?:sum|prod|text)|_\s*\{?i|\bi\s*=")
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class AnswerComparison:
     """What is left to compare by value: two expressions, and sides of the answer's equations.
 
     Attributes:
@@ -316,7 +316,7 @@ class _Written:
         return " = ".join((*self.sides, text)) if equations else text
 
 
-def comparison(answer: str, reference: str) -> Comparison | bool:
+def comparison(answer: str, reference: str) -> AnswerComparison | bool:
     """What is to be compared by value; or the result where that is known without."""
     answer, reference = plain(answer), plain(reference)
     if answer == reference:
@@ -339,7 +339,7 @@ def comparison(answer: str, reference: str) -> Comparison | bool:
         if len(expected.parts) > 1:
             return False
         wanted = rf"\frac{{{expected.text(equations=False)}}}{{100}}"
-    return Comparison(
+    return AnswerComparison(
         answer=_exact(given.text(equations=equations)),
         reference=_exact(wanted or expected.text(equations=equations)),
         sides=() if equations else tuple((_exact(side), _exact(last)) for side, last in given.equations),

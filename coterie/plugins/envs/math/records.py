@@ -37,7 +37,7 @@ _NAMED = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Form:
+class RecordForm:
     """The fields of a set's records, and its place on the Hub. Of several names the first that is there."""
 
     problem: tuple[str, ...] = ("problem", "prompt", "question", "Problem", "Question")
@@ -53,27 +53,27 @@ class Form:
     hub_split: str = "train"
 
 
-FORMS: Mapping[SetName, Form] = {
-    "auto": Form(),
-    "aime": Form(whole=True),
-    "aime_1983_2024": Form(whole=True, stratum=("Year",), hub="di-zhang-fdu/AIME_1983_2024"),
-    "aime24": Form(whole=True, hub="HuggingFaceH4/aime_2024"),
-    "aime25": Form(whole=True, hub="math-ai/aime25", hub_split="test"),
-    "amc": Form(hub="AI-MO/aimo-validation-amc"),
-    "olympiadbench": Form(
+FORMS: Mapping[SetName, RecordForm] = {
+    "auto": RecordForm(),
+    "aime": RecordForm(whole=True),
+    "aime_1983_2024": RecordForm(whole=True, stratum=("Year",), hub="di-zhang-fdu/AIME_1983_2024"),
+    "aime24": RecordForm(whole=True, hub="HuggingFaceH4/aime_2024"),
+    "aime25": RecordForm(whole=True, hub="math-ai/aime25", hub_split="test"),
+    "amc": RecordForm(hub="AI-MO/aimo-validation-amc"),
+    "olympiadbench": RecordForm(
         problem=("question",),
         answer=("final_answer",),
         stratum=("subfield",),
         hub="Hothan/OlympiadBench",
         subset="OE_TO_maths_en_COMP",
     ),
-    "math": Form(stratum=("level",), hub="nlile/hendrycks-MATH-benchmark"),
-    "math500": Form(stratum=("level",), hub="HuggingFaceH4/MATH-500", hub_split="test"),
-    "polaris": Form(stratum=("difficulty",), hub="POLARIS-Project/Polaris-Dataset-53K"),
+    "math": RecordForm(stratum=("level",), hub="nlile/hendrycks-MATH-benchmark"),
+    "math500": RecordForm(stratum=("level",), hub="HuggingFaceH4/MATH-500", hub_split="test"),
+    "polaris": RecordForm(stratum=("difficulty",), hub="POLARIS-Project/Polaris-Dataset-53K"),
 }
 
 
-class SetConfig(PluginConfig):
+class MathSetConfig(PluginConfig):
     """One split's problems: a known set from the Hub, or a file."""
 
     set: SetName = Field("auto", description=f"The form of the records: {', '.join(get_args(SetName))}.")
@@ -100,7 +100,7 @@ class SetConfig(PluginConfig):
     stratum_field: str | None = Field(None, description="For schedule.stratify.")
 
     @property
-    def form(self) -> Form:
+    def form(self) -> RecordForm:
         """The set's form with the fields that are named here."""
         names = {
             name: (value,)
@@ -144,7 +144,7 @@ class Problems:
         path: of the environment in the configuration.
     """
 
-    def __init__(self, sources: Mapping[Split, tuple[DataSource, SetConfig]], path: str) -> None:
+    def __init__(self, sources: Mapping[Split, tuple[DataSource, MathSetConfig]], path: str) -> None:
         self._sources, self._path = sources, path
         self._read: dict[Split, tuple[Task, ...]] = {}
         self._clean: tuple[Task, ...] | None = None
@@ -310,7 +310,7 @@ def _two_answers(first: Task, second: Task) -> str:
 
 
 def _tasks(
-    split: Split, records: Sequence[Mapping[str, Any]], settings: SetConfig, places: dict[str, str]
+    split: Split, records: Sequence[Mapping[str, Any]], settings: MathSetConfig, places: dict[str, str]
 ) -> list[Task]:
     """The problems of a split; their places are added to `places`."""
     form, tasks, taken = settings.form, list[Task](), set[str]()
@@ -330,7 +330,7 @@ def _tasks(
     return tasks
 
 
-def _text(record: Mapping[str, Any], form: Form, file: str, line: int) -> str:
+def _text(record: Mapping[str, Any], form: RecordForm, file: str, line: int) -> str:
     name = next((name for name in form.problem if name in record), None)
     if name is None:
         fields = ", ".join(map(str, record)) or "none"
@@ -348,7 +348,7 @@ def _text(record: Mapping[str, Any], form: Form, file: str, line: int) -> str:
     )
 
 
-def _answer(record: Mapping[str, Any], form: Form, file: str, line: int) -> str:
+def _answer(record: Mapping[str, Any], form: RecordForm, file: str, line: int) -> str:
     name = next((name for name in form.answer if record.get(name) is not None), None)
     if name is None:
         solution = next((record[name] for name in form.solution if isinstance(record.get(name), str)), None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from coterie.plugins.envs.common.code import ToolRun
 from coterie.plugins.envs.common.teams import Rendering
@@ -15,9 +15,10 @@ Writes = Literal["answer", "program", "work"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Utterance:
+class MathUtterance:
     """One action of a role, with what came of it."""
 
+    recorded_name: ClassVar[str] = "Utterance"
     turn: int
     role: str
     text: str
@@ -30,28 +31,29 @@ class Utterance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class MathState:
     """A value: copied by `dataclasses.replace`, never mutated."""
 
+    recorded_name: ClassVar[str] = "State"
     problem: Problem
     reference: str
-    transcript: tuple[Utterance, ...] = ()
+    transcript: tuple[MathUtterance, ...] = ()
     over: bool = False
 
-    def latest(self, role: str) -> Utterance | None:
+    def latest(self, role: str) -> MathUtterance | None:
         """The role's last utterance."""
         return next((entry for entry in reversed(self.transcript) if entry.role == role), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Observation:
+class MathObservation:
     """The observation of a role."""
 
     role: str
     problem: str
     """The text of the problem; in few words in the compact rendering, and "" for a role that doesn't see it
     there."""
-    transcript: tuple[Utterance, ...]
+    transcript: tuple[MathUtterance, ...]
     """All that was written before, each with `turn`, `role`, `text`, `answer`, `run`."""
     shown: str
     """The message that the role goes on from in the compact rendering; "" for none."""
@@ -63,7 +65,7 @@ class Observation:
     """Whether it is to repair its last program, which did not finish."""
 
 
-def unfinished(transcript: Sequence[Utterance]) -> ToolRun | None:
+def unfinished(transcript: Sequence[MathUtterance]) -> ToolRun | None:
     """The run of the code executor's last program, where that ended with an error, by a limit, or by killing
     its sandbox; None where it finished, or where there was none."""
     runs = [entry.run for entry in transcript if entry.role == "code_executor" and entry.run is not None]

@@ -36,7 +36,7 @@ from typing import Any
 
 from coterie.core.errors import MissingExtra, PolicyFault, SystemFault
 from coterie.plugins.envs.math.answers import MOST, number
-from coterie.plugins.envs.math.notation import Comparison, comparison
+from coterie.plugins.envs.math.notation import AnswerComparison, comparison
 
 log = logging.getLogger("coterie")
 
@@ -225,7 +225,7 @@ class _Worker:
         except OSError as error:
             raise SystemFault(f"no worker of the verifier can be started: {error}") from error
 
-    def ask(self, comparison: Comparison, seconds: float, patience: float) -> Mapping[str, Any]:
+    def ask(self, comparison: AnswerComparison, seconds: float, patience: float) -> Mapping[str, Any]:
         """The result of a comparison.
 
         Raises:

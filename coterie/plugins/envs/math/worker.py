@@ -85,7 +85,7 @@ def _comparison() -> Comparison:
     spelling = NormalizationConfig(units=False, malformed_operators=True, nits=True, boxed="none")
     meaning = ConversionConfig(lowercase_symbols=False)
 
-    class Reader(_Latex2Sympy):  # type: ignore[misc]
+    class LineReader(_Latex2Sympy):  # type: ignore[misc]
         """Reads `40(2)` as a product; without this it is a mixed number, 42."""
 
         def convert_postfix_list(self, arr: Any, i: int = 0) -> Any:
@@ -95,7 +95,7 @@ def _comparison() -> Comparison:
     def read(text: str, real: bool) -> Any:
         """The expression; None for what is none."""
         try:
-            return Reader(None, real, config=meaning).parse(normalize_latex(text, spelling))
+            return LineReader(None, real, config=meaning).parse(normalize_latex(text, spelling))
         except (MemoryError, RecursionError):
             raise
         except Exception:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, model_validator
 from pydantic.config import JsonDict
@@ -18,16 +18,17 @@ from coterie.core.protocols import DataSource, StepContext
 from coterie.core.types import TEAM, Action, ComponentKind, Step, Task, as_tuple
 from coterie.core.types.splits import Split
 from coterie.plugins.envs.team_task.answers import Match, Reading, matches, voted
-from coterie.plugins.envs.team_task.records import TYPES, FieldType, Reader
+from coterie.plugins.envs.team_task.records import TYPES, FieldType, RecordReader
 from coterie.plugins.functions import FunctionReference, call, load_function
 
 NAMES_FILE: JsonDict = {"format": "file-path"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Utterance:
+class TeamTaskUtterance:
     """One action of a role."""
 
+    recorded_name: ClassVar[str] = "Utterance"
     turn: int
     role: str
     text: str
@@ -40,17 +41,18 @@ class Utterance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class TeamTaskState:
     """A value: copied by `dataclasses.replace`, never mutated."""
 
+    recorded_name: ClassVar[str] = "State"
     record: Mapping[str, Any]
     answer: Any
-    transcript: tuple[Utterance, ...] = ()
+    transcript: tuple[TeamTaskUtterance, ...] = ()
     correct: float = 0.0
     """The score of the current answer."""
     stopped: bool = False
 
-    def latest(self) -> dict[str, Utterance]:
+    def latest(self) -> dict[str, TeamTaskUtterance]:
         """Every role's last utterance."""
         return {utterance.role: utterance for utterance in self.transcript}
 
@@ -135,7 +137,7 @@ class TeamTask(Plugin):
         if isinstance(success, Answered):
             role = success.role or self._team[-1]
             reading = Reading.of(role, build.run.team.roles.get(role), success.match)
-        self._reader = Reader(
+        self._reader = RecordReader(
             self._source(),
             shown=config.fields,
             answer=config.answer_field,
@@ -165,13 +167,13 @@ class TeamTask(Plugin):
         """
         return self._reader.tasks(split)
 
-    def reset(self, task: Task, seed: int) -> State:
-        return State(record=task.payload, answer=task.answer)
+    def reset(self, task: Task, seed: int) -> TeamTaskState:
+        return TeamTaskState(record=task.payload, answer=task.answer)
 
-    def acting_roles(self, state: State) -> tuple[str, ...] | None:
+    def acting_roles(self, state: TeamTaskState) -> tuple[str, ...] | None:
         return () if state.stopped else None
 
-    def observe(self, state: State, role: str) -> dict[str, Any]:
+    def observe(self, state: TeamTaskState, role: str) -> dict[str, Any]:
         """The record's fields, and the team's actions.
 
         Returns:
@@ -185,10 +187,10 @@ class TeamTask(Plugin):
             "transcript": _plain(state),
         }
 
-    async def step(self, state: State, actions: Mapping[str, Action], ctx: StepContext) -> Step:
+    async def step(self, state: TeamTaskState, actions: Mapping[str, Action], ctx: StepContext) -> Step:
         """The state with the actions added, scored, and stopped if the episode is over."""
         utterances = tuple(
-            Utterance(turn=ctx.turn, role=role, text=action.text, parsed=action.parsed)
+            TeamTaskUtterance(turn=ctx.turn, role=role, text=action.text, parsed=action.parsed)
             for role, action in actions.items()
         )
         after = replace(state, transcript=(*state.transcript, *utterances))
@@ -199,7 +201,7 @@ class TeamTask(Plugin):
             info={"said": {utterance.role: utterance.text for utterance in utterances}},
         )
 
-    def outcome(self, state: State) -> dict[str, float]:
+    def outcome(self, state: TeamTaskState) -> dict[str, float]:
         """`success` of the last answer; the number of turns."""
         turns = state.transcript[-1].turn + 1 if state.transcript else 0
         return {"success": state.correct, "turns": float(turns)}
@@ -225,7 +227,7 @@ class TeamTask(Plugin):
 
     # ---- inside --------------------------------------------------------------------------------------------
 
-    async def _correct(self, state: State) -> float:
+    async def _correct(self, state: TeamTaskState) -> float:
         config = self.config.success
         if isinstance(config, Answered):
             answer = state.latest().get(config.role or self._team[-1])
@@ -239,7 +241,7 @@ class TeamTask(Plugin):
             return float(value)
         raise TypeError(f"{self.config.success} returned {value!r}; it must return a number from 0 to 1")
 
-    async def _is_over(self, state: State) -> bool:
+    async def _is_over(self, state: TeamTaskState) -> bool:
         if self.config.stop_when is None:
             return False
         if self._stops is not None:
@@ -301,6 +303,6 @@ class TeamTask(Plugin):
         return source
 
 
-def _plain(state: State) -> list[dict[str, Any]]:
+def _plain(state: TeamTaskState) -> list[dict[str, Any]]:
     """The transcript as plain data."""
     return [utterance.plain() for utterance in state.transcript]

@@ -6,13 +6,14 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 from coterie.core.errors import ConfigError, DataError
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import DataSource
 from coterie.core.types import Task
 from coterie.core.types.splits import Split
+from coterie.plugins.envs.common.record_tasks import LocatesRecords
 from coterie.plugins.envs.team_task.answers import Reading
 
 FieldType = Literal["any", "text", "number", "bool", "list", "table"]
@@ -32,13 +33,7 @@ _PLACES = 5
 log = logging.getLogger("coterie")
 
 
-@runtime_checkable
-class LocatesRecords(Protocol):
-    def where(self, index: int) -> tuple[str, int]:
-        """A record's file and line, counted from 1."""
-
-
-class Reader:
+class RecordReader:
     """Checked tasks of a data source.
 
     Args:

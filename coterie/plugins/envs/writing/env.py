@@ -17,7 +17,7 @@ from coterie.plugins.envs.common.record_tasks import RecordTasks
 from coterie.plugins.envs.common.teams import check_not_lost, team_of
 from coterie.plugins.envs.writing import feedback
 from coterie.plugins.envs.writing.measures import FORMS, Measures, measure
-from coterie.plugins.envs.writing.state import Kind, Observation, Source, State, parts
+from coterie.plugins.envs.writing.state import Kind, SourceText, WritingObservation, WritingState, parts
 from coterie.plugins.reports import WritingReport
 
 PAIR = ("first", "second")
@@ -49,7 +49,7 @@ class Writing(Plugin):
     """`fits`: both texts have the asked length, and lengths and vocabularies their ratio."""
     weights: Mapping[str, float] = {"fits": 1.0}
     reports = ("writing",)
-    fields = tuple(field.name for field in fields(Observation))
+    fields = tuple(field.name for field in fields(WritingObservation))
 
     def __init__(self, config: WritingConfig, build: Any) -> None:
         super().__init__(config, build)
@@ -90,7 +90,7 @@ class Writing(Plugin):
 
     def record(self, task: Task) -> dict[str, Any]:
         """The task as JSON: `prompt`, and `title` and `reference` where there are any."""
-        source: Source = task.payload
+        source: SourceText = task.payload
         table = {"prompt": source.prompt, "title": source.title, "reference": source.reference}
         return {name: text for name, text in table.items() if text}
 
@@ -102,7 +102,7 @@ class Writing(Plugin):
                 raise ValueError(f"the field '{name}' is no text: {text!r:.60}")
         if not texts["prompt"].strip():
             raise ValueError("the field 'prompt' is empty or missing")
-        return Task(id=id, payload=Source(**texts), answer=texts["reference"] or None)
+        return Task(id=id, payload=SourceText(**texts), answer=texts["reference"] or None)
 
     def fingerprints(self, task: Task) -> dict[str, str]:
         """`content`: the source without white space."""
@@ -110,15 +110,15 @@ class Writing(Plugin):
 
     # ---- the game ------------------------------------------------------------------------------------------
 
-    def reset(self, task: Task, seed: int) -> State:
-        return State(source=task.payload)
+    def reset(self, task: Task, seed: int) -> WritingState:
+        return WritingState(source=task.payload)
 
-    def acting_roles(self, state: State) -> tuple[str, ...] | None:
+    def acting_roles(self, state: WritingState) -> tuple[str, ...] | None:
         return None
 
-    def observe(self, state: State, role: str) -> Observation:
+    def observe(self, state: WritingState, role: str) -> WritingObservation:
         source = state.source
-        return Observation(
+        return WritingObservation(
             role=role,
             kind=self.config.kind,
             prompt=source.prompt,
@@ -128,7 +128,7 @@ class Writing(Plugin):
             rendering="prose",
         )
 
-    async def step(self, state: State, actions: Mapping[str, Action], ctx: StepContext) -> Step:
+    async def step(self, state: WritingState, actions: Mapping[str, Action], ctx: StepContext) -> Step:
         """The state with the texts added; measured once every role has written in the turn.
 
         Raises:
@@ -147,7 +147,7 @@ class Writing(Plugin):
         scores = {(TEAM, "fits"): float(fits(measured))}
         return Step(state=after, scores=scores, info={"writing": _report(measured)})
 
-    def outcome(self, state: State) -> dict[str, float]:
+    def outcome(self, state: WritingState) -> dict[str, float]:
         """`success`, `turns`, and of the last turn the levels as shares: `structure`, `length`, `vocabulary`,
         `style`."""
         measured = state.measures
@@ -162,7 +162,7 @@ class Writing(Plugin):
 
     # ---- the optional part ---------------------------------------------------------------------------------
 
-    async def findings(self, state: State, role: str, tests: int) -> tuple[Finding, ...]:
+    async def findings(self, state: WritingState, role: str, tests: int) -> tuple[Finding, ...]:
         """The levels of the last turn's texts; none before it.
 
         Raises:
@@ -177,12 +177,12 @@ class Writing(Plugin):
             )
         return feedback.findings(state.measures, self._form) if state.measures is not None else ()
 
-    async def diagnose(self, state: State, role: str) -> str:
+    async def diagnose(self, state: WritingState, role: str) -> str:
         """The levels that did not pass, in sentences; empty: all did."""
         levels = await self.findings(state, role, 0)
         return "\n".join(line for f in levels if f.passed is False for line in f.details)
 
-    def latest(self, state: State) -> dict[str, str]:
+    def latest(self, state: WritingState) -> dict[str, str]:
         """The latest text of every role, for an expert that edits them."""
         return dict(state.answers)
 
@@ -201,5 +201,5 @@ def _report(measured: Measures) -> WritingReport:
     )
 
 
-def _content(source: Source) -> str:
+def _content(source: SourceText) -> str:
     return "".join(source.prompt.split())

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 from coterie.core.types import Finding
-from coterie.plugins.envs.writing.measures import TRANSITIONS, Band, Form, Measures
+from coterie.plugins.envs.writing.measures import TRANSITIONS, Band, Measures, WritingForm
 
 
-def findings(measured: Measures, form: Form) -> tuple[Finding, ...]:
+def findings(measured: Measures, form: WritingForm) -> tuple[Finding, ...]:
     """The levels in order; those after one that failed are not there."""
     first, second = measured.words
     levels = [

@@ -40,7 +40,7 @@ class Band:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Form:
+class WritingForm:
     """The levels of a kind of text."""
 
     least: int
@@ -56,8 +56,8 @@ class Form:
     """Whether transition words of the first text count too."""
 
 
-FORMS: Mapping[str, Form] = {
-    "tldr": Form(
+FORMS: Mapping[str, WritingForm] = {
+    "tldr": WritingForm(
         least=8,
         most=256,
         length=Band(1.1, 1.6, 3.2, 5.0),
@@ -65,7 +65,7 @@ FORMS: Mapping[str, Form] = {
         overlap=0.03,
         transitions_in_both=False,
     ),
-    "arxiv": Form(
+    "arxiv": WritingForm(
         least=128,
         most=256,
         length=Band(0.8, 1.3, 1.6, 2.0),
@@ -94,7 +94,7 @@ class Measures:
     style: float | None
 
 
-def measure(first: str, second: str, form: Form) -> Measures:
+def measure(first: str, second: str, form: WritingForm) -> Measures:
     """Measure two texts. A level that fails ends the measuring: later ones have no value.
 
     A run of white space counts as one character: a text can't be lengthened by spaces.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from coterie.plugins.envs.common.teams import Rendering
 from coterie.plugins.envs.writing.measures import Measures
@@ -14,9 +14,10 @@ SEPARATOR = "---"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class SourceText:
     """What is written about."""
 
+    recorded_name: ClassVar[str] = "Source"
     prompt: str
     """A post, or an abstract."""
     title: str = ""
@@ -25,10 +26,11 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class WritingState:
     """A value: copied by `dataclasses.replace`, never mutated."""
 
-    source: Source
+    recorded_name: ClassVar[str] = "State"
+    source: SourceText
     answers: tuple[tuple[str, str], ...] = ()
     """(role, the text of its latest answer)."""
     answered: tuple[tuple[str, int], ...] = ()
@@ -39,7 +41,7 @@ class State:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Observation:
+class WritingObservation:
     """The observation of a role of `writing`."""
 
     role: str

@@ -24,7 +24,7 @@ from coterie.plugins.rewards.coach.prompts import (
 log = logging.getLogger("coterie")
 
 
-class Shown:
+class ShownWork:
     """Makes what is shown by a coach's settings.
 
     Args:

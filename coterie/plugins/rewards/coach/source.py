@@ -26,7 +26,7 @@ from coterie.plugins.rewards.coach.prompts import (
     shortened,
     trajectory_text,
 )
-from coterie.plugins.rewards.coach.shown import Shown
+from coterie.plugins.rewards.coach.shown import ShownWork
 
 log = logging.getLogger("coterie")
 T = TypeVar("T")
@@ -120,7 +120,7 @@ class Coach(Plugin):
         self._template: Template = load_template(config.per, config.prompt, f"{build.path}.prompt")
         self._versions: list[str] = []
         self._check()
-        self._shown = Shown(config, build)
+        self._shown = ShownWork(config, build)
         in_turn = config.per == "action" and self.scope == "trajectory"
         self.calls_per_view = self._shown.most_actions if in_turn else 1
         self.call_tokens = len(self._template.template) // 4  # about four characters a token, in English

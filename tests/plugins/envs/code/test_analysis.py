@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from coterie.plugins.envs.code.analysis import Usage, usage
+from coterie.plugins.envs.code.analysis import AuxUsage, usage
 from coterie.plugins.envs.code.constants import truth
 from tests.plugins.envs.code.test_bindings import INSIDE, indented
 
@@ -253,14 +253,14 @@ def test_no_call_in_the_entry_point_is_no_use(code):
 def test_a_call_that_syntax_shows_to_be_never_made_is_no_use(statements):
     code = "def f(x):\n" + "".join(f"    {line}\n" for line in [*statements.split("\n"), "return x"])
     compile(code, "f.py", "exec")
-    assert usage(code, "f") == Usage()
+    assert usage(code, "f") == AuxUsage()
 
 
 @pytest.mark.parametrize("code", OTHER)
 def test_a_function_that_something_else_may_replace_calls_nothing(code):
     code = code.replace("{f}", "def f(x):\n    return aux(x) + 1\n")
     compile(code, "f.py", "exec")
-    assert usage(code, "f") == Usage()
+    assert usage(code, "f") == AuxUsage()
 
 
 DROPPED = [
@@ -315,12 +315,12 @@ def test_a_condition_whose_value_may_be_large_is_not_evaluated(condition):
 
 @pytest.mark.parametrize("form", INSIDE)
 def test_an_aux_of_the_function_s_own_is_not_the_helper_s(form):
-    assert usage(indented("pass"), "f").called and usage(indented(INSIDE[form]), "f") == Usage()
+    assert usage(indented("pass"), "f").called and usage(indented(INSIDE[form]), "f") == AuxUsage()
 
 
 @pytest.mark.parametrize("parameters", ["aux", "x, aux=abs", "*aux", "x, *, aux", "**aux"])
 def test_a_parameter_of_that_name_is_not_the_helper_s(parameters):
-    assert usage(f"def f({parameters}):\n    return aux(1) + 1\n", "f") == Usage()
+    assert usage(f"def f({parameters}):\n    return aux(1) + 1\n", "f") == AuxUsage()
 
 
 def test_a_name_of_another_scope_is_read():

@@ -6,7 +6,7 @@ from coterie.core.protocols import TestFailure, Verdict
 from coterie.core.types import Finding
 from coterie.plugins.envs.code import feedback
 from coterie.plugins.envs.code.problem import problem_of
-from coterie.plugins.envs.code.state import Work
+from coterie.plugins.envs.code.state import JudgedWork
 from tests.plugins.envs.code.problems import ADD
 
 
@@ -24,7 +24,7 @@ def test_remarks_are_no_failures():
 
 def test_a_right_function_with_a_remark_has_no_diagnosis():
     verdict = Verdict(passed=2, total=2)
-    work = Work(
+    work = JudgedWork(
         program="", written=True, aux=True, main=True, excess=0, error="", verdict=verdict, visible=verdict,
         called=False, thin=False, ignored=(),
     )  # fmt: skip

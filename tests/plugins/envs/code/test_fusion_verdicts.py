@@ -14,7 +14,7 @@ import pytest
 from coterie.backends.sandboxes.fusion import SandboxFusion
 from coterie.backends.sandboxes.local import LocalSandbox
 from coterie.core.protocols import Limits
-from coterie.plugins.envs.code.judging import Judge, whole_program
+from coterie.plugins.envs.code.judging import CodeJudge, whole_program
 from coterie.plugins.envs.code.problem import problem_of
 from tests.backends.sandboxes.fusion_server import FusionServer
 from tests.plugins.envs.code.mutants import mutants
@@ -27,7 +27,7 @@ def verdicts(sandbox, programs, limits):
     async def go():
         await sandbox.open()
         try:
-            judge = Judge(sandbox, limits)
+            judge = CodeJudge(sandbox, limits)
             return await asyncio.gather(*(judge.judge(p, code, p.tests) for p, code in programs))
         finally:
             await sandbox.close()

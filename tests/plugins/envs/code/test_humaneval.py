@@ -15,7 +15,7 @@ import pytest
 
 from coterie.backends.sandboxes.local import LocalSandbox
 from coterie.core.protocols import Limits
-from coterie.plugins.envs.code.judging import Judge, whole_program
+from coterie.plugins.envs.code.judging import CodeJudge, whole_program
 from coterie.plugins.envs.code.problem import problem_of
 from coterie.plugins.envs.code.sources import kept_code
 from tests.plugins.envs.code.mutants import KINDS, SECONDS, mutants, passes_outside
@@ -49,7 +49,7 @@ def judged(asked, limits=None):
         sandbox = LocalSandbox(LocalSandbox.Config(workers=2), None)
         await sandbox.open()
         try:
-            judge = Judge(sandbox, limits)
+            judge = CodeJudge(sandbox, limits)
             waiting = [judge.judge(p, whole_program(p, code), p.tests) for p, code in asked]
             return await asyncio.gather(*waiting)
         finally:

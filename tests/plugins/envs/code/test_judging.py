@@ -12,7 +12,14 @@ import pytest
 from coterie.backends.sandboxes.local import LocalSandbox
 from coterie.core.errors import PolicyFault, SystemFault
 from coterie.core.protocols import Limits, TestFailure, Verdict
-from coterie.plugins.envs.code.judging import LEAST_CPU, LEAST_WALL, Judge, _share, never_ran, whole_program
+from coterie.plugins.envs.code.judging import (
+    LEAST_CPU,
+    LEAST_WALL,
+    CodeJudge,
+    _share,
+    never_ran,
+    whole_program,
+)
 from coterie.plugins.envs.code.problem import problem_of
 from tests.plugins.envs.code.problems import ADD, ROOT, SHIFT, SQUARES, SUM_LINES
 
@@ -58,7 +65,7 @@ def timed(seconds, limits):
     """(verdict, sandbox) of a program whose tests take these seconds, by number."""
     sandbox = Timed(seconds)
     problem = problem_of({**ADD, "tests": "".join(f"assert f({n}) == 0\n" for n in seconds)})
-    return asyncio.run(Judge(sandbox, limits).judge(problem, "a", problem.tests)), sandbox
+    return asyncio.run(CodeJudge(sandbox, limits).judge(problem, "a", problem.tests)), sandbox
 
 
 def verdicts(*programs, limits=None):
@@ -68,7 +75,7 @@ def verdicts(*programs, limits=None):
         sandbox = LocalSandbox(LocalSandbox.Config(workers=2), None)
         await sandbox.open()
         try:
-            judge = Judge(sandbox, limits)
+            judge = CodeJudge(sandbox, limits)
             asked = []
             for record, code in programs:
                 problem = problem_of(record)
@@ -185,7 +192,7 @@ def test_a_program_that_ends_as_it_is_loaded_is_judged_once():
     async def go(verdict):
         sandbox, problem = Slow(verdict), problem_of(SQUARES)
         sandbox.release.set()
-        judge = Judge(sandbox)
+        judge = CodeJudge(sandbox)
         await judge.judge(problem, "a", problem.tests)
         return sandbox.calls, judge.counted().get("judging/apart", 0)
 
@@ -242,7 +249,7 @@ def test_what_a_prompt_gives_is_a_part_of_the_question():
         sandbox = LocalSandbox(LocalSandbox.Config(workers=1), None)
         await sandbox.open()
         try:
-            judge = Judge(sandbox)
+            judge = CodeJudge(sandbox)
             problems = [problem_of(record) for record in records]
             return [(await judge.judge(p, ADD["solution"], p.tests)).ok for p in problems]
         finally:
@@ -254,7 +261,7 @@ def test_what_a_prompt_gives_is_a_part_of_the_question():
 def test_equal_programs_are_judged_once_also_at_the_same_time():
     async def go():
         sandbox, problem = Slow(), problem_of(ADD)
-        judge = Judge(sandbox)
+        judge = CodeJudge(sandbox)
         asked = [asyncio.ensure_future(judge.judge(problem, "a", problem.tests)) for _ in range(3)]
         other = asyncio.ensure_future(judge.judge(problem, "b", problem.tests))
         await asyncio.sleep(0)
@@ -273,7 +280,7 @@ def test_a_fault_of_the_sandbox_is_asked_again():
     async def go():
         sandbox, problem = Slow(SystemFault("down")), problem_of(ADD)
         sandbox.release.set()
-        judge = Judge(sandbox)
+        judge = CodeJudge(sandbox)
         with pytest.raises(SystemFault):
             await judge.judge(problem, "a", problem.tests)
         sandbox.outcome = Verdict(passed=2, total=2)
@@ -285,7 +292,7 @@ def test_a_fault_of_the_sandbox_is_asked_again():
 def test_who_is_cancelled_cancels_nobody_else():
     async def go():
         sandbox, problem = Slow(), problem_of(ADD)
-        judge = Judge(sandbox)
+        judge = CodeJudge(sandbox)
         first = asyncio.ensure_future(judge.judge(problem, "a", problem.tests))
         second = asyncio.ensure_future(judge.judge(problem, "a", problem.tests))
         await asyncio.sleep(0)
@@ -301,7 +308,7 @@ def test_a_program_that_kills_its_sandbox_twice_has_the_worst_verdict():
     async def go():
         sandbox, problem = Slow(PolicyFault("a program ended its worker twice")), problem_of(ADD)
         sandbox.release.set()
-        return await Judge(sandbox).judge(problem, "a", problem.tests)
+        return await CodeJudge(sandbox).judge(problem, "a", problem.tests)
 
     verdict = asyncio.run(go())
     assert (verdict.passed, verdict.total, verdict.failures[0].error) == (0, 2, "Killed")

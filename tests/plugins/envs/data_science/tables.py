@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from coterie.plugins.envs.data_science.metrics.answers import Answers, read_answers
+from coterie.plugins.envs.data_science.metrics.answers import AnswerTable, read_answers
 from coterie.plugins.envs.data_science.metrics.competition import Competition
 from coterie.plugins.envs.data_science.metrics.records import competition_of
 from coterie.plugins.envs.data_science.metrics.scoring import SubmissionResult, score
@@ -27,7 +27,9 @@ def competition(metric: str, **metadata: Any) -> Competition:
     return competition_of({"metric": metric, **metadata}, file="tasks.json", line=3)
 
 
-def answers_of(folder: Path, columns: Mapping[str, Sequence[Any]], metric: str, **metadata: Any) -> Answers:
+def answers_of(
+    folder: Path, columns: Mapping[str, Sequence[Any]], metric: str, **metadata: Any
+) -> AnswerTable:
     """Answers in a file `answers.csv`, whose first column is the id."""
     file = folder / "answers.csv"
     file.write_bytes(csv_of(columns))

@@ -15,7 +15,7 @@ pytest.importorskip("sklearn")
 
 from coterie.core.errors import DataError, MissingExtra
 from coterie.plugins.envs.data_science.metrics import libraries, submission as submissions
-from coterie.plugins.envs.data_science.metrics.answers import Answers, read_answers
+from coterie.plugins.envs.data_science.metrics.answers import AnswerTable, read_answers
 from coterie.plugins.envs.data_science.metrics.records import competition_of
 from coterie.plugins.envs.data_science.metrics.scoring import SubmissionResult, score, summarise
 from tests.plugins.envs.data_science.tables import answers_of, competition, csv_of, value_of, why_of
@@ -24,7 +24,7 @@ TRUTH = {"id": [7, 8, 9], "price": [1.0, 2.0, 3.0]}
 
 
 @pytest.fixture
-def prices(tmp_path: Path) -> Answers:
+def prices(tmp_path: Path) -> AnswerTable:
     return answers_of(tmp_path, TRUTH, "rmse")
 
 

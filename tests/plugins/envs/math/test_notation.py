@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from coterie.plugins.envs.math.answers import MOST
-from coterie.plugins.envs.math.notation import Comparison, comparison, plain
+from coterie.plugins.envs.math.notation import AnswerComparison, comparison, plain
 from tests.plugins.envs.math.adversarial import strings
 from tests.plugins.envs.math.written import EQUAL, UNEQUAL
 
@@ -47,15 +47,17 @@ def test_a_text_has_one_spelling(text: str, written: str):
 
 
 def test_decimals_are_fractions_and_sides_of_equations_are_checked():
-    assert comparison("x = 2^0.5 + 1.50i", "2") == Comparison(
+    assert comparison("x = 2^0.5 + 1.50i", "2") == AnswerComparison(
         answer=r"2^{(\frac{5}{10})}+(\frac{150}{100})I",
         reference="2",
         sides=(("x", r"2^{(\frac{5}{10})}+(\frac{150}{100})I"),),
     )
-    assert comparison(r"0.42", r"42\text{ percent}") == Comparison(r"(\frac{42}{100})", r"\frac{42}{100}")
-    assert comparison("i^2+1", r"\sum_{i=1}^3 i") == Comparison("(I)^2+1", r"\sum_{i=1}^3 i")
+    assert comparison(r"0.42", r"42\text{ percent}") == AnswerComparison(
+        r"(\frac{42}{100})", r"\frac{42}{100}"
+    )
+    assert comparison("i^2+1", r"\sum_{i=1}^3 i") == AnswerComparison("(I)^2+1", r"\sum_{i=1}^3 i")
     assert comparison("y = 5 cm", "x = 5 km") is False
-    assert comparison("y = 5 cm", r"x = 5\text{ cm}") == Comparison("y = 5", "x = 5")
+    assert comparison("y = 5 cm", r"x = 5\text{ cm}") == AnswerComparison("y = 5", "x = 5")
 
 
 @given(
@@ -64,7 +66,7 @@ def test_decimals_are_fractions_and_sides_of_equations_are_checked():
 )
 def test_any_text_is_compared_or_is_another_answer(text: str, reference: str):
     result = comparison(text, reference)
-    assert isinstance(result, (bool, Comparison))
+    assert isinstance(result, (bool, AnswerComparison))
     assert comparison(reference, reference) is True
     assert plain(" " + text + " ") == plain(text)
 

@@ -13,7 +13,7 @@ from coterie.core.errors import ConfigError, DataError
 from coterie.core.types import Task
 from coterie.plugins.envs.math.env import Math
 from coterie.plugins.envs.math.problem import Problem
-from coterie.plugins.envs.math.records import FORMS, SetConfig, content
+from coterie.plugins.envs.math.records import FORMS, MathSetConfig, content
 from tests.plugins.support import Build, make
 
 RECORDS = {
@@ -90,7 +90,7 @@ def test_a_parquet_file_is_read(tmp_path):
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     file = tmp_path / "data.parquet"
     parquet.write_table(pyarrow.Table.from_pylist(problems(3)), file)
-    settings = SetConfig(file=str(file))
+    settings = MathSetConfig(file=str(file))
     assert settings.table("train", "env.train") == {"type": "parquet", "train": str(file)}
 
 
@@ -110,7 +110,7 @@ def test_a_parquet_file_is_read(tmp_path):
     ],
 )
 def test_a_set_without_a_file_is_that_of_the_hub(settings, expected):
-    assert SetConfig(**settings).table("val", "env.val") == {"type": "hub", **expected}
+    assert MathSetConfig(**settings).table("val", "env.val") == {"type": "hub", **expected}
 
 
 @pytest.mark.parametrize(
@@ -119,13 +119,13 @@ def test_a_set_without_a_file_is_that_of_the_hub(settings, expected):
 )
 def test_a_set_without_a_place_or_with_two_is_refused(settings, path):
     with pytest.raises(ConfigError) as caught:
-        SetConfig(**settings).table("val", "env.val")
+        MathSetConfig(**settings).table("val", "env.val")
     assert caught.value.path == path
 
 
 def test_the_name_of_a_set_stands_for_its_table():
     config = Math.Config.model_validate({"train": "polaris", "val": {"set": "aime24", "draw": 30}})
-    assert config.train == SetConfig(set="polaris") and config.val.draw == 30
+    assert config.train == MathSetConfig(set="polaris") and config.val.draw == 30
 
 
 @pytest.mark.parametrize(

@@ -10,21 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.core.errors import DataError, did_you_mean
-from coterie.plugins.envs.data_science.metrics.column import EXACT, Column, Invalid, label_of, parsed
+from coterie.plugins.envs.data_science.metrics.column import EXACT, Invalid, TableColumn, label_of, parsed
 from coterie.plugins.envs.data_science.metrics.competition import Competition
 from coterie.plugins.envs.data_science.metrics.forms import label_numbers, one_label_a_row
 from coterie.plugins.envs.data_science.metrics.libraries import pandas
-from coterie.plugins.envs.data_science.metrics.metric import Metric, metric_named
+from coterie.plugins.envs.data_science.metrics.metric import TaskMetric, metric_named
 from coterie.plugins.envs.data_science.metrics.submission import Cells, read_table
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Answers:
+class AnswerTable:
     """What submissions are compared with; made by `read_answers`."""
 
     competition: Competition
     """With its id column and targets, also where the record names none."""
-    metric: Metric
+    metric: TaskMetric
     ids: NDArray[np.object_]
     """Shape (rows,), as text, in the file's order."""
     numeric: bool
@@ -40,7 +40,7 @@ class Answers:
     """
 
 
-def read_answers(competition: Competition, file: Path, *, features: Path | None = None) -> Answers:
+def read_answers(competition: Competition, file: Path, *, features: Path | None = None) -> AnswerTable:
     """Read the answers of a task.
 
     Args:
@@ -62,13 +62,13 @@ def read_answers(competition: Competition, file: Path, *, features: Path | None 
         cells = read_table(file, only=needed, follow=True)
         ids = cells[competition.id]
         numeric = _all_numbers(ids)
-        _check_ids(Column(competition.id, ids, ids), numeric)
+        _check_ids(TableColumn(competition.id, ids, ids), numeric)
         scored = _scored(competition, cells, ids, numeric, features)
         values = _values(competition, metric, cells, ids, scored)
     except Invalid as error:
         line = 1 if error.row is None else error.row + 2  # the first line is the header
         raise DataError(str(file), line, error.column or "(header)", str(error)) from None
-    return Answers(competition, metric, ids, numeric, keys(ids, numeric), scored, values)
+    return AnswerTable(competition, metric, ids, numeric, keys(ids, numeric), scored, values)
 
 
 def keys(ids: NDArray[np.object_], numeric: bool) -> Any:
@@ -76,7 +76,7 @@ def keys(ids: NDArray[np.object_], numeric: bool) -> Any:
     return pandas().Index(parsed(ids) if numeric else ids)
 
 
-def _complete(competition: Competition, metric: Metric, names: list[str]) -> Competition:
+def _complete(competition: Competition, metric: TaskMetric, names: list[str]) -> Competition:
     """The competition with the id column and the targets that the answers have.
 
     A prompt may name another id column than the files have. The files decide, and a submission may use
@@ -101,7 +101,7 @@ def _complete(competition: Competition, metric: Metric, names: list[str]) -> Com
     return competition
 
 
-def _answered(competition: Competition, metric: Metric) -> tuple[str, ...]:
+def _answered(competition: Competition, metric: TaskMetric) -> tuple[str, ...]:
     """The columns of the answers that are compared."""
     return (competition.answer,) if metric.joint and competition.answer else competition.targets
 
@@ -113,7 +113,7 @@ def _all_numbers(ids: NDArray[np.object_]) -> bool:
     return exact and len(np.unique(values)) == len(values)
 
 
-def _check_ids(column: Column, numeric: bool) -> None:
+def _check_ids(column: TableColumn, numeric: bool) -> None:
     if not len(column.cells):
         raise Invalid("there are no rows", column=column.name)
     column.refuse(column.cells == "", "is a missing id", "every row needs one")
@@ -133,7 +133,7 @@ def _scored(
         values = cells[name]
     else:
         values = _from_features(competition.id, name, keys(ids, numeric), numeric, features)
-    scored = Column(name, values, ids).each(lambda cell: label_of(cell) == label_of(value))
+    scored = TableColumn(name, values, ids).each(lambda cell: label_of(cell) == label_of(value))
     if not scored.any():
         raise Invalid(f"no row has the value {value}, and only these are scored", column=name)
     return scored
@@ -162,12 +162,12 @@ def _from_features(id_column: str, name: str, rows: Any, numeric: bool, features
 
 def _values(
     competition: Competition,
-    metric: Metric,
+    metric: TaskMetric,
     cells: Cells,
     ids: NDArray[np.object_],
     scored: NDArray[np.bool_],
 ) -> tuple[Any, ...]:
-    columns = [Column(name, cells[name][scored], ids[scored]) for name in _answered(competition, metric)]
+    columns = [TableColumn(name, cells[name][scored], ids[scored]) for name in _answered(competition, metric)]
     try:
         if not metric.joint:
             return tuple(metric.form.answers(column, competition) for column in columns)

@@ -34,7 +34,7 @@ class Invalid(Exception):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Column:
+class TableColumn:
     """The values of a column as text without surrounding white space, with the ids of its rows."""
 
     name: str

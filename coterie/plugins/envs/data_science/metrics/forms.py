@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.plugins.envs.data_science.metrics.column import Column, Invalid, label_of, number_of
+from coterie.plugins.envs.data_science.metrics.column import Invalid, TableColumn, label_of, number_of
 from coterie.plugins.envs.data_science.metrics.competition import Competition
 
 _SUM = 0.05
@@ -21,17 +21,17 @@ _LISTED = 12
 _AS_IN_TRAIN = "write labels as the train set does"
 
 
-class Form(Protocol):
+class ColumnReading(Protocol):
     """How a metric reads a column."""
 
-    def answers(self, column: Column, competition: Competition) -> Any:
+    def answers(self, column: TableColumn, competition: Competition) -> Any:
         """The answers, an array or a list.
 
         Raises:
             Invalid: the metric isn't defined for them.
         """
 
-    def predictions(self, column: Column, answers: Any, competition: Competition) -> Any:
+    def predictions(self, column: TableColumn, answers: Any, competition: Competition) -> Any:
         """The predictions of as many rows.
 
         Args:
@@ -55,7 +55,7 @@ class Numbers:
     """The answers are not all equal, since the metric compares with their mean or their order."""
     varied_predictions: bool = False
 
-    def answers(self, column: Column, competition: Competition) -> NDArray[np.float64]:
+    def answers(self, column: TableColumn, competition: Competition) -> NDArray[np.float64]:
         values = _numbers(column, self.least)
         if self.nonzero:
             column.refuse(values == 0, "is no divisor", f"{competition.metric} divides by the answer")
@@ -63,7 +63,7 @@ class Numbers:
             raise _equal(column, competition)
         return values
 
-    def predictions(self, column: Column, answers: Any, competition: Competition) -> NDArray[np.float64]:
+    def predictions(self, column: TableColumn, answers: Any, competition: Competition) -> NDArray[np.float64]:
         values = _numbers(column, self.least_predicted)
         if self.varied_predictions and np.ptp(values) == 0:
             raise Invalid(
@@ -75,16 +75,16 @@ class Numbers:
 
 
 @dataclass(frozen=True, slots=True)
-class Scores:
+class TwoLabelScores:
     """Answers of two labels, and predictions of which only the order counts: any finite number."""
 
-    def answers(self, column: Column, competition: Competition) -> NDArray[np.float64]:
+    def answers(self, column: TableColumn, competition: Competition) -> NDArray[np.float64]:
         positives = _positives(column, competition)
         if positives.all() or not positives.any():
             raise _equal(column, competition)
         return positives.astype(np.float64)
 
-    def predictions(self, column: Column, answers: Any, competition: Competition) -> NDArray[np.float64]:
+    def predictions(self, column: TableColumn, answers: Any, competition: Competition) -> NDArray[np.float64]:
         return column.numbers()
 
 
@@ -92,10 +92,10 @@ class Scores:
 class Probabilities:
     """Answers of two labels, and the probability of the positive one."""
 
-    def answers(self, column: Column, competition: Competition) -> NDArray[np.float64]:
+    def answers(self, column: TableColumn, competition: Competition) -> NDArray[np.float64]:
         return _positives(column, competition).astype(np.float64)
 
-    def predictions(self, column: Column, answers: Any, competition: Competition) -> NDArray[np.float64]:
+    def predictions(self, column: TableColumn, answers: Any, competition: Competition) -> NDArray[np.float64]:
         values = column.numbers()
         column.refuse((values < 0) | (values > 1), "is no probability", "write a number from 0 to 1")
         return values
@@ -110,16 +110,16 @@ class Labels:
     it is of another kind than the answers' (a word, a whole number), or where no prediction is a known label.
     """
 
-    def answers(self, column: Column, competition: Competition) -> NDArray[np.object_]:
+    def answers(self, column: TableColumn, competition: Competition) -> NDArray[np.object_]:
         return _labels(column, competition.labels) if competition.labels else _known_labels(column)
 
-    def predictions(self, column: Column, answers: Any, competition: Competition) -> NDArray[np.object_]:
+    def predictions(self, column: TableColumn, answers: Any, competition: Competition) -> NDArray[np.object_]:
         if competition.labels:
             return _labels(column, competition.labels)
         known = frozenset(answers)
         column.present(known)
         labels = column.map(label_of)
-        _alike(Column(column.name, labels, column.ids), known)
+        _alike(TableColumn(column.name, labels, column.ids), known)
         return labels
 
 
@@ -127,7 +127,7 @@ class Labels:
 class Positives:
     """Two labels, read as whether a row has the positive one."""
 
-    def answers(self, column: Column, competition: Competition) -> NDArray[np.bool_]:
+    def answers(self, column: TableColumn, competition: Competition) -> NDArray[np.bool_]:
         if competition.positive and not competition.labels:
             raise Invalid("F1 of a named label needs to know both: name them, `labels`", column=column.name)
         positives = _positives(column, competition)
@@ -135,7 +135,7 @@ class Positives:
             raise Invalid("no answer is positive, and F1 is undefined then", column=column.name)
         return positives
 
-    def predictions(self, column: Column, answers: Any, competition: Competition) -> NDArray[np.bool_]:
+    def predictions(self, column: TableColumn, answers: Any, competition: Competition) -> NDArray[np.bool_]:
         return _labels(column, competition.labels or ("0", "1")) == _positive(competition)
 
 
@@ -143,7 +143,7 @@ class Positives:
 class Grades:
     """Whole numbers with an order."""
 
-    def answers(self, column: Column, competition: Competition) -> NDArray[np.float64]:
+    def answers(self, column: TableColumn, competition: Competition) -> NDArray[np.float64]:
         words = [label for label in competition.labels if not _is_number(label)]
         if words:
             raise Invalid(f"'{words[0]}' is no grade: the labels are numbers", column=column.name)
@@ -152,7 +152,7 @@ class Grades:
             raise _equal(column, competition)
         return values
 
-    def predictions(self, column: Column, answers: Any, competition: Competition) -> NDArray[np.float64]:
+    def predictions(self, column: TableColumn, answers: Any, competition: Competition) -> NDArray[np.float64]:
         values = column.numbers()
         column.refuse(values != np.round(values), "is no whole number", "round it to a grade")
         if competition.labels:
@@ -169,11 +169,11 @@ class Ranking:
 
     k: int = 1
 
-    def answers(self, column: Column, competition: Competition) -> NDArray[np.object_]:
+    def answers(self, column: TableColumn, competition: Competition) -> NDArray[np.object_]:
         _filled(column)
         return self._split(column)
 
-    def predictions(self, column: Column, answers: Any, competition: Competition) -> NDArray[np.object_]:
+    def predictions(self, column: TableColumn, answers: Any, competition: Competition) -> NDArray[np.object_]:
         known = frozenset(map(label_of, competition.labels) if competition.labels else chain(*answers))
         column.present(known)
         ranked = self._split(column)
@@ -183,7 +183,7 @@ class Ranking:
             column.refuse(np.ones(len(ranked), dtype=bool), "has no known label", _AS_IN_TRAIN)
         return ranked
 
-    def _split(self, column: Column) -> NDArray[np.object_]:
+    def _split(self, column: TableColumn) -> NDArray[np.object_]:
         return column.map(lambda cell: [label_of(label) for label in cell.split()])
 
 
@@ -191,14 +191,14 @@ class Ranking:
 class Text:
     """Any text; an empty one is a text without words."""
 
-    def answers(self, column: Column, competition: Competition) -> NDArray[np.object_]:
+    def answers(self, column: TableColumn, competition: Competition) -> NDArray[np.object_]:
         return column.cells
 
-    def predictions(self, column: Column, answers: Any, competition: Competition) -> NDArray[np.object_]:
+    def predictions(self, column: TableColumn, answers: Any, competition: Competition) -> NDArray[np.object_]:
         return column.cells
 
 
-def one_label_a_row(columns: list[Column], competition: Competition) -> NDArray[np.int64]:
+def one_label_a_row(columns: list[TableColumn], competition: Competition) -> NDArray[np.int64]:
     """The number of each row's label, from columns with a 1 in one of them and a 0 in the others.
 
     Raises:
@@ -210,7 +210,7 @@ def one_label_a_row(columns: list[Column], competition: Competition) -> NDArray[
     return ones.argmax(axis=1)
 
 
-def label_numbers(column: Column, competition: Competition) -> NDArray[np.int64]:
+def label_numbers(column: TableColumn, competition: Competition) -> NDArray[np.int64]:
     """The number of each row's label among the targets, from a column with the labels.
 
     Raises:
@@ -223,7 +223,7 @@ def label_numbers(column: Column, competition: Competition) -> NDArray[np.int64]
     return np.array([targets[label] for label in labels], dtype=np.int64)
 
 
-def distributions(columns: list[Column], competition: Competition) -> NDArray[np.float64]:
+def distributions(columns: list[TableColumn], competition: Competition) -> NDArray[np.float64]:
     """Probabilities of all labels, each row scaled to the sum 1 as the competitions do; shape (rows, labels).
 
     Raises:
@@ -242,22 +242,22 @@ def distributions(columns: list[Column], competition: Competition) -> NDArray[np
     return values / sums[:, None]
 
 
-def _numbers(column: Column, least: float | None) -> NDArray[np.float64]:
+def _numbers(column: TableColumn, least: float | None) -> NDArray[np.float64]:
     values = column.numbers()
     if least is not None:
         column.refuse(values < least, f"is below {least:g}", f"the metric takes numbers from {least:g} on")
     return values
 
 
-def _equal(column: Column, competition: Competition) -> Invalid:
+def _equal(column: TableColumn, competition: Competition) -> Invalid:
     return Invalid(f"all answers are equal, and {competition.metric} is undefined then", column=column.name)
 
 
-def _filled(column: Column) -> None:
+def _filled(column: TableColumn) -> None:
     column.refuse(column.cells == "", "is a missing value", "every row needs one")
 
 
-def _known_labels(column: Column) -> NDArray[np.object_]:
+def _known_labels(column: TableColumn) -> NDArray[np.object_]:
     _filled(column)
     return column.map(label_of)
 
@@ -266,7 +266,7 @@ def _positive(competition: Competition) -> str:
     return label_of(competition.positive) if competition.positive else "1"
 
 
-def _positives(column: Column, competition: Competition) -> NDArray[np.bool_]:
+def _positives(column: TableColumn, competition: Competition) -> NDArray[np.bool_]:
     """Whether a row of answers has the positive label."""
     labels = _known_labels(column)
     if not competition.positive:
@@ -278,7 +278,7 @@ def _positives(column: Column, competition: Competition) -> NDArray[np.bool_]:
     return positives
 
 
-def _labels(column: Column, known: tuple[str, ...]) -> NDArray[np.object_]:
+def _labels(column: TableColumn, known: tuple[str, ...]) -> NDArray[np.object_]:
     """Predictions, each of which is one of the known labels."""
     spelt = frozenset(map(label_of, known))
     column.present(spelt)
@@ -288,7 +288,7 @@ def _labels(column: Column, known: tuple[str, ...]) -> NDArray[np.object_]:
     return labels
 
 
-def _alike(column: Column, known: frozenset[str]) -> None:
+def _alike(column: TableColumn, known: frozenset[str]) -> None:
     """Refuse labels of another kind than the answers', and predictions of which none is a known label."""
     if not any(map(_is_number, known)):
         column.refuse(column.each(_is_number), "is a number", f"the labels are words: {_AS_IN_TRAIN}")

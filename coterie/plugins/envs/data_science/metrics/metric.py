@@ -10,15 +10,15 @@ from typing import Literal
 
 from coterie.plugins.envs.data_science.metrics import measures
 from coterie.plugins.envs.data_science.metrics.forms import (
-    Form,
+    ColumnReading,
     Grades,
     Labels,
     Numbers,
     Positives,
     Probabilities,
     Ranking,
-    Scores,
     Text,
+    TwoLabelScores,
 )
 
 Direction = Literal["higher", "lower"]
@@ -28,13 +28,13 @@ Kind = Literal["classification", "regression", "text"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
+class TaskMetric:
     """What a competition is scored by. Several targets count by the mean over them."""
 
     name: str
     direction: Direction
     kind: Kind
-    form: Form
+    form: ColumnReading
     measure: measures.Measure
     takes: str
     """What a submission contains, for the page."""
@@ -43,9 +43,9 @@ class Metric:
 
 
 def _metric(
-    name: str, direction: Direction, kind: Kind, form: Form, measure: measures.Measure, takes: str
-) -> Metric:
-    return Metric(name=name, direction=direction, kind=kind, form=form, measure=measure, takes=takes)
+    name: str, direction: Direction, kind: Kind, form: ColumnReading, measure: measures.Measure, takes: str
+) -> TaskMetric:
+    return TaskMetric(name=name, direction=direction, kind=kind, form=form, measure=measure, takes=takes)
 
 
 _LABELS, _NUMBERS = Labels(), Numbers()
@@ -59,7 +59,14 @@ _TABLE = (
     _metric("f1", "higher", "classification", Positives(), measures.f1_binary, "one of two labels"),
     _metric("f1_macro", "higher", "classification", _LABELS, measures.f1_macro, _ONE_LABEL),
     _metric("f1_micro", "higher", "classification", _LABELS, measures.f1_micro, _ONE_LABEL),
-    _metric("auc", "higher", "classification", Scores(), measures.auc, "a number, higher for likelier rows"),
+    _metric(
+        "auc",
+        "higher",
+        "classification",
+        TwoLabelScores(),
+        measures.auc,
+        "a number, higher for likelier rows",
+    ),
     _metric(
         "normalised_gini",
         "higher",
@@ -69,7 +76,7 @@ _TABLE = (
         "a number, higher for likelier rows",
     ),
     _metric("log_loss", "lower", "classification", Probabilities(), measures.log_loss, "a probability"),
-    Metric(
+    TaskMetric(
         name="multi_log_loss",
         direction="lower",
         kind="classification",
@@ -98,7 +105,7 @@ _TABLE = (
     _metric("spearman", "higher", "regression", _CORRELATED, measures.spearman, "a number, not all equal"),
     _metric("jaccard", "higher", "text", Text(), measures.jaccard, "words"),
 )
-METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _TABLE}
+METRICS: Mapping[str, TaskMetric] = {metric.name: metric for metric in _TABLE}
 """Every metric by its name; `map@k` stands for `map@1`, `map@2`, ..."""
 
 ALIASES: Mapping[str, str] = {
@@ -131,7 +138,7 @@ def _squashed(name: str) -> str:
 _SQUASHED = {_squashed(name): name for name in (*METRICS, *ALIASES)}
 
 
-def metric_named(text: str) -> Metric | None:
+def metric_named(text: str) -> TaskMetric | None:
     """The metric of a name such as `rmsle`, `ROC-AUC` or `MAP@3`; None: there is none.
 
     Case, spaces, hyphens and underscores count nothing.

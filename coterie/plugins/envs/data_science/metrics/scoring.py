@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.plugins.envs.data_science.metrics.answers import Answers, keys
-from coterie.plugins.envs.data_science.metrics.column import Column, Invalid
+from coterie.plugins.envs.data_science.metrics.answers import AnswerTable, keys
+from coterie.plugins.envs.data_science.metrics.column import Invalid, TableColumn
 from coterie.plugins.envs.data_science.metrics.competition import Competition
 from coterie.plugins.envs.data_science.metrics.forms import distributions
 from coterie.plugins.envs.data_science.metrics.metric import Direction
@@ -65,7 +65,7 @@ class Summary:
     """The mean quality of `with_quality` results, 0 for each failure; None: there are none."""
 
 
-def score(submission: Path | bytes, answers: Answers) -> SubmissionResult:
+def score(submission: Path | bytes, answers: AnswerTable) -> SubmissionResult:
     """Score a CSV file.
 
     What is wrong with the file is a result, and no error: `why` says it.
@@ -112,7 +112,7 @@ def summarise(results: Sequence[SubmissionResult]) -> Summary:
     )
 
 
-def _value(submission: Path | bytes, answers: Answers) -> float:
+def _value(submission: Path | bytes, answers: AnswerTable) -> float:
     competition, metric = answers.competition, answers.metric
     columns = _joined(submission, answers)
     with np.errstate(all="ignore"):  # an overflow is refused below
@@ -130,7 +130,7 @@ def _value(submission: Path | bytes, answers: Answers) -> float:
     return value
 
 
-def _measured(column: Column, known: Any, answers: Answers) -> float:
+def _measured(column: TableColumn, known: Any, answers: AnswerTable) -> float:
     """The metric of a target. Rows that don't count need a valid prediction too."""
     form, competition = answers.metric.form, answers.competition
     predictions = form.predictions(column, known, competition)
@@ -139,11 +139,11 @@ def _measured(column: Column, known: Any, answers: Answers) -> float:
     return answers.metric.measure(known, predictions)
 
 
-def _counted(column: Column, answers: Answers) -> Column:
-    return Column(column.name, column.cells[answers.scored], column.ids[answers.scored])
+def _counted(column: TableColumn, answers: AnswerTable) -> TableColumn:
+    return TableColumn(column.name, column.cells[answers.scored], column.ids[answers.scored])
 
 
-def _joined(submission: Path | bytes, answers: Answers) -> list[Column]:
+def _joined(submission: Path | bytes, answers: AnswerTable) -> list[TableColumn]:
     """The targets' columns of a submission, in the order of the answers' rows.
 
     Raises:
@@ -161,7 +161,7 @@ def _joined(submission: Path | bytes, answers: Answers) -> list[Column]:
     )
     cells = {competition.also.get(name, name): column for name, column in cells.items()}
     place = _places(cells[competition.id], answers)
-    return [Column(target, cells[target][place], answers.ids) for target in competition.targets]
+    return [TableColumn(target, cells[target][place], answers.ids) for target in competition.targets]
 
 
 def _check_header(header: list[str], competition: Competition) -> None:
@@ -184,7 +184,7 @@ def _check_header(header: list[str], competition: Competition) -> None:
             raise Invalid(f"the column '{name}' is there twice, as '{header[number]}' too; {wanted}")
 
 
-def _places(ids: NDArray[np.object_], answers: Answers) -> NDArray[np.intp]:
+def _places(ids: NDArray[np.object_], answers: AnswerTable) -> NDArray[np.intp]:
     """The row of a submission for each row of the answers.
 
     Raises:
