@@ -108,7 +108,7 @@ def system_prompts(
     items: str = "moves",
     grid: str = "grid",
     planner_end: str = "",
-    **own: str,
+    **beginnings: str,
 ) -> dict[str, str]:
     """The built-in system prompts of a game's roles.
 
@@ -121,7 +121,7 @@ def system_prompts(
         items: the plural of what a message has.
         grid: the name of the grid.
         planner_end: the planner's last sentence; empty: as the others'.
-        own: by role, another beginning than the built-in one.
+        beginnings: by role, another beginning than the built-in one.
     """
     team = f"of a team of two that {solve}s {game}."
     end = f"Think briefly, and end with a list of {items} in square brackets."
@@ -140,7 +140,7 @@ def system_prompts(
             f"You are the decider {team} Your partner wrote a program; you see it and what it printed, "
             f"adopt or overrule it, and your {items} are played. "
         ),
-    } | {role: text.format(team=team) for role, text in own.items()}
+    } | {role: text.format(team=team) for role, text in beginnings.items()}
     ends = dict.fromkeys(begin, end) | {
         "planner": planner_end or end,
         "tool": (
