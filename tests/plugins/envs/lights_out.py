@@ -7,16 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field
-
 from coterie.core.types import Task
 from coterie.core.types.splits import Split
 from coterie.plugins.agents.games import GameRole, system_prompts
+from coterie.plugins.envs.board.effects import Effect, play
 from coterie.plugins.envs.board.game import BoardGame, GameConfig
 from coterie.plugins.envs.board.grid import Cell, Rectangle, bits, neighbours
 from coterie.plugins.envs.board.parsing import cell_word, read_cell
 from coterie.plugins.envs.board.rewards import components, weights
-from coterie.plugins.envs.board.values import BoardObservation, BoardState, Effect, grid_line, pictured, play
+from coterie.plugins.envs.board.values import BoardObservation, BoardState, grid_line, pictured
 from coterie.plugins.envs.board.wording import Wording
 from coterie.plugins.envs.common.generated import split_of
 
@@ -88,7 +87,7 @@ class LightsOut(BoardGame):
     """Switch all lights off, over several turns."""
 
     class Config(GameConfig):
-        size: Literal[2, 3] = Field(3, description="Rows and columns.")
+        size: Literal[2, 3] = 3
         team: Literal["progress", "potential"] = "progress"
 
     quality = "useful"

@@ -1,8 +1,9 @@
 """The base of the grid games (Plan-Path, Sudoku, Sokoban): tasks, the course of a turn, rewards, feedback,
 records.
 
-Beside it: values and prompts (`values.py`), feedback (`wording.py`), the roles of a team (`roles.py`), reward
-components (`rewards.py`), grids and their rows of text (`grid.py`), and parsers of lists (`parsing.py`).
+Beside it: what messages do (`effects.py`), values and prompts (`values.py`), feedback (`wording.py`), the
+roles of a team (`roles.py`), reward components (`rewards.py`), grids and their rows of text (`grid.py`), and
+parsers of lists (`parsing.py`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import StepContext, TaskSource
 from coterie.core.types import TEAM, Action, ComponentKind, Step, Task, as_tuple
 from coterie.core.types.splits import Split
+from coterie.plugins.envs.board.effects import Effect
 from coterie.plugins.envs.board.grid import check_shape, rows_of
 from coterie.plugins.envs.board.parsing import write
 from coterie.plugins.envs.board.rewards import message_rewards, team_rewards
@@ -33,7 +35,7 @@ from coterie.plugins.envs.board.roles import (
     check_programs,
     names_of,
 )
-from coterie.plugins.envs.board.values import BoardPlan, Effect, recorded
+from coterie.plugins.envs.board.values import BoardPlan, recorded
 from coterie.plugins.envs.board.wording import Wording
 from coterie.plugins.envs.common.code import printing_program, program_feedback, propose, run_info
 from coterie.plugins.envs.common.generated import DrawnTasks, FrozenTasks

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from coterie.core.types import ComponentKind
-from coterie.plugins.envs.board.values import Effect
+from coterie.plugins.envs.board.effects import Effect
 
 
 def components(quality: str, *finer: str) -> Mapping[str, ComponentKind]:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from coterie.plugins.envs.board.effects import Effect
 from coterie.plugins.envs.board.parsing import as_list, label, listed, read_words
 from coterie.plugins.envs.common.teams import Rendering
-
-if TYPE_CHECKING:
-    from coterie.plugins.envs.board.values import Effect
 
 
 @dataclass(frozen=True, kw_only=True)

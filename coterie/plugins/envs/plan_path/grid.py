@@ -11,8 +11,8 @@ from itertools import pairwise
 from typing import ClassVar
 
 from coterie.core.types.splits import Split
+from coterie.plugins.envs.board.effects import Effect, play
 from coterie.plugins.envs.board.grid import MOVES, Cell, Rectangle, bits, neighbours, rings
-from coterie.plugins.envs.board.values import Effect, play
 from coterie.plugins.envs.common.generated import split_of
 
 

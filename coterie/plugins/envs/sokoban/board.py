@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
+from coterie.plugins.envs.board.effects import Effect, play as play_items
 from coterie.plugins.envs.board.grid import (
     MOVES,
     OPPOSITE,
@@ -22,7 +23,6 @@ from coterie.plugins.envs.board.grid import (
     region,
     rings,
 )
-from coterie.plugins.envs.board.values import Effect, play as play_items
 
 Push = tuple[Cell | None, str]
 """(the cell of the box, direction); None for the cell: the only box."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from coterie.plugins.envs.board.values import Effect, play
+from coterie.plugins.envs.board.effects import Effect, play
 from coterie.plugins.envs.sudoku.grid import Grid, Puzzle
 
 Assignment = tuple[int, int, int]
