@@ -33,7 +33,7 @@ def check_kept_keys(runner: asyncio.Runner, playing: Playing, policy: str) -> No
             for server in _servers(playing, policy):
                 settings = server.spec.settings.model_copy(update={"kv": kv})
                 patch.setattr(server, "spec", replace(server.spec, settings=settings))
-            patch.setattr(playing.engine._stops, "of", lambda asked: ())  # an early end would leave no sync
+            patch.setattr(playing.engine, "_stop_ids", lambda asked: ())  # an early end would leave no sync
             if not salted:
                 for source in (in_process, own_process):
                     patch.setattr(source, "prompt", lambda ids, salt: {"prompt_token_ids": list(ids)})

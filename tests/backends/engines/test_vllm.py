@@ -159,34 +159,34 @@ def test_the_fingerprint_changes_with_every_update():
 
 def test_a_version_stays_while_a_request_uses_it():
     gone = []
-    versions = AdapterVersions(gone.append)
+    adapters = AdapterVersions(gone.append)
     wrapped = adapted()
     handle = Weights(policy="planner", version=1, module=wrapped, adapter="planner")
 
     def write(version):
-        return versions.write("planner", version, wrapped.peft_config["planner"], adapter_tensors(handle))
+        return adapters.write("planner", version, wrapped.peft_config["planner"], adapter_tensors(handle))
 
     first, second, third = write(1), write(2), write(3)
     assert len({(a.name, a.id, a.path) for a in (first, second, third)}) == 3
-    versions.replace("planner", first, 1)
-    with versions.use("planner") as (leased, version):
+    adapters.versions.put("planner", 1, first)
+    with adapters.use("planner") as (leased, version):
         assert (leased, version) == (first, 1)
-        with versions.use("planner"):
-            versions.replace("planner", second, 2)
-        assert not gone and Path(first.path).is_dir() and versions.held == [second]
+        with adapters.use("planner"):
+            adapters.versions.put("planner", 2, second)
+        assert not gone and Path(first.path).is_dir() and adapters.held == [second]
     assert gone == [first] and not Path(first.path).exists()
-    versions.replace("planner", third, 3)  # nobody uses the second
-    assert gone == [first, second] and versions.held == [third]
+    adapters.versions.put("planner", 3, third)  # nobody uses the second
+    assert gone == [first, second] and adapters.held == [third]
     parent = Path(third.path).parent
-    versions.close()
+    adapters.close()
     assert not parent.exists()
 
 
 def test_an_adapters_folder_is_what_peft_reads():
     wrapped = adapted()
-    versions = AdapterVersions(lambda _: None)
+    adapters = AdapterVersions(lambda _: None)
     handle = Weights(policy="coder", version=1, module=wrapped, adapter="coder")
-    written = versions.write("coder", 1, wrapped.peft_config["coder"], adapter_tensors(handle))
+    written = adapters.write("coder", 1, wrapped.peft_config["coder"], adapter_tensors(handle))
     read = peft.PeftModel.from_pretrained(tiny(), written.path).eval()
     ids = torch.arange(2, 30)[None]
     wrapped.set_adapter("coder")
@@ -197,7 +197,7 @@ def test_an_adapters_folder_is_what_peft_reads():
         tensors=lambda: ((n, p) for n, p in wrapped.named_parameters() if ".coder." in n),
     )
     assert adapter_tensors(provided).keys() == adapter_tensors(handle).keys()
-    versions.close()
+    adapters.close()
 
 
 def test_ranks():

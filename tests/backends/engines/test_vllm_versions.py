@@ -64,49 +64,49 @@ def faked(monkeypatch):
 )
 def test_what_is_leased_or_used_stays_and_all_else_goes_once(actions):
     gone, made, leases, uses = [], {}, [], []
-    versions, newest = AdapterVersions(gone.append), -1
+    adapters, newest = AdapterVersions(gone.append), -1
     for action, choice in actions:
         if action == "load" or (action == "reload" and newest >= 0):
             newest += action == "load"
             number = len(made) + 1
             made[number] = Adapter(f"p@{newest}.{number}", number, f"/nowhere/{number}")
-            versions.replace("p", made[number], newest)
+            adapters.versions.put("p", newest, made[number])
         elif action == "lease" and newest >= 0:
-            versions.lease("p", newest)
+            adapters.versions.lease("p", newest)
             leases.append(newest)
         elif action == "release" and leases:
-            versions.release("p", leases.pop(choice % len(leases)))
+            adapters.versions.release("p", leases.pop(choice % len(leases)))
         elif action == "use" and newest >= 0:
             held = sorted({*leases, newest})
             wanted = held[choice % len(held)]
-            use = versions.use("p", None if wanted == newest and choice % 2 else wanted)
+            use = adapters.use("p", None if wanted == newest and choice % 2 else wanted)
             adapter, version = use.__enter__()
             assert version == wanted and adapter.name.startswith(f"p@{wanted}.")
             uses.append((use, adapter))
         elif action == "end" and uses:
             uses.pop(choice % len(uses))[0].__exit__(None, None, None)
         needed = {*leases, newest} - {-1}
-        assert {adapter.name.partition(".")[0] for adapter in versions.held} == {f"p@{v}" for v in needed}
-        assert len(versions.held) == len(needed)
-        staying = {adapter.id for adapter in versions.held} | {adapter.id for _, adapter in uses}
+        assert {adapter.name.partition(".")[0] for adapter in adapters.held} == {f"p@{v}" for v in needed}
+        assert len(adapters.held) == len(needed)
+        staying = {adapter.id for adapter in adapters.held} | {adapter.id for _, adapter in uses}
         assert sorted(adapter.id for adapter in gone) == sorted(made.keys() - staying)
         for version in set(range(newest)) - needed:
-            with pytest.raises(SystemFault, match=f"no version {version} of 'p'"), versions.use("p", version):
+            with pytest.raises(SystemFault, match=f"no version {version} of 'p'"), adapters.use("p", version):
                 pass
 
 
 def test_a_resumed_run_loads_older_versions_after_the_newest():
     gone = []
-    versions = AdapterVersions(gone.append)
+    adapters = AdapterVersions(gone.append)
     numbered = [Adapter(f"p@{version}", number, f"/nowhere/{number}") for number, version in
                 enumerate((5, 3, 4, 5), 1)]  # fmt: skip
-    versions.replace("p", numbered[0], 5)
+    adapters.versions.put("p", 5, numbered[0])
     for adapter, version in zip(numbered[1:3], (3, 4), strict=True):
-        versions.replace("p", adapter, version)
-        versions.lease("p", version)
-    versions.replace("p", numbered[3], 5)
-    assert gone == numbered[:1] and versions.held == numbered[1:]
-    with versions.use("p") as (adapter, version):
+        adapters.versions.put("p", version, adapter)
+        adapters.versions.lease("p", version)
+    adapters.versions.put("p", 5, numbered[3])
+    assert gone == numbered[:1] and adapters.held == numbered[1:]
+    with adapters.use("p") as (adapter, version):
         assert (adapter, version) == (numbered[3], 5)
 
 
