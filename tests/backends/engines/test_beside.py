@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from types import SimpleNamespace
 
 import pytest
 
@@ -11,6 +10,7 @@ torch = pytest.importorskip("torch")
 
 from coterie.backends.engines import beside  # noqa: E402
 from coterie.backends.engines.vllm import own_process  # noqa: E402
+from coterie.backends.engines.vllm.server import ServerSpec  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -36,13 +36,13 @@ def test_a_vllm_on_the_trainers_gpu_says_so_once(monkeypatch, caplog, gpus, ahea
     monkeypatch.setattr(own_process, "trainer_gpus", lambda: (0,))
     settings = own_process_settings()
     server = own_process.OwnProcessServer(
-        SimpleNamespace(settings=settings, replica=0, beside_updates=ahead, name="solver", outside=False)
+        ServerSpec(name="solver", model="m", beside_updates=ahead, settings=settings)
     )
 
     def launch(*_):
         raise LookupError("no vLLM here")
 
-    monkeypatch.setattr(own_process.launch, "launch", launch)
+    monkeypatch.setattr(own_process, "launch", launch)
     import asyncio
 
     with caplog.at_level(logging.WARNING):

@@ -93,7 +93,7 @@ def test_servers_with_processes_of_their_own_keep_off_the_ranks_gpus(monkeypatch
         seen.append((placement.gpus, placement.shared, backend))
         raise UserError("no GPU here", path="engine")
 
-    monkeypatch.setattr(own_process.launch, "launch", launch)
+    monkeypatch.setattr(own_process, "launch", launch)
     holder = device_memory.RankDevice  # any object that lives long enough
     settings = VLLMConfig(process="own", tensor_parallel=2)
     for ranks in (2, 3):
