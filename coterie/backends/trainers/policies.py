@@ -289,15 +289,15 @@ def _set_up_initial(
     trained = {
         name: trained_weights(name, configs[name], values="values" in setup.ctx.needs) for name in configs
     }
-    own = [name for name in configs if trained[name].module]
+    full = [name for name in configs if trained[name].module]
     first, config = next(iter(configs.items()))
     attention = kernel_of(setup.config.attention, setup.device, getattr(torch, config.dtype))
     initial, original = _load_initial(configs, setup, sources)
-    if len(own) < len(configs) or "ref_logprobs" in setup.ctx.needs:
+    if len(full) < len(configs) or "ref_logprobs" in setup.ctx.needs:
         initial.frozen = original.requires_grad_(False)
-    modules = {name: copy.deepcopy(original) for name in own[initial.frozen is None :]}
+    modules = {name: copy.deepcopy(original) for name in full[initial.frozen is None :]}
     if initial.frozen is None:
-        modules[own[0]] = original
+        modules[full[0]] = original
     for name in configs:
         if (adapter := trained[name].adapter) is not None:
             lora = configs[name].lora or LoraSettings()
