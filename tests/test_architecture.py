@@ -45,6 +45,16 @@ def test_no_function_is_long():
     assert long == {}
 
 
+def test_no_two_classes_share_a_name():
+    """`Config` and `Policy` of plugins excepted, which their kinds name."""
+    places: dict[str, list[str]] = {}
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and node.name not in ("Config", "Policy"):
+                places.setdefault(node.name, []).append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert {name: shared for name, shared in places.items() if len(shared) > 1} == {}
+
+
 def test_no_import_is_circular():
     """Over all imports: those inside functions and under TYPE_CHECKING count."""
     graph = grimp.build_graph("coterie", cache_dir=None)
