@@ -44,7 +44,7 @@ from coterie.backends.models.uniforms import uniforms as uniforms
 from coterie.backends.remote.vendors import Vendor as Vendor
 from coterie.compose.policies import RunConfig as RunConfig
 from coterie.core.concurrency.active_rollouts import ActiveRollouts as ActiveRollouts
-from coterie.core.config import PolicyConfig as PolicyConfig, Resolved as Resolved
+from coterie.core.config import PolicyConfig as PolicyConfig, Resolved as Resolved, to_yaml as to_yaml
 from coterie.core.errors import (
     ConfigError as ConfigError,
     CoterieError as CoterieError,

@@ -28,7 +28,7 @@ PUBLIC = {
     "coterie.discovery.files": "load_plugin_file",
     "coterie.discovery.hookspecs": "Register",
     "coterie.core.plugins.origin": "plugin_call",
-    "coterie.core.config": "PolicyConfig Resolved",
+    "coterie.core.config": "PolicyConfig Resolved to_yaml",
     "coterie.discovery.validation": "validate",
     "coterie.compose.policies": "RunConfig",
     "coterie.core.errors": """

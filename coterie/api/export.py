@@ -23,13 +23,13 @@ from coterie.api.rollouts import read_rollouts
 from coterie.api.run_record import RunRecord, load_run, read_record
 from coterie.compose.contents import replaced
 from coterie.compose.settings import settings_of
+from coterie.core.config import to_yaml
 from coterie.core.errors import ConfigError, UserError, did_you_mean
 from coterie.core.plugins.origin import closed, plugin_call
 from coterie.core.storage.atomic import TEMPORARY, written
 from coterie.core.storage.checkpoint import Checkpoint
 from coterie.core.storage.run_folder import RunFolder
 from coterie.core.training.run import Run
-from coterie.recipes import to_yaml
 from coterie.secret_settings import without_secrets
 
 log = logging.getLogger("coterie")

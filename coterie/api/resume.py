@@ -26,13 +26,13 @@ from coterie.compose import prepare, trained_splits
 from coterie.compose.contents import contents
 from coterie.compose.named_files import FUNCTION
 from coterie.compose.settings import Settings, settings_of
-from coterie.core.config import Resolved, RunConfig
+from coterie.core.config import Resolved, RunConfig, to_yaml
 from coterie.core.errors import ConfigError, RunFolderError, UserError
 from coterie.core.plugins import MayChange
 from coterie.core.storage.atomic import write_atomic
 from coterie.core.storage.run_folder import RunFolder
 from coterie.core.training.run import Run
-from coterie.recipes import load, to_yaml
+from coterie.recipes import load
 
 log = logging.getLogger("coterie")
 

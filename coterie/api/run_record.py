@@ -25,7 +25,7 @@ from coterie.compose import compose
 from coterie.compose.contents import contents, module_file
 from coterie.compose.policies import run_config
 from coterie.compose.settings import Settings, settings_of
-from coterie.core.config import Resolved
+from coterie.core.config import Resolved, to_yaml
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import Table
 from coterie.core.storage.atomic import write_atomic
@@ -35,7 +35,7 @@ from coterie.core.training.run import Run
 from coterie.core.types.splits import Split
 from coterie.discovery import Plugins, plugins
 from coterie.discovery.files import load_plugin_file, loaded_files as loaded_files
-from coterie.recipes import flatten, load, read_yaml, to_yaml
+from coterie.recipes import flatten, load, read_yaml
 
 log = logging.getLogger("coterie")
 

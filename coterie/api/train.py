@@ -31,7 +31,7 @@ from coterie.core.training.run import Progress, Run
 from coterie.estimate.cost import warn_of_tasks
 from coterie.estimate.least import acceptable, check_size, check_trees, warn_of_size, warn_of_trees
 from coterie.estimate.val_interval import evaluating
-from coterie.recipes import config_text, load
+from coterie.recipes import load
 
 log = logging.getLogger("coterie")
 Source = str | Path | Mapping[str, Any] | RunConfig
@@ -107,7 +107,7 @@ def train(
     record = RunRecord.of(run)
     if resumed is None:
         find_sources(run)
-        claim = new_run(folder, config_text(run.resolved), record)
+        claim = new_run(folder, run.resolved.text(), record)
     else:
         claim = claimed(RunFolder.open(folder))
     with claim as run_folder:

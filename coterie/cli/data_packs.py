@@ -35,9 +35,9 @@ def make_pack(
         UserError: one of `others` is given, or the folder can't be written.
     """
     from coterie import __version__
+    from coterie.core.config import to_yaml
     from coterie.core.types.splits import RecordLine
     from coterie.data.ds_pack import NAME, TASKS, write_pack
-    from coterie.recipes import to_yaml
 
     for option, value in others.items():
         if value:

@@ -17,11 +17,11 @@ from pydantic_core import to_jsonable_python
 from coterie.compose.described import Field, default_of, documented, fields, source_of
 from coterie.compose.kinds import CAPABILITIES, members
 from coterie.compose.tables import MAPS, TABLES
+from coterie.core.config import to_yaml
 from coterie.core.errors import PluginError, UserError, did_you_mean
 from coterie.core.plugins import FILES, KINDS, UNCONFIGURED, Table, composed_fields
 from coterie.discovery import Entry, Plugins, Report, plugins
 from coterie.discovery.validation import validate
-from coterie.recipes import to_yaml
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,10 +22,5 @@ from coterie.recipes.listing import (
     recipes as recipes,
     registered as registered,
 )
+from coterie.recipes.merging import flatten as flatten
 from coterie.recipes.overlays import names as names
-from coterie.recipes.yaml_text import (
-    config_text as config_text,
-    flatten as flatten,
-    json_like as json_like,
-    to_yaml as to_yaml,
-)

@@ -30,16 +30,15 @@ from coterie.compose.layer_errors import layer_named
 from coterie.compose.policies import run_config
 from coterie.compose.rules.names import check_ends
 from coterie.compose.tables import DEFAULT_TYPES
-from coterie.core.config import Resolved, RunConfig
+from coterie.core.config import Resolved, RunConfig, json_like
 from coterie.core.errors import ConfigError, CoterieError, PluginError, did_you_mean, type_text
 from coterie.core.plugins import Table
 from coterie.discovery import Entry, plugins
 from coterie.recipes.exclusive import Replaced, replace
 from coterie.recipes.located import located, plain, written
-from coterie.recipes.merging import EVERY_SCALE, Layers
+from coterie.recipes.merging import EVERY_SCALE, Layers, flatten
 from coterie.recipes.overlays import names
 from coterie.recipes.yaml_errors import file_error, is_misread, override_error
-from coterie.recipes.yaml_text import flatten, json_like
 
 log = logging.getLogger("coterie")
 

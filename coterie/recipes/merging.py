@@ -7,7 +7,7 @@ Tables are merged key by key; a table whose `type` changes is replaced, since it
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from coterie.compose.tables import MAPS, TABLES, TEAM_KEYS
@@ -15,11 +15,19 @@ from coterie.core.config import RunConfig
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import Table, as_table
 from coterie.recipes.overlays import carry_policies, is_entry, matching, policy_of, roles_of
-from coterie.recipes.yaml_text import flatten
 
 EVERY_SCALE = "every_scale"
 ENTRY_TABLES = {("team",), ("team", "roles"), ("policies",), *((name,) for name in MAPS)}
 """Tables of named entries, and the table around the roles: they are merged entry by entry from the start."""
+
+
+def flatten(value: Any, at: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted path, leaf) of a nested table; lists are leaves."""
+    if isinstance(value, Mapping) and value:
+        for key, inner in value.items():
+            yield from flatten(inner, f"{at}.{key}" if at else str(key))
+    else:
+        yield at, value
 
 
 def check_scales(scales: Any) -> None:

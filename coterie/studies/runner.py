@@ -10,7 +10,6 @@ OUT/jobs/<column>-s<seed>-<kind>-<subject>-<id>/
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
@@ -25,9 +24,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any, Literal, Protocol
 
-from ruamel.yaml import YAML
-
-from coterie import RunFolderError, WriteError, locked, read_yaml, write_atomic
+from coterie import RunFolderError, WriteError, locked, read_yaml, to_yaml, write_atomic
 from coterie.studies.graph import Job, StudyPlan, priorities
 
 State = Literal["done", "failed", "skipped", "interrupted"]
@@ -284,15 +281,6 @@ class Runner:
     def _end(self, job: Job, state: State) -> None:
         self.outcome.states[job.id] = state
         self.watcher.ended(job, state, len(self.outcome.states), len(self.plan.jobs))
-
-
-def to_yaml(table: Mapping[str, Any]) -> str:
-    """A run's configuration as the text of its `config.yaml`."""
-    stream, yaml = io.StringIO(), YAML(typ="safe", pure=True)
-    yaml.default_flow_style = False
-    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
-    yaml.dump(table, stream)
-    return stream.getvalue()
 
 
 def verbose() -> bool:

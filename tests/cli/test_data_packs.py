@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from coterie.recipes import config_text
 from coterie.testing import build, coterie_run
 from tests.cli.support import TABULAR, coterie
 
@@ -72,7 +71,7 @@ def test_the_mix_of_a_recipes_tasks_has_their_strata(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     env = {"type": "team_task", "train": str(tmp_path / "train.jsonl"), "fields": ["question"]}
     env |= {"answer_field": None, "stratum_field": "kind", "success": "tests.cli.test_data_packs:right"}
-    (tmp_path / "recipe.yaml").write_text(config_text(coterie_run(env=env, order=["one"]).resolved))
+    (tmp_path / "recipe.yaml").write_text(coterie_run(env=env, order=["one"]).resolved.text())
     counted = output("mix", tmp_path / "recipe.yaml")["splits"]
     assert counted == {
         "train": {"tasks": 6, "mix": {"hard": {"false": 4, "true": 2}, "stratum": {"a": 4, "b": 2}}}

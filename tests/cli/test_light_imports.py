@@ -208,10 +208,10 @@ def test_a_hub_id_is_no_folder(model: str) -> None:
 
 
 def test_an_old_run_whose_model_is_gone_can_be_read(tmp_path: Path) -> None:
-    from coterie.recipes import config_text, load
+    from coterie.recipes import load
 
     (tmp_path / "config.yaml").write_text(
-        config_text(load("plan_path", overrides=["policies.shared.model=/no/such/folder"]))
+        load("plan_path", overrides=["policies.shared.model=/no/such/folder"]).text()
     )
     resolved = load(tmp_path)
     assert resolved.config.policies["shared"].model == "/no/such/folder"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coterie.core.errors import ConfigError
-from coterie.recipes import config_text, load
+from coterie.recipes import load
 
 BASE = """
 env: {type: plan_path, size: 5}
@@ -40,8 +40,8 @@ def test_every_scale_takes_precedence_over_scales_and_is_inherited(files):
 
 def test_the_configuration_that_a_run_writes_is_complete_without_it(files):
     resolved = load(files / "child.yaml", scale="smoke")
-    (files / "again.yaml").write_text(config_text(resolved))
-    assert "every_scale" not in config_text(resolved)
+    (files / "again.yaml").write_text(resolved.text())
+    assert "every_scale" not in resolved.text()
     assert load(files / "again.yaml").digest() == resolved.digest()
 
 

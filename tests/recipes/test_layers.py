@@ -7,7 +7,7 @@ import pytest
 from coterie.compose import compose
 from coterie.core.config import RunConfig
 from coterie.core.errors import ConfigError, UserError
-from coterie.recipes import config_text, load, parse_override, read_yaml, recipes
+from coterie.recipes import load, parse_override, read_yaml, recipes
 
 BASE = """
 summary: base
@@ -92,7 +92,7 @@ def test_null_removes_an_entry_by_name(files):
 
 def test_the_resolved_text_loads_to_the_same_configuration(files):
     resolved = load(files / "child.yaml", overrides=["policies.p.optimizer.learning_rate=1e-5"])
-    (files / "config.yaml").write_text(config_text(resolved))
+    (files / "config.yaml").write_text(resolved.text())
     again = load(files / "config.yaml")
     assert again.config == resolved.config and again.digest() == resolved.digest() and again.name == "child"
 

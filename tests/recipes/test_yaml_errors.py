@@ -8,7 +8,7 @@ import pytest
 
 from coterie import train
 from coterie.core.errors import ConfigError
-from coterie.recipes import config_text, load
+from coterie.recipes import load
 from coterie.recipes.layers import parse_override, read_yaml
 from tests.cli.support import TABULAR
 
@@ -91,9 +91,9 @@ def test_one_text_is_no_list_of_overrides(tmp_path):
 
 def test_the_bare_name_of_a_run_folder_is_that_run(tmp_path, monkeypatch):
     (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "config.yaml").write_text(config_text(load(TABULAR, overrides=["seed=5"])))
+    (tmp_path / "mine" / "config.yaml").write_text(load(TABULAR, overrides=["seed=5"]).text())
     (tmp_path / "plan_path").mkdir()
-    (tmp_path / "plan_path" / "config.yaml").write_text(config_text(load(TABULAR)))
+    (tmp_path / "plan_path" / "config.yaml").write_text(load(TABULAR).text())
     monkeypatch.chdir(tmp_path)
     assert load("mine").config.seed == 5
     assert load("plan_path").config.env["type"] == "plan_path" and load("plan_path").name == "plan_path"

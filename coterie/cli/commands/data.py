@@ -111,10 +111,10 @@ def _write_tasks(
         UserError: the environment can't write its tasks as records, or the folder can't be written.
     """
     from coterie import __version__
+    from coterie.core.config import to_yaml
     from coterie.data import sources
     from coterie.data.task_files import claim, write_manifest
     from coterie.discovery.members import RecordsTasks
-    from coterie.recipes import to_yaml
 
     if not isinstance(run.environment, RecordsTasks):
         raise UserError(

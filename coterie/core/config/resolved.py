@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
+
+from ruamel.yaml import YAML
 
 from coterie.core.config.schema import RunConfig
 from coterie.core.types import MAX_STAGES
@@ -41,6 +44,10 @@ class Resolved:
     by_content: Callable[[Table], Table] = dict
     """The table with the digests of files in place of their paths: a file that is moved is the same."""
 
+    def text(self) -> str:
+        """The configuration as YAML, as in a run's `config.yaml`."""
+        return to_yaml({"name": self.name, **self.table})
+
     def digest(self) -> str:
         """sha256 of the settings, which decide the results, and of the files that they name."""
         return table_digest(self.by_content(self.table))
@@ -72,3 +79,18 @@ def _without_neutral(value: Any, at: str) -> Any:
         for key, inner in value.items()
         if not any(fnmatchcase(f"{at}.{key}", name) and inner == NEUTRAL[name] for name in NEUTRAL)
     }
+
+
+def json_like(value: Any) -> Any:
+    """The value with plain dicts and lists, and keys as text."""
+    if isinstance(value, Mapping):
+        return {str(key): json_like(inner) for key, inner in value.items()}
+    return [json_like(inner) for inner in value] if isinstance(value, (list, tuple)) else value
+
+
+def to_yaml(table: Mapping[str, Any]) -> str:
+    """A table as block-style YAML."""
+    stream, yaml = io.StringIO(), YAML(typ="safe", pure=True)
+    yaml.default_flow_style, yaml.sort_base_mapping_type_on_output = False, False  # type: ignore[assignment]
+    yaml.dump(json_like(table), stream)
+    return stream.getvalue()
