@@ -37,6 +37,6 @@ async def train(run: Run) -> dict[str, Any]:
         run.record(step, batch, state, credit)  # the rollout files
         row = run.metrics(step, rollouts, scores, credit, updated)
         row |= await evaluate_if_due(run, step)
-        row = run.finish(step, rollouts, row)  # trackers, observers, progress
+        row = run.finish(step, rollouts, row)  # metrics.jsonl, trackers, observers, progress
         run.checkpoint_if_due(step)  # the best on val too
     return row

@@ -1,7 +1,8 @@
 """The table of rules: what a run is refused for, or warned of, before it begins.
 
 A rule is a function with the condition, the message and the fix: it raises a ConfigError, or logs a warning.
-Rules stand in the order in which they refuse, in four lists, by when they can be asked.
+Rules stand in the order in which they refuse, in four lists, by when they can be asked: a new one stands
+in the first whose facts suffice (`facts.py`), and in `BROKEN` of tests/compose/test_rules.py.
 """
 
 from __future__ import annotations

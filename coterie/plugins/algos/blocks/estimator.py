@@ -32,6 +32,7 @@ log = logging.getLogger("coterie")
 GroupName = Literal["decision", "turn", "task", "role", "batch"]
 ReturnName = Literal["immediate", "episode", "tree", "to_go"]
 BaselineName = Literal["mean", "loo", "none", "max"]
+"""The keys of `BASELINES`: a new one is named here too."""
 
 
 class GroupConfig(Normalised):
