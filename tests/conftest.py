@@ -1,9 +1,10 @@
-"""Environment variables of all tests, and the profile of Hypothesis.
+"""Environment variables of all tests, the profile of Hypothesis, and what the garbage collector leaves alone.
 
 One thread a process, set before any import of torch: idle OpenMP threads make two test processes on two cores
 ten times slower.
 """
 
+import gc
 import os
 
 for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -16,3 +17,12 @@ from hypothesis import HealthCheck, settings  # noqa: E402
 # A busy machine makes no property false.
 settings.register_profile("coterie", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("coterie")
+
+
+def pytest_collection_finish() -> None:
+    """Keep the modules and the tests, which live until the end, out of every collection of garbage.
+
+    What runs out of memory collects all garbage before it goes on; among millions of objects that takes a second.
+    """
+    gc.collect()
+    gc.freeze()
