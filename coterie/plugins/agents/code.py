@@ -1,53 +1,41 @@
-"""Roles of environment `code_collab`: aux and main; solver. Their base serves `code_tests` too."""
+"""Roles of the code environments: aux, main and solver of `code_collab` and `code_game`; coder, tester and
+solver of `code_tests`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
-
-from pydantic import Field
+from typing import Any
 
 from coterie.core.errors import PolicyFault
-from coterie.core.plugins import Plugin, PluginConfig
+from coterie.core.plugins import PluginConfig
 from coterie.core.types import Message, RoleInput
-from coterie.plugins.agents.names import check_name
+from coterie.plugins.agents.roles import NamedRole, ProseRole
+from coterie.plugins.envs.code import game_words
 from coterie.plugins.envs.code.sources import answered_code
 from coterie.plugins.envs.code.state import CodeObservation
+from coterie.plugins.envs.code.tests_state import CodeTestsObservation
+from coterie.plugins.envs.code.written_tests import written_tests
 
-FORM = "Answer with the code alone, in a block that starts with ```python and ends with ```."
+_FORM = "Answer with the code alone, in a block that starts with ```python and ends with ```."
+_ASSERTS = (
+    "Each is one line, `assert {call} == result`, with literal values; the result may also be compared by "
+    "`abs(... - result) < 1e-6`, `in`, or `is`. Write them in a block that starts with ```tests and ends "
+    "with ```."
+)
+_STREAMS = (
+    "Each is a block that starts with ```input, holds what the program reads and ends with ```, and after "
+    "it a block that starts with ```output and holds what it prints."
+)
 
 
-class CodeRole(Plugin):
+class CodeRole(ProseRole):
     """A role that writes code. Its prompt: the problem, what it made, the feedback, what to write."""
 
-    class Config(PluginConfig):
-        system: str | None = Field(None, description="System prompt; null: the built-in one; empty: none.")
-        ask: str | None = Field(
-            None, description="Last lines of the prompt: what to write; null: the built-in ones."
-        )
-
-    config: Config
     omits_task = True
-    role: ClassVar[str] = ""
-    """The name that the role must have in the team."""
-    task: ClassVar[str] = ""
-    """The built-in system prompt."""
-    environment: ClassVar[str] = "code_collab"
+    game = "code_collab"
 
-    def __init__(self, config: Config, build: Any) -> None:
-        super().__init__(config, build)
-        check_name(build, self.role, self.environment)
-
-    def render(self, role_input: RoleInput) -> Sequence[Message]:
-        """A system message, where there is one, and a user message."""
-        seen = role_input.observation
-        parts = ["Problem:", seen.prompt.strip("\n"), ""] if role_input.shows_task else []
-        parts += self.shown(seen)
-        parts += [*role_input.feedback, ""] if role_input.feedback else []
-        parts.append(self.asked(seen) if self.config.ask is None else self.config.ask)
-        system = self.task if self.config.system is None else self.config.system
-        user: Message = {"role": "user", "content": "\n".join(parts)}
-        return [{"role": "system", "content": system}, user] if system else [user]
+    def sections(self, seen: Any, shows_task: bool) -> Sequence[Sequence[str]]:
+        return [("Problem:", seen.prompt.strip("\n"))] if shows_task else []
 
     def parse(self, text: str, observation: Any) -> str:
         """The code of an answer.
@@ -59,14 +47,6 @@ class CodeRole(Plugin):
         if not code.strip():
             raise PolicyFault("there is no code in the answer")
         return code
-
-    def shown(self, seen: Any) -> Sequence[str]:
-        """What the prompt shows of earlier answers, beside the feedback."""
-        return ()
-
-    def asked(self, seen: Any) -> str:
-        """The built-in last lines of the prompt."""
-        raise NotImplementedError
 
 
 class CodeAux(CodeRole):
@@ -82,7 +62,7 @@ class CodeAux(CodeRole):
     def asked(self, seen: CodeObservation) -> str:
         return (
             f"Write only the function aux(...), which returns data that is of use to {seen.entry_point}: the "
-            f"main role guesses its arguments and result from the problem, so choose the plainest. {FORM}"
+            f"main role guesses its arguments and result from the problem, so choose the plainest. {_FORM}"
         )
 
 
@@ -97,8 +77,8 @@ class CodeMain(CodeRole):
 
     def asked(self, seen: CodeObservation) -> str:
         return (
-            f"Write only the function {signature(seen)}. Call aux(...), use what it returns, and do the "
-            f"rest of the work yourself. Don't define aux.{_limit(seen)} {FORM}"
+            f"Write only the function {_signature(seen)}. Call aux(...), use what it returns, and do the "
+            f"rest of the work yourself. Don't define aux.{_limit(seen)} {_FORM}"
         )
 
 
@@ -109,10 +89,123 @@ class CodeSolver(CodeRole):
     task = "You solve a programming problem by writing one function."
 
     def asked(self, seen: CodeObservation) -> str:
-        return f"Write the function {signature(seen)}.{_limit(seen)} {FORM}"
+        return f"Write the function {_signature(seen)}.{_limit(seen)} {_FORM}"
 
 
-def signature(seen: Any) -> str:
+class CodeTestsRole(CodeRole):
+    """A role of environment `code_tests`. Later prompts show its last answer and where program and tests
+    disagree."""
+
+    game = "code_tests"
+
+    def sections(self, seen: CodeTestsObservation, shows_task: bool) -> Sequence[Sequence[str]]:
+        """The problem, the program and the tests that the role may see, and what came of them."""
+        sections = [*super().sections(seen, shows_task)]
+        if seen.code.strip():
+            sections.append(("The program so far:", f"```python\n{seen.code.rstrip()}\n```"))
+        if seen.tests:
+            sections.append(("The tests so far:", seen.tests))
+        if seen.compared:
+            end = "Where they disagree, the program is wrong, or the test is."
+            sections.append(("The tests that were written, run on the program:", *seen.compared, end))
+        return sections
+
+
+class CodeTestsCoder(CodeTestsRole):
+    """Writes the program."""
+
+    role = "coder"
+    task = (
+        "You write the program in a team of two that solves a programming problem. The tester writes tests "
+        "for it. The program is judged by hidden tests."
+    )
+
+    def asked(self, seen: CodeTestsObservation) -> str:
+        return f"{_program(seen)} {_FORM}"
+
+
+class CodeTestsTester(CodeTestsRole):
+    """Writes tests for the program."""
+
+    role = "tester"
+    task = (
+        "You write tests in a team of two that solves a programming problem. The coder writes the program. "
+        "A test is right if a program that solves the problem passes it."
+    )
+
+    def asked(self, seen: CodeTestsObservation) -> str:
+        return _tests(seen)
+
+    def parse(self, text: str, observation: Any) -> str:
+        """The answer.
+
+        Raises:
+            PolicyFault: it holds no test that can be read.
+        """
+        if not written_tests(text, observation.entry_point, 1).tests:
+            raise PolicyFault("there is no test in the answer that can be read")
+        return text
+
+
+class CodeTestsSolver(CodeTestsRole):
+    """Writes the program and tests for it alone, with the same turns and feedback as a team."""
+
+    role = "solver"
+    task = (
+        "You solve a programming problem: you write a program, and tests that find its faults. The program "
+        "is judged by hidden tests."
+    )
+
+    def asked(self, seen: CodeTestsObservation) -> str:
+        block = "Write the code in a block that starts with ```python and ends with ```."
+        return f"{_program(seen)} {block} {_tests(seen)}"
+
+
+class CodeGameRole(NamedRole):
+    """A role of environment `code_game`. Its prompt: its name, the problem, the feedback."""
+
+    class Config(PluginConfig):
+        pass
+
+    omits_task = True
+    game = "code_game"
+
+    def render(self, role_input: RoleInput) -> Sequence[Message]:
+        """One user message, such as `aux + 3 then * 4 :`."""
+        problem = [role_input.observation.prompt] if role_input.shows_task else []
+        words = " ".join([self.role, *problem, *role_input.feedback, ":"]).split()
+        return [{"role": "user", "content": " ".join(words)}]
+
+    def parse(self, text: str, observation: Any) -> str:
+        """The answer.
+
+        Raises:
+            PolicyFault: it can't be read.
+        """
+        if not game_words.code(self.role, text):
+            raise PolicyFault(f"'{text[:40]}' is no answer of {self.role}")
+        return " ".join(text.split())
+
+
+class CodeGameAux(CodeGameRole):
+    """Writes one operation: `+ 3`."""
+
+    role = "aux"
+
+
+class CodeGameMain(CodeGameRole):
+    """Writes one operation, before or after aux: `aux * 4`."""
+
+    role = "main"
+
+
+class CodeGameSolver(CodeGameRole):
+    """Writes both operations: `+ 3 * 4`."""
+
+    role = "solver"
+
+
+def _signature(seen: Any) -> str:
     """The entry point with its parameters, as the prompt has them."""
     return f"{seen.entry_point}({seen.parameters})"
 
@@ -121,3 +214,16 @@ def _limit(seen: CodeObservation) -> str:
     if seen.size_limit is None:
         return ""
     return f" Without comments and docstring your code may have at most {seen.size_limit} characters."
+
+
+def _program(seen: CodeTestsObservation) -> str:
+    if seen.form == "program":
+        return "Write a Python program that reads the input from stdin and prints the output to stdout."
+    return f"Write the function {_signature(seen)}."
+
+
+def _tests(seen: CodeTestsObservation) -> str:
+    count = "one test" if seen.asked == 1 else f"{seen.asked} different tests"
+    if seen.form == "program":
+        return f"Write {count} of the program. {_STREAMS}"
+    return f"Write {count} of {seen.entry_point}. {_ASSERTS.format(call=f'{seen.entry_point}(...)')}"

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
-
-from pydantic import Field
+from typing import Any
 
 from coterie.core.errors import PolicyFault
-from coterie.core.plugins import Plugin, PluginConfig
-from coterie.core.types import Message, RoleInput
-from coterie.plugins.agents.names import check_name
+from coterie.plugins.agents.roles import ProseRole
 from coterie.plugins.envs.common.code import read_program
 from coterie.plugins.envs.data_science.state import PipelineObservation, ProgramRun, TranscriptEntry
 
@@ -25,37 +21,33 @@ _FORM = (
 )
 
 
-class DataScienceRole(Plugin):
+class DataScienceRole(ProseRole):
     """A role of environment `data_science`. Its prompt: competition, files, what was done, what to do."""
 
-    class Config(PluginConfig):
-        system: str | None = Field(None, description="System prompt; null: the built-in one.")
-        ask: str | None = Field(
-            None, description="Last lines of the prompt: what to write; null: the built-in ones."
+    game = "data_science"
+
+    def sections(self, seen: PipelineObservation, shows_task: bool) -> Sequence[Sequence[str]]:
+        return (
+            ("Competition:", seen.task.strip()),
+            ("Data, the same for every program:", *seen.data),
+            ("Files of the team:", *(seen.files or ("none yet",))),
+            *(_lines(entry, self.role) for entry in seen.transcript),
         )
 
-    config: Config
-    role: ClassVar[str] = ""
-    """The name that the role must have in the team."""
-    task: ClassVar[str] = ""
-    """The built-in system prompt."""
-
-    def __init__(self, config: Config, build: Any) -> None:
-        super().__init__(config, build)
-        check_name(build, self.role, "data_science")
-
-    def render(self, role_input: RoleInput) -> Sequence[Message]:
-        """A system and a user message."""
-        seen: PipelineObservation = role_input.observation
-        system = f"{self.task} {_FORM}" if self.config.system is None else self.config.system
-        parts = ["Competition:", seen.task.strip(), "", "Data, the same for every program:", *seen.data]
-        parts += ["", "Files of the team:", *(seen.files or ("none yet",))]
-        for entry in seen.transcript:
-            parts += ["", *_lines(entry, self.role)]
-        parts += ["", *role_input.feedback] if role_input.feedback else []
-        parts += ["", _asked(seen) if self.config.ask is None else self.config.ask]
-        user: Message = {"role": "user", "content": "\n".join(parts)}
-        return [{"role": "system", "content": system}, user] if system else [user]
+    def asked(self, seen: PipelineObservation) -> str:
+        lines = [f"You are in turn {seen.turn} of at most {seen.turns}."]
+        if seen.inherited:
+            lines.append("Earlier roles have not left what they were to: " + "; ".join(seen.inherited) + ".")
+        if seen.required:
+            lines.append(f"You have to leave these files in the folder: {', '.join(seen.required)}.")
+            lacking = f"Missing of them: {', '.join(seen.missing)}." if seen.missing else ""
+            lines.append(lacking or "All of them are there.")
+        lines.append(f"A program may take {seen.limits}.")
+        lines.append(
+            "Write a program. If your work is done with it, add the word DONE on a line of its own; if it is "
+            "done already, write DONE without a program."
+        )
+        return "\n".join(lines)
 
     def parse(self, text: str, observation: Any) -> Any:
         """The program; "" for a message without one, which hands over.
@@ -71,23 +63,6 @@ class DataScienceRole(Plugin):
             if any(line.strip().lower().startswith("```py") for line in text.splitlines()):
                 raise
             return ""
-
-
-def _asked(seen: PipelineObservation) -> str:
-    """The built-in last lines of a prompt."""
-    lines = [f"You are in turn {seen.turn} of at most {seen.turns}."]
-    if seen.inherited:
-        lines.append("Earlier roles have not left what they were to: " + "; ".join(seen.inherited) + ".")
-    if seen.required:
-        lines.append(f"You have to leave these files in the folder: {', '.join(seen.required)}.")
-        lacks = f"Missing of them: {', '.join(seen.missing)}." if seen.missing else "All of them are there."
-        lines.append(lacks)
-    lines.append(f"A program may take {seen.limits}.")
-    lines.append(
-        "Write a program. If your work is done with it, add the word DONE on a line of its own; if it is "
-        "done already, write DONE without a program."
-    )
-    return "\n".join(lines)
 
 
 def _lines(entry: TranscriptEntry, role: str) -> list[str]:
@@ -124,7 +99,7 @@ class DataEngineer(DataScienceRole):
         "the same columns in the same order and all its rows. Numbers only, nothing missing; use nothing "
         "that the test table doesn't have. Save each as a pickle under the name that you are told, and print "
         "what the modeler and the analyst need to know: shapes, columns, how the target was encoded, where "
-        "the ids are."
+        f"the ids are. {_FORM}"
     )
 
 
@@ -136,7 +111,7 @@ class Modeler(DataScienceRole):
         f"You are the modeler, the second of {_TEAM} You load X_train.pkl and y_train.pkl, compare a few "
         "models by cross-validation with the competition's metric, train the best one on all rows, and save "
         "it with pickle under the name that you are told. Print its validation score, and how the analyst "
-        "gets predictions of the form that the competition asks for."
+        f"gets predictions of the form that the competition asks for. {_FORM}"
     )
 
 
@@ -147,5 +122,6 @@ class Analyst(DataScienceRole):
     task = (
         f"You are the analyst, the last of {_TEAM} You load the model and X_test.pkl, predict, and write the "
         "submission in CSV: the id column and the target columns that the competition names, and no other, "
-        "with one row for each row of the test table and nothing missing. Check the file by reading it again."
+        "with one row for each row of the test table and nothing missing. Check the file by reading it "
+        f"again. {_FORM}"
     )

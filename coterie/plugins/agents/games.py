@@ -3,27 +3,21 @@ accept."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any
 
 from pydantic import Field
 
 from coterie.core.errors import ConfigError
-from coterie.core.plugins import Plugin, PluginConfig
+from coterie.core.plugins import PluginConfig
 from coterie.core.types import Message, RoleInput
-from coterie.plugins.agents.names import check_name
+from coterie.plugins.agents.roles import CompactRole
 from coterie.plugins.envs.board.roles import PROSE_ROLES
 from coterie.plugins.envs.common.code import read_program
 from coterie.plugins.envs.common.teams import Rendering
 
 
-def compact_rendering(environment: Any) -> str:
-    """`env.rendering=compact` where an environment's settings say so; else empty."""
-    settings = getattr(environment, "config", None)
-    return "env.rendering=compact" if getattr(settings, "rendering", None) == "compact" else ""
-
-
-class GameRole(Plugin):
+class GameRole(CompactRole):
     """A role of a game. Its observation writes the prompts and reads its messages."""
 
     class Config(PluginConfig):
@@ -34,17 +28,8 @@ class GameRole(Plugin):
             None, description="System prompt of the prose rendering; null: the built-in one."
         )
 
-    config: Config
-    game: ClassVar[str] = ""
-    """The environment, and the beginning of the roles' registered names."""
-    role: ClassVar[str] = ""
-    """The name that the role must have in the team."""
-    task: ClassVar[str] = ""
-    """The built-in system prompt."""
-
     def __init__(self, config: Config, build: Any) -> None:
         super().__init__(config, build)
-        check_name(build, self.role, self.game)
         if config.rendering == "compact" and self.role in PROSE_ROLES:
             raise ConfigError(
                 f"the role '{self.role}' needs the prose rendering",
@@ -61,23 +46,14 @@ class GameRole(Plugin):
         """
         seen = role_input.observation
         if self._rendering(seen) == "prose":
-            system = self.task if self.config.system is None else self.config.system
-            user = {"role": "user", "content": seen.prose(role_input.feedback)}
-            return [{"role": "system", "content": system}, user] if system else [user]
-        if role_input.feedback:
-            raise ConfigError(
-                "the compact rendering can't show the feedback of the transition mode",
-                path=self.build.path,
-                why=f"the feedback is: {role_input.feedback[-1]!r}",
-                fix="set transition: none, or env.rendering: prose",
-            )
-        return [{"role": "user", "content": seen.compact()}]
+            return self.messages(seen.prose(role_input.feedback))
+        return self.compact_messages(seen.compact(), role_input.feedback)
 
     def without_feedback(self) -> str:
         """The setting of the compact rendering, which can't show feedback; empty in prose."""
         if self.config.rendering is not None:
             return f"{self.build.path}.rendering=compact" * (self.config.rendering == "compact")
-        return compact_rendering(self.build.environment)
+        return super().without_feedback()
 
     def parse(self, text: str, observation: Any) -> Any:
         """The message as a value of the game; a program for the role `tool`; empty for an empty message.
@@ -88,10 +64,6 @@ class GameRole(Plugin):
         if self.role == "tool":
             return read_program(text)
         return observation.read(text, self._rendering(observation))
-
-    def vocabulary(self) -> Iterable[str]:
-        """No words beyond the environment's."""
-        return ()
 
     def _rendering(self, seen: Any) -> Rendering:
         return self.config.rendering or seen.rendering

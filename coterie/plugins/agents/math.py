@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any
 
 from pydantic import Field
 
-from coterie.core.errors import ConfigError
-from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.types import Message, RoleInput
-from coterie.plugins.agents.games import compact_rendering
-from coterie.plugins.agents.names import check_name
+from coterie.plugins.agents.roles import CompactRole, ProseRole
 from coterie.plugins.envs.common.code import output_lines, read_program
 from coterie.plugins.envs.math import answers, compact
 from coterie.plugins.envs.math.state import MathObservation, MathUtterance, unfinished
@@ -23,26 +20,15 @@ _PROGRAM = (
 )
 
 
-class MathRole(Plugin):
+class MathRole(ProseRole, CompactRole):
     """A role of environment `math`. Its prompt: the problem, what was written before, what to write."""
 
-    class Config(PluginConfig):
+    class Config(ProseRole.Config):
         system: str | None = Field(
             None, description="System prompt; null: the built-in one. Not in `compact`."
         )
-        ask: str | None = Field(
-            None, description="Last lines of the prompt: what to write; null: the built-in ones."
-        )
 
-    config: Config
-    role: ClassVar[str] = ""
-    """The name that the role must have in the team."""
-    task: ClassVar[str] = ""
-    """The built-in system prompt."""
-
-    def __init__(self, config: Config, build: Any) -> None:
-        super().__init__(config, build)
-        check_name(build, self.role, "math")
+    game = "math"
 
     def render(self, role_input: RoleInput) -> Sequence[Message]:
         """One user message in the compact rendering; a system and a user message in prose.
@@ -50,29 +36,13 @@ class MathRole(Plugin):
         Raises:
             ConfigError: the compact rendering gets feedback, which it can't show.
         """
-        seen: MathObservation = role_input.observation
-        if seen.rendering == "compact":
-            if role_input.feedback:
-                raise ConfigError(
-                    "the compact rendering can't show the feedback of the transition mode",
-                    path=self.build.path,
-                    why=f"the feedback is: {role_input.feedback[-1]!r}",
-                    fix="set transition: none, or env.rendering: prose",
-                )
-            return [{"role": "user", "content": compact.prompt(seen)}]
-        system = self.task if self.config.system is None else self.config.system
-        parts = ["Problem:", seen.problem]
-        for utterance in seen.transcript:
-            parts += ["", *_lines(utterance, self.role)]
-        parts += ["", *remarks] if (remarks := self.remarks(seen)) else []
-        parts += ["", *role_input.feedback] if role_input.feedback else []
-        parts += ["", self.asked(seen) if self.config.ask is None else self.config.ask]
-        user: Message = {"role": "user", "content": "\n".join(parts)}
-        return [{"role": "system", "content": system}, user] if system else [user]
+        if role_input.observation.rendering == "compact":
+            return self.compact_messages(compact.prompt(role_input.observation), role_input.feedback)
+        return super().render(role_input)
 
-    def without_feedback(self) -> str:
-        """The setting of the compact rendering, which can't show feedback; empty in prose."""
-        return compact_rendering(self.build.environment)
+    def sections(self, seen: MathObservation, shows_task: bool) -> Sequence[Sequence[str]]:
+        lines = (_lines(utterance, self.role) for utterance in seen.transcript)
+        return [("Problem:", seen.problem), *lines, self.remarks(seen)]
 
     def parse(self, text: str, observation: Any) -> Any:
         """The answer; a program where one is asked for; in the compact rendering the message, digits joined.
@@ -85,16 +55,11 @@ class MathRole(Plugin):
             return compact.read(text, seen.writes)
         return read_program(text) if seen.writes == "program" else answers.find(text)
 
-    def vocabulary(self) -> Iterable[str]:
-        """No words beyond the environment's."""
-        return ()
-
     def remarks(self, seen: MathObservation) -> list[str]:
         """What is to be known of the messages before, after the last of them."""
         return []
 
     def asked(self, seen: MathObservation) -> str:
-        """The built-in last lines of the prompt."""
         return _PROGRAM if seen.writes == "program" else _BOXED
 
 
