@@ -107,13 +107,13 @@ def register_losses(register: Register) -> None:
 
 @hookimpl
 def register_transitions(register: Register) -> None:
-    register("diagnosis", "coterie.plugins.transitions.diagnosis:Diagnosis")
+    register("diagnosis", "coterie.plugins.transitions.levels:Diagnosis")
     register("expert_edits", "coterie.plugins.transitions.expert_edits:ExpertEdits")
-    register("level_feedback", "coterie.plugins.transitions.level_feedback:LevelFeedback")
-    register("level_passed", "coterie.plugins.transitions.level_passed:LevelPassed")
+    register("level_feedback", "coterie.plugins.transitions.levels:LevelFeedback")
+    register("level_passed", "coterie.plugins.transitions.levels:LevelPassed")
     register("none", "coterie.plugins.transitions.none:NoTransitionFeedback")
-    register("passed", "coterie.plugins.transitions.passed:Passed")
-    register("plain", "coterie.plugins.transitions.plain:Plain")
+    register("passed", "coterie.plugins.transitions.levels:Passed")
+    register("plain", "coterie.plugins.transitions.revision:Plain")
 
 
 @hookimpl

@@ -11,11 +11,8 @@ import yaml
 from coterie.backends.remote.vendors import VENDORS, vendor_of
 from coterie.discovery import plugins
 from coterie.plugins.transitions.expert_edits import COUNTED, NO_EDIT, ExpertEditsConfig
-from coterie.plugins.transitions.level_passed import LevelPassed
-from coterie.plugins.transitions.levels import FAILED, PASSED
-from coterie.plugins.transitions.passed import ALL, NOT_ALL
-from coterie.plugins.transitions.plain import Plain
-from coterie.plugins.transitions.revision import OFFLINE
+from coterie.plugins.transitions.levels import ALL, FAILED, NOT_ALL, PASSED, LevelPassed
+from coterie.plugins.transitions.revision import OFFLINE, Plain
 from coterie.testing import coterie_run
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "transitions.md").read_text(encoding="utf-8")

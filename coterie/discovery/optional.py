@@ -110,10 +110,14 @@ class EstimatorDefaults:
 
 
 class EnvironmentDefaults:
-    """An environment in whose turns each role acts at most once."""
+    """An environment in whose turns each role acts at most once, and whose states hold no answers."""
 
     actions_per_turn: Mapping[str, int] = {}
     """By role, most actions in one turn, which a plan counts; a role that is absent acts at most once."""
+    reports: Sequence[str] = ()
+    """Names of its reports, plain data in `Step.info` that reward sources weigh (`plugins/reports.py`)."""
+    latest: Callable[[Any], Mapping[str, str]] | None = None
+    """Of a state, the latest answer of every role that has acted, as the model wrote it, by role."""
 
 
 class ConfigDefaults:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import logging
-from collections import Counter
-from collections.abc import Mapping, Sequence
+import re
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
-from typing import Annotated, Any
+from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import Field
 
@@ -16,25 +20,172 @@ from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import ChatModel, ChatRequest
 from coterie.core.protocols.environment import DigestsStates
 from coterie.core.rollout.contracts import refuse
+from coterie.core.rollout.thoughts import split
 from coterie.core.types import HistoryEntry, Message, as_tuple
 from coterie.core.types.digest import digest
-from coterie.plugins.transitions.expert import (
-    GivesLatestAnswers,
-    MalformedEdits,
-    question,
-    read_edits,
-    schema_of,
-)
+from coterie.discovery.optional import EnvironmentDefaults, with_defaults
 from coterie.plugins.transitions.revision import OFFLINE, Revision, RevisionConfig, titled
-from coterie.plugins.transitions.shared_answers import SharedAnswers
 
+T = TypeVar("T")
 log = logging.getLogger("coterie")
 
 EDIT = "The expert's edit of your answer"
 NO_EDIT = "The expert gave no edit."
 COUNTED = ("edits", "none", "malformed", "failed")
 """Metrics `expert/...`: roles that read an edit, or that there is none; malformed answers; failed calls."""
+MOST = 4096
+"""Answers that wait for a role; of more the oldest go (their episodes were lost)."""
+_FENCE = re.compile(r"```(?:json)?[ \t]*\n(.*)\n```", re.S)
 INSTEAD = f"choose a transition mode that asks no expert: {', '.join(OFFLINE)}"
+
+
+@dataclass(slots=True)
+class _ExpertCall(Generic[T]):
+    """A call under way."""
+
+    task: asyncio.Future[T]
+    waiting: int = 0
+
+
+@dataclass(slots=True)
+class _Kept(Generic[T]):
+    """An answer, and how many episodes of each role have yet to read it."""
+
+    answer: T
+    unread: Counter[str] = field(default_factory=Counter)
+
+
+class SharedAnswers(Generic[T]):
+    """Answers by key. Who asks leaves the answer to its teammates, who read it once each.
+
+    So nothing outlives its state: a later episode asks anew, and the chat model's own cache serves it.
+
+    Args:
+        joins: whether equal questions wait for one call under way. Off for a model behind the run's engine:
+            its batches begin when all episodes wait for the engine, and those that joined never would.
+    """
+
+    def __init__(self, joins: bool) -> None:
+        self._joins = joins
+        self._calls: dict[str, _ExpertCall[T]] = {}
+        self._kept: OrderedDict[str, _Kept[T]] = OrderedDict()
+
+    async def get(
+        self, key: str, role: str, roles: Sequence[str], ask: Callable[[], Coroutine[Any, Any, T]]
+    ) -> T:
+        """The answer that a teammate left, that of a call under way, or one asked for now.
+
+        Args:
+            roles: all roles that the answer is for.
+        """
+        kept = self._kept.get(key)
+        if kept is None or not kept.unread[role]:
+            answer = await (self._joined(key, ask) if self._joins else ask())
+            kept = self._kept.get(key) or _Kept(answer)
+            kept.answer = answer  # newer than what a lost episode left
+        if kept.unread[role]:
+            kept.unread[role] -= 1
+        else:
+            kept.unread.update(other for other in roles if other != role)
+        if kept.unread.total():
+            self._kept[key] = kept
+        else:
+            self._kept.pop(key, None)
+        if len(self._kept) > MOST:
+            self._kept.popitem(last=False)
+        return kept.answer
+
+    async def _joined(self, key: str, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        call = self._calls.get(key)
+        if call is None:
+            call = self._calls[key] = _ExpertCall(asyncio.ensure_future(ask()))
+        call.waiting += 1
+        try:
+            return await asyncio.shield(call.task)  # who is cancelled must not cancel those that joined
+        finally:
+            call.waiting -= 1
+            if not call.waiting:
+                self._calls.pop(key, None)
+                call.task.cancel()  # of a call that is done: nothing happens
+
+
+class MalformedEdits(ValueError):
+    """An answer that holds no edits; the message says what is wrong with it."""
+
+
+def schema_of(roles: Sequence[str]) -> dict[str, Any]:
+    """The JSON schema of an answer: a text for each role."""
+    return {
+        "type": "object",
+        "properties": {role: {"type": "string"} for role in roles},
+        "required": list(roles),
+        "additionalProperties": False,
+    }
+
+
+def question(task: Sequence[Message], role: str, answers: Mapping[str, str]) -> str:
+    """The expert's prompt.
+
+    Args:
+        task: messages of a role's first prompt of the episode.
+        role: the role.
+        answers: the latest answers, by role.
+    """
+    form = json.dumps(dict.fromkeys(answers, "..."), ensure_ascii=False)
+    shown = "\n\n".join(message["content"] for message in task)
+    written = [f'<answer role="{name}">\n{text}\n</answer>' for name, text in answers.items()]
+    return "\n\n".join(
+        (
+            "You are an expert. You review what language models wrote for a task, one answer a role, and "
+            "propose an edit of each answer. Each role reads its edit and writes its answer once more.",
+            f"The task, as role '{role}' was given it:",
+            f"<task>\n{shown}\n</task>",
+            "The latest answers:",
+            *written,
+            "Write an edit for each role: the lines to change, or a whole answer in place of a wrong or "
+            "missing one, in the form that the task asks for. Where nothing has to change, say so in a line.",
+            f"Answer with one JSON object and nothing else, with a text in each field: {form}",
+        )
+    )
+
+
+def read_edits(text: str, roles: Sequence[str]) -> dict[str, str]:
+    """The edits by role; a role whose field is missing, blank or no text has none.
+
+    Raises:
+        MalformedEdits: the text holds no JSON object, or one with none of the fields.
+    """
+    table = _object(split(text).text.strip())
+    if not any(role in table for role in roles):
+        raise MalformedEdits(f"the JSON has none of the fields {', '.join(roles)}")
+    edits = {role: table[role] for role in roles if isinstance(table.get(role), str)}
+    return {role: edit for role, edit in edits.items() if edit.strip()}
+
+
+def _object(text: str) -> dict[str, Any]:
+    """The JSON object that a text is, or holds between other words or in a fence."""
+    fenced = _FENCE.search(text)
+    inner = text[text.find("{") : text.rfind("}") + 1]
+    # The fence last: texts of the object may hold one.
+    for candidate in (text, inner, *((fenced[1],) if fenced else ())):
+        try:
+            # Models write line ends into strings as they are.
+            table = json.loads(candidate, strict=False, object_pairs_hook=_once)
+        except (ValueError, RecursionError) as error:
+            if isinstance(error, MalformedEdits):
+                raise
+            continue
+        if not isinstance(table, dict):
+            raise MalformedEdits("the JSON is no object")
+        return table
+    raise MalformedEdits("it is no JSON")
+
+
+def _once(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(items)
+    if len(table) < len(items):
+        raise MalformedEdits("a key of the JSON stands twice")
+    return table
 
 
 class ExpertEditsConfig(RevisionConfig):
@@ -81,7 +232,7 @@ class ExpertEdits(Revision):
             inner.instead = INSTEAD
         stages = as_tuple(build.run.team.order)
         self._order = tuple(chain.from_iterable(stages))
-        shares = isinstance(build.environment, GivesLatestAnswers)
+        shares = with_defaults(build.environment, EnvironmentDefaults).latest is not None
         self.calls_per_view = 1 if shares else max(map(len, stages))
         self._answers: SharedAnswers[dict[str, str] | None] = SharedAnswers(
             joins=not hasattr(self._model, "use_engine")
@@ -163,9 +314,10 @@ class ExpertEdits(Revision):
     ) -> dict[str, str]:
         """The latest answers by role, in the order of the team."""
         answers = {role: history[-1].action.text}
-        if isinstance(environment, GivesLatestAnswers):
+        latest = with_defaults(environment, EnvironmentDefaults).latest
+        if latest is not None:
             with plugin_call(environment, "latest"):
-                given = environment.latest(state)
+                given = latest(state)
             texts = isinstance(given, Mapping) and all(isinstance(text, str) for text in given.values())
             if not texts:
                 refuse(environment, "latest", given, "return the latest answers as texts, by role")
@@ -174,7 +326,7 @@ class ExpertEdits(Revision):
 
     def _key(self, state: Any, environment: Any, answers: Mapping[str, str], task: Sequence[Message]) -> str:
         """The same for all roles that are told of a state, and for no other question."""
-        if not isinstance(environment, GivesLatestAnswers):
+        if with_defaults(environment, EnvironmentDefaults).latest is None:
             return digest((tuple(answers.items()), task))
         if isinstance(environment, DigestsStates):
             with plugin_call(environment, "digest"):

@@ -1,4 +1,4 @@
-"""The base of modes that show a role its earlier answer and ask it to revise it."""
+"""Modes that show a role its earlier answer and ask it to revise it: their base, and `plain`."""
 
 from __future__ import annotations
 
@@ -80,6 +80,10 @@ class Revision(Plugin):
         """The words of the mode's own sentences, for `tokenizer: words`."""
         texts = (f"{PREVIOUS}:", f"{PREVIOUS} was empty.", REVISE, *self.words)
         return sorted({word for text in texts for word in text.split()})
+
+
+class Plain(Revision):
+    """Tells each role its earlier answer and to revise it; no tests are run."""
 
 
 def titled(title: str, answer: str) -> list[str]:

@@ -10,8 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from coterie.core.errors import PluginError
-from coterie.plugins.transitions.expert import MalformedEdits, read_edits
-from coterie.plugins.transitions.expert_edits import NO_EDIT, ExpertEdits
+from coterie.plugins.transitions.expert_edits import NO_EDIT, ExpertEdits, MalformedEdits, read_edits
 from coterie.plugins.transitions.revision import REVISE
 from tests.plugins.support import wait
 from tests.plugins.transitions.support import (
@@ -272,7 +271,7 @@ def test_a_call_that_nobody_waits_for_any_more_is_cancelled():
 
 
 def test_an_answer_that_no_teammate_reads_is_forgotten_in_the_end(monkeypatch):
-    monkeypatch.setattr("coterie.plugins.transitions.shared_answers.MOST", 8)
+    monkeypatch.setattr("coterie.plugins.transitions.expert_edits.MOST", 8)
     made, model = expert()
     for number in range(20):
         told(made, "aux", state=Work(latest=(("aux", str(number)), ("main", "x"))))

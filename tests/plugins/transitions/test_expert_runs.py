@@ -10,8 +10,7 @@ import pytest
 from coterie.api.train import train
 from coterie.core.errors import ConfigError, UserError
 from coterie.estimate.cost import count
-from coterie.plugins.transitions.expert import question
-from coterie.plugins.transitions.expert_edits import NO_EDIT
+from coterie.plugins.transitions.expert_edits import NO_EDIT, question
 from coterie.testing import check_transition, coterie_run, play_episode
 from tests.backends.loopback import one_store_of_certificates
 from tests.backends.remote.server import OpenAIServer

@@ -8,7 +8,7 @@ import pytest
 
 from coterie.core.errors import ConfigError
 from coterie.core.types import Action, HistoryEntry
-from coterie.plugins.transitions.diagnosis import Diagnosis
+from coterie.plugins.transitions.levels import Diagnosis
 from coterie.plugins.transitions.none import NoTransitionFeedback
 from tests.plugins.support import Build, make, wait
 
