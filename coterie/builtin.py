@@ -70,13 +70,13 @@ def register_roles(register: Register) -> None:
 @hookimpl
 def register_rewards(register: Register) -> None:
     register("coach", "coterie.plugins.rewards.coach.source:Coach")
-    register("code_structure", "coterie.plugins.rewards.code_structure:CodeStructure")
+    register("code_structure", "coterie.plugins.rewards.reports:CodeStructure")
     register("environment", "coterie.plugins.rewards.environment:EnvironmentReward")
     register("function", "coterie.plugins.rewards.function:FunctionReward")
-    register("golden_tests", "coterie.plugins.rewards.unit_tests:GoldenTests")
-    register("test_quality", "coterie.plugins.rewards.test_quality:TestQuality")
-    register("unit_tests", "coterie.plugins.rewards.unit_tests:UnitTests")
-    register("writing", "coterie.plugins.rewards.writing:WritingReward")
+    register("golden_tests", "coterie.plugins.rewards.reports:GoldenTests")
+    register("test_quality", "coterie.plugins.rewards.reports:TestQuality")
+    register("unit_tests", "coterie.plugins.rewards.reports:UnitTests")
+    register("writing", "coterie.plugins.rewards.reports:WritingReward")
 
 
 @hookimpl

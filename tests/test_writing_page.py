@@ -10,7 +10,7 @@ import pytest
 
 from coterie.backends.data.shipped import Posts
 from coterie.plugins.envs.writing.measures import FORMS
-from coterie.plugins.rewards.writing import LEVELS
+from coterie.plugins.rewards.reports import LEVELS
 from coterie.recipes import load
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "writing.md").read_text(encoding="utf-8")

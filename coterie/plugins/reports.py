@@ -6,10 +6,7 @@ reward source of scope `joint` asks for a report by name, so any environment tha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, TypedDict, runtime_checkable
-
-from coterie.core.errors import ConfigError
+from typing import TypedDict
 
 
 class CodeReport(TypedDict):
@@ -60,31 +57,3 @@ class WritingReport(TypedDict):
     length: float
     vocabulary: float
     style: float
-
-
-@runtime_checkable
-class GivesReports(Protocol):
-    reports: Sequence[str]
-    """Names of its reports."""
-
-
-def check_report(build: Any, name: str) -> None:
-    """Check that a reward source's environment gives a report.
-
-    Raises:
-        ConfigError: it does not; names the source.
-    """
-    environment = build.environment
-    given = environment.reports if isinstance(environment, GivesReports) else ()
-    if name not in given:
-        raise ConfigError(
-            f"the environment gives no report '{name}', which this reward source weighs",
-            path=build.path,
-            why=f"{type(environment).__name__} gives {', '.join(given) or 'no reports'}",
-            fix="choose an environment with this report, or remove the source",
-        )
-
-
-def report_of(info: Mapping[str, Any], name: str) -> Any:
-    """The report of a step; None where there was nothing to report yet."""
-    return info.get(name)

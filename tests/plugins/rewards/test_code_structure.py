@@ -8,8 +8,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given, strategies as st
 
-from coterie.plugins.rewards.code_structure import HIGHEST, CodeStructure, levels
-from coterie.plugins.rewards.unit_tests import GoldenTests, UnitTests
+from coterie.plugins.rewards.reports import HIGHEST, CodeStructure, GoldenTests, UnitTests, levels
 from tests.plugins.support import Build, make
 
 GOOD = {

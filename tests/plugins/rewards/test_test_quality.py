@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from coterie.core.errors import ConfigError
-from coterie.plugins.rewards.test_quality import TestQuality as Quality
+from coterie.plugins.rewards.reports import TestQuality as Quality
 from tests.plugins.support import Build, make
 
 REPORT = {"author": "tester", "count": 4, "valid": 0.5, "right": 0.75}

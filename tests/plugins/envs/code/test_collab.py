@@ -13,7 +13,7 @@ from coterie.core.protocols import RolloutJob
 from coterie.core.types import Fault, all_passed
 from coterie.plugins.envs.code.collab import CodeCollab
 from coterie.plugins.envs.code.problem import Tests
-from coterie.plugins.rewards.code_structure import levels
+from coterie.plugins.rewards.reports import levels
 from coterie.testing import build, check_environment, check_reward, check_role, play_episode
 from coterie.testing.support.opening import opened
 from tests.plugins.envs.code.problems import ADD, ROOT, SHIFT, SUM_LINES
