@@ -124,7 +124,7 @@ async def propose(sandbox: Any, parsed: Any, read: Callable[[str], T]) -> tuple[
 
 def shortened(run: ToolRun) -> ToolRun:
     """The run with as much of its output and problem as prompts show: their ends."""
-    return replace(run, output=_ending(run.output), problem=run.problem[-_PROBLEM:])
+    return replace(run, output=ending(run.output, _OUTPUT), problem=run.problem[-_PROBLEM:])
 
 
 def _code(parsed: Any) -> str:
@@ -136,10 +136,10 @@ def _code(parsed: Any) -> str:
         return parsed
 
 
-def _ending(text: str) -> str:
-    """The end of an output that is too long for a prompt."""
-    omitted = len(text) - _OUTPUT
-    return text if omitted <= 0 else f"[{omitted} characters left out]\n{text[-_OUTPUT:]}"
+def ending(text: str, most: int) -> str:
+    """The last `most` characters of an output that is too long for a prompt, with how many were left out."""
+    omitted = len(text) - most
+    return text if omitted <= 0 else f"[{omitted} characters left out]\n{text[omitted:]}"
 
 
 def printing_program(value: Any) -> str:

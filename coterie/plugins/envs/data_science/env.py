@@ -19,9 +19,8 @@ from coterie.core.types.splits import Split
 from coterie.discovery.members import Brief, KeepsFiles, Work
 from coterie.plugins.envs.common.code import read_program
 from coterie.plugins.envs.common.teams import check_sandbox
-from coterie.plugins.envs.data_science import tasks, team, workspace
-from coterie.plugins.envs.data_science.config import DataScienceConfig
-from coterie.plugins.envs.data_science.feedback import last_action, work_of
+from coterie.plugins.envs.data_science import tasks, workspace
+from coterie.plugins.envs.data_science.config import DUTIES, ROLES, TURNS, DataScienceConfig, check_order
 from coterie.plugins.envs.data_science.state import (
     PipelineObservation,
     PipelineState,
@@ -44,7 +43,7 @@ class DataScience(Plugin):
 
     Config = DataScienceConfig
     config: DataScienceConfig
-    roles = team.ROLES
+    roles = ROLES
     components: Mapping[str, ComponentKind] = {
         # Potentials: a role that writes its file in its first turn earns no less than one that needs four.
         "performance": "potential",
@@ -63,11 +62,11 @@ class DataScience(Plugin):
     def __init__(self, config: DataScienceConfig, build: Any) -> None:
         super().__init__(config, build)
         order = as_tuple(build.run.team.order)
-        self._team = team.check_order(order)
+        self._team = check_order(order)
         check_sandbox(order, config.sandbox, build.run, build.path, self._team)
         self._check_sandbox()
         self._check_named()
-        self._turns = {role: config.turns.get(role, team.TURNS) for role in self._team}
+        self._turns = {role: config.turns.get(role, TURNS) for role in self._team}
         self._files = {role: config.files.get(role, ()) for role in self._team}
         self._required = tuple(path for paths in self._files.values() for path in paths)
         self._submission = self._check_files()
@@ -194,14 +193,14 @@ class DataScience(Plugin):
 
     def diagnose(self, state: PipelineState, role: str) -> str:
         """Feedback on the role's last action, without a word on the hidden answers."""
-        return last_action(state, role, workspace.missing(state.workspace, self._files[role]))
+        return workspace.last_action(state, role, workspace.missing(state.workspace, self._files[role]))
 
     def brief(self, task: Task) -> Brief:
         """The competition, and for each role its duty, limits and required files."""
         turns = {role: f"at most {most} turns" for role, most in self._turns.items()}
         return Brief(
             problem=task.payload.text,
-            duties={role: team.DUTIES[role] for role in self._team},
+            duties={role: DUTIES[role] for role in self._team},
             limits={
                 role: f"{turns[role]}; a program may take "
                 + _limits_text(self._limits(role), self._runner.room_mb(task.payload))
@@ -213,7 +212,7 @@ class DataScience(Plugin):
 
     def work(self, role: str, info: Mapping[str, Any]) -> Work:
         """The program's output, the files after the action as they were checked, the submission's worth."""
-        return work_of(role, info)
+        return workspace.work_of(role, info)
 
     # ---- inside --------------------------------------------------------------------------------------------
 

@@ -13,9 +13,9 @@ from coterie.core.protocols import DataSource, Limits
 from coterie.core.types import Task
 from coterie.core.types.splits import SPLITS, Split
 from coterie.plugins.envs.common.record_tasks import RecordTasks
+from coterie.plugins.envs.data_science.config import ROLES, TEST_DATA, TRAIN_DATA
 from coterie.plugins.envs.data_science.packs import measured
 from coterie.plugins.envs.data_science.state import CompetitionTask
-from coterie.plugins.envs.data_science.team import ROLES, TEST_DATA, TRAIN_DATA
 
 _TEXTS = ("task_id", "train_file", "test_file", "answer_dir")
 _BEGIN = 1 << 16

@@ -1,4 +1,4 @@
-"""The shared workspace: a program's run on it, the file trail, and which files are missing."""
+"""The shared workspace: a program's run on it, the file trail, missing files; what is told of an action."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from typing import Any
 from coterie.core.errors import CoterieError, PolicyFault, SystemFault
 from coterie.core.plugins.origin import failure, plugin_call
 from coterie.core.protocols import Limits, Program, Ran
-from coterie.discovery.members import KeptFiles
-from coterie.plugins.envs.data_science.state import CompetitionTask, ProgramRun, TrailLine
-from coterie.plugins.envs.data_science.team import DATA, TEST_DATA, TRAIN_DATA
+from coterie.discovery.members import KeptFiles, Work
+from coterie.plugins.envs.common.code import ending
+from coterie.plugins.envs.data_science.config import DATA, TEST_DATA, TRAIN_DATA
+from coterie.plugins.envs.data_science.state import CompetitionTask, PipelineState, ProgramRun, TrailLine
 
 _DONE = re.compile(r"DONE[.!]?")
 _FENCE = re.compile(r"(`{3,})[ \t]*([\w+-]*)")
@@ -106,8 +107,8 @@ class ProgramRunner:
         problem = "; ".join(filter(None, [reason, more, dropped]))
         return ProgramRun(
             status=ran.status,
-            stdout=_ending(ran.stdout, self.chars) if steady else "",
-            stderr=_ending(ran.stderr, self.chars) if steady else "",
+            stdout=ending(ran.stdout, self.chars) if steady else "",
+            stderr=ending(ran.stderr, self.chars) if steady else "",
             problem=problem if len(problem) <= _PROBLEM else f"{problem[:_PROBLEM]} [...]",
         )
 
@@ -225,6 +226,43 @@ def _name(path: str) -> str:
     return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}[...]"
 
 
-def _ending(text: str, most: int) -> str:
-    cut = len(text) - most
-    return text if cut <= 0 else f"[{cut} characters left out]\n{text[cut:]}"
+def last_action(state: PipelineState, role: str, missing: Sequence[str]) -> str:
+    """Sentences for a role; empty before its first action.
+
+    Args:
+        missing: files that the role has to leave and has not.
+    """
+    mine = next((entry for entry in reversed(state.transcript) if entry.role == role), None)
+    if mine is None:
+        return ""
+    sentences = [f"In your last message {mine.note}."] if mine.note else []
+    if mine.run is not None and not mine.run.ok:
+        sentences.append(f"Your last program did not finish: {mine.run.problem or mine.run.status}.")
+    if missing:
+        sentences.append(f"Missing of the files that you have to leave: {listed(missing)}.")
+    return " ".join(sentences)
+
+
+def work_of(role: str, info: Mapping[str, Any]) -> Work:
+    """What came of an action, from what `step` says of it."""
+    mine = info.get(role, {})
+    return Work(
+        output=_run_text(mine["run"]) if mine.get("run") else "",
+        files="\n".join(mine.get("files", ())),
+        outcome=_outcome_text(info["outcome"]) if info.get("outcome") else "",
+    )
+
+
+def _run_text(run: Mapping[str, Any]) -> str:
+    problem = f" ({run['problem']})" if run["problem"] else ""
+    parts = [f"status: {run['status']}{problem}"]
+    parts += [f"{name}:\n{run[name].rstrip()}" for name in ("stdout", "stderr") if run[name].strip()]
+    return "\n".join(parts)
+
+
+def _outcome_text(ended: Mapping[str, Any]) -> str:
+    metric = f"{ended['metric']}, {ended['direction']} is better"
+    if ended["why"]:
+        return f"no valid submission: {ended['why']} (metric: {metric})"
+    quality = "" if ended["quality"] is None else f", quality {ended['quality']:.4g}"
+    return f"a valid submission: {ended['value']:.6g} ({metric}{quality})"

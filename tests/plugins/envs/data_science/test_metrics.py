@@ -16,8 +16,14 @@ pytest.importorskip("sklearn")
 
 import sklearn.metrics
 
-from coterie.plugins.envs.data_science.metrics import measures
-from coterie.plugins.envs.data_science.metrics.metric import ALIASES, METRICS, metric_named
+from coterie.plugins.envs.data_science.metrics.metric import (
+    ALIASES,
+    METRICS,
+    map_at_k,
+    metric_named,
+    normalised_gini,
+    quadratic_weighted_kappa,
+)
 from coterie.plugins.envs.data_science.metrics.scoring import score
 from tests.plugins.envs.data_science.tables import answers_of, csv_of, scored, value_of, why_of
 
@@ -216,7 +222,7 @@ def test_gini_is_the_mean_over_all_orders_of_equal_predictions(rows):
     expected = mean(original(order, guess) for order in orders) / original(orders[0], truth)
     import numpy as np
 
-    assert close(measures.normalised_gini(np.array(truth), np.array(guess)), expected)
+    assert close(normalised_gini(np.array(truth), np.array(guess)), expected)
 
 
 @FEW
@@ -227,7 +233,7 @@ def test_kappa_is_scikit_learn_s_where_all_grades_are_listed(rows):
     truth, guess = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
     assume(len(set(truth)) > 1)
     expected = sklearn.metrics.cohen_kappa_score(truth, guess, labels=range(1, 7), weights="quadratic")
-    assert close(measures.quadratic_weighted_kappa(truth, guess), expected)
+    assert close(quadratic_weighted_kappa(truth, guess), expected)
 
 
 def test_kappa_counts_a_grade_that_nobody_got(tmp_path):
@@ -259,7 +265,7 @@ def test_map_at_k_is_the_mean_of_average_precisions(k, rows):
         return sum(mean(hits[: i + 1]) for i, hit in enumerate(hits) if hit) / min(len(right), k)
 
     truth, guess = zip(*rows, strict=True)
-    assert close(measures.map_at_k(truth, guess, k), mean(map(precision, truth, guess)))
+    assert close(map_at_k(truth, guess, k), mean(map(precision, truth, guess)))
 
 
 def test_a_label_at_rank_r_counts_one_rth(tmp_path):

@@ -14,8 +14,9 @@ import pytest
 pytest.importorskip("sklearn")
 
 from coterie.core.errors import DataError, MissingExtra
-from coterie.plugins.envs.data_science.metrics import libraries, submission as submissions
+from coterie.plugins.envs.data_science.metrics import submission as submissions
 from coterie.plugins.envs.data_science.metrics.answers import AnswerTable, read_answers
+from coterie.plugins.envs.data_science.metrics.column import library
 from coterie.plugins.envs.data_science.metrics.records import competition_of
 from coterie.plugins.envs.data_science.metrics.scoring import SubmissionResult, score, summarise
 from tests.plugins.envs.data_science.tables import answers_of, competition, csv_of, value_of, why_of
@@ -435,14 +436,14 @@ def test_what_is_not_known_is_missing_and_not_0():
 
 
 @pytest.mark.parametrize(
-    ("module", "get"),
+    ("module", "package"),
     [
-        ("pandas", libraries.pandas),
-        ("sklearn.metrics", libraries.sklearn_metrics),
-        ("scipy.stats", libraries.scipy_stats),
+        ("pandas", "pandas"),
+        ("sklearn.metrics", "scikit-learn"),
+        ("scipy.stats", "scipy"),
     ],
 )
-def test_without_the_extra_the_error_names_it(module, get, monkeypatch):
+def test_without_the_extra_the_error_names_it(module, package, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, module, None)
     with pytest.raises(MissingExtra, match=r"coterie\[data-science\]"):
-        get()
+        library(module, package)

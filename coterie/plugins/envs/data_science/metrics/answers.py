@@ -10,10 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.core.errors import DataError, did_you_mean
-from coterie.plugins.envs.data_science.metrics.column import EXACT, Invalid, TableColumn, label_of, parsed
+from coterie.plugins.envs.data_science.metrics.column import (
+    EXACT,
+    Invalid,
+    TableColumn,
+    label_of,
+    pandas,
+    parsed,
+)
 from coterie.plugins.envs.data_science.metrics.competition import Competition
 from coterie.plugins.envs.data_science.metrics.forms import label_numbers, one_label_a_row
-from coterie.plugins.envs.data_science.metrics.libraries import pandas
 from coterie.plugins.envs.data_science.metrics.metric import TaskMetric, metric_named
 from coterie.plugins.envs.data_science.metrics.submission import Cells, read_table
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.plugins.envs.data_science.metrics.libraries import pandas
+from coterie.core.errors import MissingExtra
 
 MISSING = frozenset({"", "nan", "na", "n/a", "null", "none", "<na>", "nat"})
 """What a missing value is written as, in lower case."""
@@ -17,6 +18,25 @@ EXACT = 2.0**53
 """Whole numbers below it are exact as floats."""
 _SHOWN = 40
 """Characters of a wrong value that a message shows."""
+
+
+def library(module: str, package: str) -> Any:
+    """A module of a package of extra `data-science`, imported when a submission is first scored.
+
+    Raises:
+        MissingExtra: the package is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingExtra(
+            package, "data-science", needed_by="the metrics of environment data_science"
+        ) from error
+
+
+def pandas() -> Any:
+    """The module `pandas`, as `library` gives it."""
+    return library("pandas", "pandas")
 
 
 class Invalid(Exception):

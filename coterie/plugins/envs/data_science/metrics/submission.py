@@ -13,8 +13,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.plugins.envs.data_science.metrics.column import Invalid
-from coterie.plugins.envs.data_science.metrics.libraries import pandas
+from coterie.plugins.envs.data_science.metrics.column import Invalid, pandas
 
 MOST_BYTES = 256 << 20
 """Of a submission. The largest of DSBench, malware with 1.8 million rows, is a third of that."""
