@@ -10,10 +10,9 @@ from coterie.core.errors import PolicyFault
 from coterie.core.plugins import PluginConfig
 from coterie.core.types import Message, RoleInput
 from coterie.plugins.agents.roles import NamedRole, ProseRole
-from coterie.plugins.envs.code import game_words
+from coterie.plugins.envs.code.game import answer_code
 from coterie.plugins.envs.code.sources import answered_code
-from coterie.plugins.envs.code.state import CodeObservation
-from coterie.plugins.envs.code.tests_state import CodeTestsObservation
+from coterie.plugins.envs.code.state import CodeObservation, CodeTestsObservation
 from coterie.plugins.envs.code.written_tests import written_tests
 
 _FORM = "Answer with the code alone, in a block that starts with ```python and ends with ```."
@@ -182,7 +181,7 @@ class CodeGameRole(NamedRole):
         Raises:
             PolicyFault: it can't be read.
         """
-        if not game_words.code(self.role, text):
+        if not answer_code(self.role, text):
             raise PolicyFault(f"'{text[:40]}' is no answer of {self.role}")
         return " ".join(text.split())
 

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from coterie.plugins.envs.code.bindings import AUX, bound
-from coterie.plugins.envs.code.entry import entry_of
+from coterie.plugins.envs.code.entry import AUX, bound, entry_of
 from coterie.plugins.envs.code.reachable import reachable
 from coterie.plugins.envs.code.sources import Function
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Protocol
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -15,12 +15,6 @@ from coterie.core.types.splits import Split
 from coterie.plugins.envs.code.judging import CodeJudge, worst
 from coterie.plugins.envs.code.problem import CodeProblem, Tests, content, record_of, task_of
 from coterie.plugins.envs.common.record_tasks import RecordTasks
-
-
-class ProblemSource(Protocol):
-    """The problems of all splits."""
-
-    def tasks(self, split: Split, seed: int) -> TaskSource: ...
 
 
 class CodeConfig(PluginConfig):
@@ -50,8 +44,8 @@ class CodeEnvironment(Plugin):
         self._judge = CodeJudge(config.sandbox, config.limits)
         self._tasks = self.problems()
 
-    def problems(self) -> ProblemSource:
-        """The problems of all splits: those of the data source.
+    def problems(self) -> RecordTasks | None:
+        """The problems of the data source; None: they are generated.
 
         Raises:
             ConfigError: there is none.
@@ -82,11 +76,12 @@ class CodeEnvironment(Plugin):
             DataError: a record is no problem of this environment.
             ConfigError: the split is empty or isn't configured.
         """
+        assert self._tasks is not None, "an environment without records has tasks of its own"
         return self._tasks.tasks(split, seed)
 
     def leave_out(self, evaluated: Callable[[], Sequence[Task]]) -> None:
         """Leave problems out of train, where they are records. Generated ones are apart by a hash."""
-        if isinstance(self._tasks, RecordTasks):
+        if self._tasks is not None:
             self._tasks.elsewhere = evaluated
 
     def record(self, task: Task) -> dict[str, Any]:
@@ -103,7 +98,7 @@ class CodeEnvironment(Plugin):
 
     def place(self, task: Task) -> str:
         """The record's file and line; empty: the problem is generated."""
-        return self._tasks.places.get(task.id, "") if isinstance(self._tasks, RecordTasks) else ""
+        return "" if self._tasks is None else self._tasks.places.get(task.id, "")
 
     def counted(self) -> Mapping[str, float]:
         """What the judge counted."""

@@ -19,7 +19,7 @@ from coterie.plugins.envs.code import feedback, sources
 from coterie.plugins.envs.code.base import CodeConfig, CodeEnvironment
 from coterie.plugins.envs.code.judging import never_ran, whole_program
 from coterie.plugins.envs.code.problem import CodeProblem, Tests
-from coterie.plugins.envs.code.tests_state import Attempt, CodeTestsObservation, CodeTestsState, Suite
+from coterie.plugins.envs.code.state import Attempt, CodeTestsObservation, CodeTestsState, Suite
 from coterie.plugins.envs.code.written_tests import WrittenTests, answer_of, written_tests
 from coterie.plugins.envs.common.teams import check_not_lost, team_of
 from coterie.plugins.reports import CodeReport, WrittenTestsReport

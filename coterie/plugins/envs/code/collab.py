@@ -18,7 +18,7 @@ from coterie.core.types.splits import Split
 from coterie.plugins.envs.code import feedback, sources
 from coterie.plugins.envs.code.analysis import usage
 from coterie.plugins.envs.code.base import CodeConfig, CodeEnvironment
-from coterie.plugins.envs.code.bindings import AUX, without
+from coterie.plugins.envs.code.entry import AUX, without
 from coterie.plugins.envs.code.judging import never_ran, whole_program, worst
 from coterie.plugins.envs.code.problem import CodeProblem, Tests, compared_assert, tests_of
 from coterie.plugins.envs.code.state import CodeObservation, CodeState, JudgedWork, WrittenCode

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from coterie.core.protocols import TestFailure, Verdict
 from coterie.core.types import Finding
-from coterie.plugins.envs.code.bindings import AUX
+from coterie.plugins.envs.code.entry import AUX
 from coterie.plugins.envs.code.problem import CodeProblem
 from coterie.plugins.envs.code.state import JudgedWork
 

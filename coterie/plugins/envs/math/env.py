@@ -18,11 +18,17 @@ from coterie.core.types.splits import SPLITS, Split
 from coterie.discovery.members import Brief, Work
 from coterie.plugins.envs.common.code import printing_program, read_program, run_info, run_tool, shortened
 from coterie.plugins.envs.common.teams import check_sandbox
-from coterie.plugins.envs.math import answers, compact, feedback, generated, shown, teams
+from coterie.plugins.envs.math import answers, compact, generated, shown, teams
 from coterie.plugins.envs.math.config import MathConfig
-from coterie.plugins.envs.math.problem import Problem
 from coterie.plugins.envs.math.records import MathSetConfig, Problems, content
-from coterie.plugins.envs.math.state import MathObservation, MathState, MathUtterance, Writes, unfinished
+from coterie.plugins.envs.math.state import (
+    MathObservation,
+    MathState,
+    MathUtterance,
+    Problem,
+    Writes,
+    unfinished,
+)
 from coterie.plugins.envs.math.verifier import Verifier
 
 _UNBUILT = re.compile(r"\b(?:SyntaxError|IndentationError|TabError)\b")
@@ -216,7 +222,7 @@ class Math(Plugin):
 
     def diagnose(self, state: MathState, role: str) -> str:
         """Feedback on the role's last message, without a word on the right answer."""
-        return feedback.last_message(state, role, agree="tool" in self._team and "reasoner" in self._team)
+        return shown.last_message(state, role, agree="tool" in self._team and "reasoner" in self._team)
 
     def brief(self, task: Task) -> Brief:
         return shown.brief_of(task.payload.text, self._team, self._turns, programs=bool(self._writers))

@@ -30,7 +30,7 @@ from coterie.core.errors import ConfigError
 from coterie.core.types import Task
 from coterie.core.types.seeding import generator
 from coterie.plugins.envs.common.generated import Generated, split_of
-from coterie.plugins.envs.math.problem import Problem
+from coterie.plugins.envs.math.state import Problem
 
 LEVELS = 5
 COMPACT_LEVELS = 4

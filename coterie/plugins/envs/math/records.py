@@ -25,7 +25,7 @@ from coterie.core.types.seeding import generator
 from coterie.core.types.splits import SPLITS, Split
 from coterie.plugins.envs.common.record_tasks import LocatesRecords, warn_of_repeats
 from coterie.plugins.envs.math.answers import accepted, boxed, number, same_number
-from coterie.plugins.envs.math.problem import Problem
+from coterie.plugins.envs.math.state import Problem
 
 log = logging.getLogger("coterie")
 

@@ -1,4 +1,4 @@
-"""What environment `math` tells a judge of its roles' work."""
+"""What environment `math` tells roles of their messages, and a judge of their work."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coterie.discovery.members import Brief, Work
+from coterie.plugins.envs.math.state import MathState
 
 DUTIES = {
     "problem_solver": "work out a solution in words",
@@ -38,3 +39,26 @@ def _outcome_text(ended: Mapping[str, Any]) -> str:
     if ended["answer"] is None:
         return "the team gave no answer"
     return f"the team's answer {ended['answer']} is {'right' if ended['right'] else 'wrong'}"
+
+
+def last_message(state: MathState, role: str, *, agree: bool) -> str:
+    """Sentences for a role; empty before its first action.
+
+    Args:
+        agree: reasoner and tool are to agree.
+    """
+    mine = state.latest(role)
+    if mine is None:
+        return ""
+    sentences = []
+    if mine.run is not None and mine.run.problem:
+        sentences.append(f"Your last program did not finish: {mine.run.problem}.")
+    if mine.answer is None and mine.run is None:
+        sentences.append("Your last message held no answer.")
+    other = state.latest("tool" if role == "reasoner" else "reasoner") if agree else None
+    if other is not None and not state.over:
+        answers = [entry.answer or "none" for entry in (mine, other)]
+        sentences.append(
+            f"Your answer was {answers[0]}, that of the {other.role} {answers[1]}: you don't agree."
+        )
+    return " ".join(sentences)

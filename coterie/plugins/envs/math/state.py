@@ -1,4 +1,4 @@
-"""The values of environment `math`: messages, states and observations."""
+"""The values of environment `math`: problems, messages, states and observations."""
 
 from __future__ import annotations
 
@@ -8,7 +8,18 @@ from typing import ClassVar, Literal
 
 from coterie.plugins.envs.common.code import ToolRun
 from coterie.plugins.envs.common.teams import Rendering
-from coterie.plugins.envs.math.problem import Problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """A problem; the last two fields are of generated ones."""
+
+    text: str
+    words: str = ""
+    """The problem in few words, for the compact rendering: `has 7 gets 5 loses 3`."""
+    expression: str = ""
+    """What is to be computed: `7 + 5 - 3`. Empty where it isn't known."""
+
 
 Writes = Literal["answer", "program", "work"]
 """What an action is to hold: the role's answer, a program, or an expression with fewer operations."""

@@ -15,8 +15,7 @@ from coterie.core.types import TEAM, Action, ComponentKind, Finding, Step, Task,
 from coterie.core.types.splits import Split
 from coterie.plugins.envs.common.record_tasks import RecordTasks
 from coterie.plugins.envs.common.teams import check_not_lost, team_of
-from coterie.plugins.envs.writing import feedback
-from coterie.plugins.envs.writing.measures import FORMS, Measures, measure
+from coterie.plugins.envs.writing.measures import FORMS, Measures, findings, measure
 from coterie.plugins.envs.writing.state import Kind, SourceText, WritingObservation, WritingState, parts
 from coterie.plugins.reports import WritingReport
 
@@ -175,7 +174,7 @@ class Writing(Plugin):
                 why="the environment 'writing' measures texts and has no tests",
                 fix="remove it",
             )
-        return feedback.findings(state.measures, self._form) if state.measures is not None else ()
+        return findings(state.measures, self._form) if state.measures is not None else ()
 
     async def diagnose(self, state: WritingState, role: str) -> str:
         """The levels that did not pass, in sentences; empty: all did."""

@@ -1,12 +1,76 @@
-"""Measures of two texts: lengths, words, and style, as MAGRPO weighs them (arXiv 2508.04652)."""
+"""Measures of two texts, and findings on them: lengths, words, style, as in MAGRPO (arXiv 2508.04652)."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from coterie.plugins.envs.writing.words import STOP_WORDS, TRANSITIONS
+from coterie.core.types import Finding
+
+TRANSITIONS: Mapping[str, tuple[str, ...]] = {
+    "elaboration": (
+        *("also", "furthermore", "moreover", "additionally", "besides", "in addition", "as well as"),
+        *("what is more", "not only", "along with", "together with"),
+    ),
+    "example": (
+        *("for example", "for instance", "such as", "namely", "including", "in particular", "particularly"),
+        *("specifically", "especially", "to illustrate", "notably"),
+    ),
+    "explanation": (
+        *("that is", "in other words", "to clarify", "essentially", "basically", "in essence", "simply put"),
+        *("more precisely", "put differently", "fundamentally", "actually"),
+    ),
+    "cause": (
+        *("therefore", "thus", "hence", "consequently", "accordingly", "as a result", "for this reason"),
+        *("because of this", "thereby", "due to", "owing to", "thanks to", "so"),
+    ),
+    "contrast": (
+        *("however", "but", "yet", "whereas", "instead", "rather", "conversely", "by contrast"),
+        *("in contrast", "on the other hand", "on the contrary", "alternatively", "otherwise"),
+    ),
+    "sequence": (
+        *("first", "firstly", "second", "secondly", "third", "thirdly", "next", "then", "finally", "lastly"),
+        *("to begin with", "initially", "subsequently", "afterward", "afterwards", "after that"),
+    ),
+    "emphasis": (
+        *("indeed", "certainly", "clearly", "obviously", "of course", "in fact", "undoubtedly", "surely"),
+        *("above all", "most importantly", "significantly", "definitely"),
+    ),
+    "summary": (
+        *("in summary", "in conclusion", "to conclude", "to summarize", "to sum up", "in short", "in brief"),
+        *("overall", "ultimately", "all in all", "on the whole", "briefly"),
+    ),
+    "comparison": (
+        *("similarly", "likewise", "equally", "in the same way", "compared to", "compared with", "just as"),
+        *("just like", "much like", "in comparison", "analogously"),
+    ),
+    "concession": (
+        *("although", "though", "even though", "despite", "in spite of", "nevertheless", "nonetheless"),
+        *("admittedly", "granted", "even so", "still", "regardless"),
+    ),
+    "condition": (
+        *("if", "unless", "provided that", "assuming that", "given that", "as long as", "in case"),
+        *("even if", "only if", "whether"),
+    ),
+    "time": (
+        *("when", "while", "before", "after", "until", "since", "during", "meanwhile", "later", "earlier"),
+        *("previously", "eventually", "recently", "currently", "at the same time", "simultaneously"),
+    ),
+}
+"""Kind -> words and phrases in lower case."""
+
+_STOP = """
+a about all also am an and any are as at be because been being both but by can could did do does each for
+from had has have he her here him his how i if in into is it its just may me might more most must my no
+not now of on only or other our out over own same shall she should so some such than that the their them
+then there these they this those to too up us very was we were what when where which who why will with
+would you your
+"""
+STOP_WORDS = frozenset(_STOP.split())
+"""Words that the overlap of two texts leaves out."""
+
 
 _WORD = re.compile(r"\w+")
 _PHRASES = {
@@ -137,3 +201,41 @@ def overlap(first: str, second: str) -> float:
     """The share of common words of two texts (Jaccard), without stop words; 0 where there are none."""
     left, right = ({*_WORD.findall(text.lower())} - STOP_WORDS for text in (first, second))
     return len(left & right) / len(left | right) if left | right else 0.0
+
+
+def findings(measured: Measures, form: WritingForm) -> tuple[Finding, ...]:
+    """The levels in order; those after one that failed are not there."""
+    first, second = measured.words
+    levels = [
+        _finding(
+            "structure",
+            "Words of each text",
+            measured.structure,
+            f"the first has {first} and the second {second}, each needs {form.least} to {form.most}",
+        )
+    ]
+    if measured.structure is not None:
+        levels.append(_ratio("length", "Length", measured.length, measured.length_ratio, form.length))
+    if measured.length is not None:
+        levels.append(
+            _ratio("vocabulary", "Distinct words", measured.vocabulary, measured.word_ratio, form.vocabulary)
+        )
+    if measured.vocabulary is not None:
+        style = f"Style: {measured.categories} of {len(TRANSITIONS)} kinds of transition words"
+        detail = f"{style}; {measured.common:.0%} of the words are in both texts"
+        levels.append(Finding(name="style", passed=None, summary=style, details=(detail,)))
+    return tuple(levels)
+
+
+def _ratio(name: str, title: str, value: float | None, ratio: float, band: Band) -> Finding:
+    wanted = f"{band.low:g} to {band.high:g}" if math.isfinite(band.high) else f"at least {band.low:g}"
+    return _finding(
+        name, title, value, f"the second has {ratio:.2f} times the first's, {wanted} is asked for"
+    )
+
+
+def _finding(name: str, title: str, value: float | None, detail: str) -> Finding:
+    state = "as asked for" if value == 1.0 else "out of range" if value is None else "near what is asked for"
+    return Finding(
+        name=name, passed=value == 1.0, summary=f"{title}: {state}", details=(f"{title}: {state}; {detail}",)
+    )

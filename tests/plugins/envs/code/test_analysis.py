@@ -7,7 +7,7 @@ import ast
 import pytest
 
 from coterie.plugins.envs.code.analysis import AuxUsage, usage
-from coterie.plugins.envs.code.constants import truth
+from coterie.plugins.envs.code.reachable import truth
 from tests.plugins.envs.code.test_bindings import INSIDE, indented
 
 USED = [

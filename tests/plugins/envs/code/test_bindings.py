@@ -7,7 +7,7 @@ import ast
 import pytest
 from hypothesis import given, strategies as st
 
-from coterie.plugins.envs.code.bindings import bound, without
+from coterie.plugins.envs.code.entry import bound, without
 
 F = "def f(x):\n    return aux(x)\n"
 TOP = {

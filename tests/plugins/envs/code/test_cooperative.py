@@ -13,7 +13,7 @@ from coterie.core.types import Request
 from coterie.core.types.splits import SPLITS
 from coterie.plugins.envs.code import sources
 from coterie.plugins.envs.code.analysis import usage
-from coterie.plugins.envs.code.bindings import AUX
+from coterie.plugins.envs.code.entry import AUX
 from coterie.plugins.envs.code.problem import problem_of
 from coterie.plugins.envs.code.written_tests import written_tests
 from coterie.testing.support import oracle_texts

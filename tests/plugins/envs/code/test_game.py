@@ -10,8 +10,14 @@ import pytest
 from coterie.api.train import train
 from coterie.core.errors import ConfigError, PolicyFault
 from coterie.core.types import RoleInput, all_passed
-from coterie.plugins.envs.code import game_words
-from coterie.plugins.envs.code.game_words import Formula, Operation, code, demonstration, formula, formulas
+from coterie.plugins.envs.code.game import (
+    Formula,
+    Operation,
+    answer_code,
+    demonstration,
+    formulas,
+    read_formula,
+)
 from coterie.testing import build, check_environment, check_role, coterie_run, play_episode
 from coterie.testing.support.opening import opened
 from tests.plugins.support import action, context
@@ -99,9 +105,9 @@ def test_by_default_there_are_five_hundred_unseen_problems():
 def test_tests_are_what_the_two_operations_give():
     problem = Formula(Operation("-", 2), Operation("*", 3))
     assert problem.tests().splitlines()[0] == "assert f(0) == (0 - 2) * 3"
-    assert formula(str(problem)) == problem
+    assert read_formula(str(problem)) == problem
     with pytest.raises(ValueError, match="is no problem"):
-        formula("+ 3 and * 4")
+        read_formula("+ 3 and * 4")
 
 
 @pytest.mark.parametrize(("role", "text"), [
@@ -110,19 +116,19 @@ def test_tests_are_what_the_two_operations_give():
     ("aux", "+ 3333"), ("aux", "__import__"),
 ])  # fmt: skip
 def test_other_texts_are_no_code(role, text):
-    assert code(role, text) == ""
+    assert answer_code(role, text) == ""
 
 
 def test_demonstrations_are_right_and_divide_the_work_both_ways():
     rng = np.random.default_rng(0)
     texts = {
-        role: {demonstration(role, formula(PROBLEM), 0.0, rng, 29) for _ in range(50)}
+        role: {demonstration(role, read_formula(PROBLEM), 0.0, rng, 29) for _ in range(50)}
         for role in ("aux", "main")
     }
     assert texts == {"aux": {"+ 3", "* 4"}, "main": {"aux * 4", "+ 3 aux"}}
-    assert demonstration("solver", formula(PROBLEM), 0.0, rng, 29) == "+ 3 * 4"
-    noisy = [demonstration("solver", formula(PROBLEM), 1.0, rng, 9) for _ in range(200)]
-    assert all(game_words.code("solver", text) for text in noisy) and len(set(noisy)) > 100
+    assert demonstration("solver", read_formula(PROBLEM), 0.0, rng, 29) == "+ 3 * 4"
+    noisy = [demonstration("solver", read_formula(PROBLEM), 1.0, rng, 9) for _ in range(200)]
+    assert all(answer_code("solver", text) for text in noisy) and len(set(noisy)) > 100
 
 
 def test_feedback_tests_are_refused():

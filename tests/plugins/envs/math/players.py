@@ -7,7 +7,7 @@ from typing import Any
 from coterie.core.types import Action, Task
 from coterie.plugins.agents import math as agents
 from coterie.plugins.envs.math.env import Math
-from coterie.plugins.envs.math.problem import Problem
+from coterie.plugins.envs.math.state import Problem
 from tests.plugins.envs.programs import Inline
 from tests.plugins.support import Build, action, context, make, wait
 

@@ -12,8 +12,8 @@ import pytest
 from coterie.core.errors import ConfigError, DataError
 from coterie.core.types import Task
 from coterie.plugins.envs.math.env import Math
-from coterie.plugins.envs.math.problem import Problem
 from coterie.plugins.envs.math.records import FORMS, MathSetConfig, content
+from coterie.plugins.envs.math.state import Problem
 from tests.plugins.support import Build, make
 
 RECORDS = {

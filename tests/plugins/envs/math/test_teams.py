@@ -7,7 +7,7 @@ import pytest
 from coterie.core.errors import ConfigError, PolicyFault, SystemFault
 from coterie.core.types import TEAM, Action, Fault
 from coterie.plugins.envs.common.code import ToolRun
-from coterie.plugins.envs.math.problem import Problem
+from coterie.plugins.envs.math.state import Problem
 from coterie.testing import check_environment
 from tests.plugins.envs.math.players import (
     CHAIN,

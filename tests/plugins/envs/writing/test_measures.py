@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from coterie.plugins.envs.writing.measures import FORMS, Band, categories, measure, overlap
-from coterie.plugins.envs.writing.words import TRANSITIONS
+from coterie.plugins.envs.writing.measures import FORMS, TRANSITIONS, Band, categories, measure, overlap
 
 TLDR, ARXIV = FORMS["tldr"], FORMS["arxiv"]
 FIRST = "my dog ate the whole cake today again"
