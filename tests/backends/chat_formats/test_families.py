@@ -10,7 +10,7 @@ pytest.importorskip("transformers")
 
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from coterie.backends.chat_formats.conversations import TemplateLimits, say_once
+from coterie.backends.chat_formats.formats import TemplateLimits, say_once
 from coterie.core.types import Call
 from tests.backends.chat_formats.families import FAMILIES, TOOLS
 

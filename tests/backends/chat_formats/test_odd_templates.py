@@ -14,8 +14,14 @@ pytest.importorskip("transformers")
 
 from hypothesis import given, settings, strategies as st
 
-from coterie.backends.chat_formats.conversations import TemplateLimits, fitted, say_once
-from coterie.backends.chat_formats.formats import AutoChat, PlainChat, TemplateChat
+from coterie.backends.chat_formats.formats import (
+    AutoChat,
+    PlainChat,
+    TemplateChat,
+    TemplateLimits,
+    fitted,
+    say_once,
+)
 from coterie.backends.engines.requests import stop_ids
 from coterie.backends.models.loading import folder_tokenizer
 from coterie.core.errors import ConfigError, UserError

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from coterie import ChatRequest, ConfigError
-from coterie.backends.chat_models.arithmetic import equalities, last_sum
-from coterie.backends.chat_models.heuristic import Check
+from coterie.backends.chat_models.heuristic import Check, equalities, last_sum
 from coterie.core.types import Action
 from coterie.plugins.rewards.coach import prompts
 from coterie.plugins.rewards.coach.prompts import ShownAction

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from coterie.backends.remote.answers import Expected, Usage
-from coterie.backends.remote.limits import RateLimits
+from coterie.backends.remote.calls import RateLimits
 from tests.backends.remote.support import Sender, calls, expects, opened, request
 
 

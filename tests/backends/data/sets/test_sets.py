@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.backends.data.sets import programs
+from coterie.backends.data.sets.forms import private_tests
 from coterie.core.errors import ConfigError, DataError, UserError
 from coterie.plugins.envs.code.problem import problem_of
 from coterie.testing import build, check_data_source
@@ -166,7 +166,7 @@ class Evil:
 def test_packed_tests_that_name_a_class_are_refused(tmp_path):
     evil = base64.b64encode(zlib.compress(pickle.dumps(Evil()))).decode()
     with pytest.raises(ValueError, match="can't be unpacked"):
-        programs.private_tests(evil)
+        private_tests(evil)
     with pytest.raises(DataError, match="can't be unpacked"):
         source(tmp_path, "live_code_bench", [{**LCB, "private_test_cases": evil}] * 3).records("train")
     assert not Path("/tmp/coterie-was-here").exists()
