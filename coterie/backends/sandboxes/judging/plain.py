@@ -26,11 +26,10 @@ from typing import Any
 from .plain_types import (
     BUILD,
     CLASSES,
-    KEYS,
+    FORMS,
     MANY,
     METACLASSES,
     NAMES,
-    PARTS,
     NotPlain,
     decimal_of,
     decimal_text,
@@ -119,13 +118,13 @@ class _Packer:
             self._sized(b"a", value)
         elif kind is Decimal:
             self._sized(b"x", decimal_text(value))
-        elif kind in PARTS:
+        elif kind in FORMS:
             if self.factories and kind is defaultdict and lost_factory(value):
                 raise NotPlain("a defaultdict whose factory is no class of plain data")
-            tag, parts_of = PARTS[kind]
+            tag, parts_of, _, keys = FORMS[kind]
             parts = list(parts_of(value))
-            if tag in KEYS and len(parts) > MANY:
-                spread(parts[KEYS[tag]])
+            if keys is not None and len(parts) > MANY:
+                spread(parts[keys])
             self._all(tag, parts, depth)
         else:
             self._rare(value, depth)

@@ -15,7 +15,8 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 MAX_DIGITS = 20_000
 """Most digits of a Decimal, and its largest exponent: more would make `int` and `format` of it expensive."""
@@ -60,6 +61,15 @@ def _distinct(parts: Sequence[Any]) -> set[Any]:
     return built
 
 
+def _keys(parts: Sequence[Any]) -> Sequence[Any]:
+    _distinct(parts)
+    return parts
+
+
+def _bounds(value: Any) -> tuple[Any, Any, Any]:
+    return value.start, value.stop, value.step
+
+
 def _ordered(parts: Sequence[Any]) -> collections.OrderedDict[Any, Any]:
     return collections.OrderedDict(_table(parts))
 
@@ -68,11 +78,6 @@ def _numbers(parts: Sequence[Any], count: int) -> Sequence[int]:
     if len(parts) != count or any(type(part) is not int for part in parts):
         raise NotPlain(f"other parts than {count} ints")
     return parts
-
-
-def _range(parts: Sequence[Any]) -> range:
-    start, stop, step = _numbers(parts, 3)
-    return range(start, stop, step)
 
 
 def _slice(parts: Sequence[Any]) -> slice:
@@ -104,10 +109,6 @@ def lost_factory(table: collections.defaultdict[Any, Any]) -> bool:
     return table.default_factory is not None and _factory(table) is None
 
 
-def _halves(value: Fraction) -> Sequence[Any]:
-    return _lowest((value.numerator, value.denominator))
-
-
 def _lowest(parts: Sequence[Any]) -> Sequence[int]:
     above, below = _numbers(parts, 2)
     if max(above.bit_length(), below.bit_length()) > MAX_BITS:
@@ -115,11 +116,6 @@ def _lowest(parts: Sequence[Any]) -> Sequence[int]:
     if below < 1 or math.gcd(above, below) != 1:
         raise NotPlain("a Fraction that isn't in lowest terms")
     return parts
-
-
-def _date(parts: Sequence[Any]) -> datetime.date:
-    year, month, day = _numbers(parts, 3)
-    return datetime.date(year, month, day)
 
 
 def _clock(parts: Sequence[Any]) -> datetime.time:
@@ -139,11 +135,6 @@ def _zone(value: Any) -> Any:
     if value is not None and type(value) is not datetime.timezone:
         raise NotPlain(f"a tzinfo of type {type(value).__name__} is not plain data")
     return value
-
-
-def _span(parts: Sequence[Any]) -> datetime.timedelta:
-    days, seconds, micros = _numbers(parts, 3)
-    return datetime.timedelta(days, seconds, micros)
 
 
 def _offset(parts: Sequence[Any]) -> datetime.timezone:
@@ -221,75 +212,76 @@ def named_parts(value: Any) -> list[Any] | None:
     return parts
 
 
+class PlainForm(NamedTuple):
+    """How values of one type cross."""
+
+    tag: bytes
+    parts: Callable[[Any], Iterable[Any]]
+    build: Callable[[list[Any]], Any]
+    keys: Any = None
+    """A slice: the parts that are hashed; None: none."""
+
+
 _Empty = collections.OrderedDict[Any, Any]
-PARTS: dict[type, tuple[bytes, Callable[[Any], Iterable[Any]]]] = {
-    list: (b"l", iter),
-    tuple: (b"t", iter),
-    set: (b"S", iter),
-    frozenset: (b"Z", iter),
-    collections.deque: (b"Q", lambda value: (value.maxlen, *value)),
-    dict: (b"d", _pairs),
-    collections.Counter: (b"C", _pairs),
-    collections.OrderedDict: (b"O", _pairs),
-    collections.defaultdict: (b"D", lambda value: (_factory(value), *_pairs(value))),
-    type({}.keys()): (b"k", iter),
-    type({}.values()): (b"v", iter),
-    type({}.items()): (b"m", lambda value: (part for pair in value for part in pair)),
-    type(_Empty().keys()): (b"K", iter),
-    type(_Empty().values()): (b"V", iter),
-    type(_Empty().items()): (b"M", lambda value: (part for pair in value for part in pair)),
-    range: (b"r", lambda value: (value.start, value.stop, value.step)),
-    slice: (b"j", lambda value: (value.start, value.stop, value.step)),
-    Fraction: (b"q", _halves),
-    datetime.date: (b"y", lambda value: (value.year, value.month, value.day)),
-    datetime.time: (
+_ALL, _HALF = slice(None), slice(None, None, 2)
+FORMS: dict[type, PlainForm] = {
+    list: PlainForm(b"l", iter, list),
+    tuple: PlainForm(b"t", iter, tuple),
+    set: PlainForm(b"S", iter, _distinct, _ALL),
+    frozenset: PlainForm(b"Z", iter, lambda parts: frozenset(_distinct(parts)), _ALL),
+    collections.deque: PlainForm(b"Q", lambda value: (value.maxlen, *value), _deque),
+    dict: PlainForm(b"d", _pairs, _table, _HALF),
+    collections.Counter: PlainForm(b"C", _pairs, lambda parts: collections.Counter(_table(parts)), _HALF),
+    collections.OrderedDict: PlainForm(b"O", _pairs, _ordered, _HALF),
+    collections.defaultdict: PlainForm(
+        b"D", lambda value: (_factory(value), *_pairs(value)), _defaults, slice(1, None, 2)
+    ),
+    type({}.keys()): PlainForm(b"k", iter, lambda parts: dict.fromkeys(_keys(parts)).keys(), _ALL),
+    type({}.values()): PlainForm(b"v", iter, lambda parts: dict(enumerate(parts)).values()),
+    type({}.items()): PlainForm(b"m", chain.from_iterable, lambda parts: _table(parts).items(), _HALF),
+    type(_Empty().keys()): PlainForm(b"K", iter, lambda parts: _Empty.fromkeys(_keys(parts)).keys(), _ALL),
+    type(_Empty().values()): PlainForm(b"V", iter, lambda parts: _Empty(enumerate(parts)).values()),
+    type(_Empty().items()): PlainForm(
+        b"M", chain.from_iterable, lambda parts: _ordered(parts).items(), _HALF
+    ),
+    range: PlainForm(b"r", _bounds, lambda parts: range(*_numbers(parts, 3))),
+    slice: PlainForm(b"j", _bounds, _slice),
+    Fraction: PlainForm(
+        b"q",
+        lambda value: _lowest((value.numerator, value.denominator)),
+        lambda parts: Fraction(*_lowest(parts)),
+    ),
+    datetime.date: PlainForm(
+        b"y",
+        lambda value: (value.year, value.month, value.day),
+        lambda parts: datetime.date(*_numbers(parts, 3)),
+    ),
+    datetime.time: PlainForm(
         b"h",
         lambda value: (
             *(value.hour, value.minute, value.second, value.microsecond, value.fold),
             _zone(value.tzinfo),
         ),
+        _clock,
     ),
-    datetime.datetime: (
+    datetime.datetime: PlainForm(
         b"w",
         lambda value: (
             *(value.year, value.month, value.day, value.hour, value.minute, value.second),
             *(value.microsecond, value.fold, _zone(value.tzinfo)),
         ),
+        _moment,
     ),
-    datetime.timedelta: (b"u", lambda value: (value.days, value.seconds, value.microseconds)),
-    datetime.timezone: (b"z", lambda value: value.__getinitargs__()),
+    datetime.timedelta: PlainForm(
+        b"u",
+        lambda value: (value.days, value.seconds, value.microseconds),
+        lambda parts: datetime.timedelta(*_numbers(parts, 3)),
+    ),
+    datetime.timezone: PlainForm(b"z", lambda value: value.__getinitargs__(), _offset),
 }
-_ALL, _HALF = slice(None), slice(None, None, 2)
-KEYS = {b"S": _ALL, b"Z": _ALL, b"k": _ALL, b"K": _ALL, b"D": slice(1, None, 2)}
-KEYS |= dict.fromkeys((b"d", b"C", b"O", b"m", b"M"), _HALF)
-"""The parts that are hashed, by tag."""
-BUILD: dict[bytes, Callable[[list[Any]], Any]] = {
-    b"l": list,
-    b"t": tuple,
-    b"S": _distinct,
-    b"Z": lambda parts: frozenset(_distinct(parts)),
-    b"Q": _deque,
-    b"d": _table,
-    b"C": lambda parts: collections.Counter(_table(parts)),
-    b"O": _ordered,
-    b"D": _defaults,
-    b"k": lambda parts: dict.fromkeys(_distinct(parts) and parts).keys(),
-    b"v": lambda parts: dict(enumerate(parts)).values(),
-    b"m": lambda parts: _table(parts).items(),
-    b"K": lambda parts: _Empty.fromkeys(_distinct(parts) and parts).keys(),
-    b"V": lambda parts: _Empty(enumerate(parts)).values(),
-    b"M": lambda parts: _ordered(parts).items(),
-    b"r": _range,
-    b"j": _slice,
-    b"q": lambda parts: Fraction(*_lowest(parts)),
-    b"y": _date,
-    b"h": _clock,
-    b"w": _moment,
-    b"u": _span,
-    b"z": _offset,
-    b"n": _named,
-}
-_MADE = [kind for kind in (Decimal, *PARTS) if not kind.__name__.startswith(("dict_", "odict_"))]
+BUILD = {form.tag: form.build for form in FORMS.values()}
+BUILD[b"n"] = _named
+_MADE = [kind for kind in (Decimal, *FORMS) if not kind.__name__.startswith(("dict_", "odict_"))]
 CLASSES: dict[str, type] = {
     kind.__name__: kind
     for kind in (type(None), *_MADE, *vars(builtins).values())
