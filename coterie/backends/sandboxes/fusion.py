@@ -7,15 +7,13 @@ import base64
 import dataclasses
 import json
 import logging
-from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated, Literal, TypeVar
 
 import httpx
 from pydantic import Field, field_validator
 
-from coterie.backends.sandboxes import fusion_wire as wire, judging
+from coterie.backends.sandboxes import fusion_wire as wire
 from coterie.backends.sandboxes.fusion_http import FusionConnection
 from coterie.backends.sandboxes.fusion_probe import (
     INTRUDER,
@@ -27,23 +25,24 @@ from coterie.backends.sandboxes.fusion_probe import (
     protections,
 )
 from coterie.backends.sandboxes.fusion_wire import Lost, ServerFault, WrapperReport, shown
-from coterie.backends.sandboxes.kept_files import KeepingFiles
-from coterie.backends.sandboxes.lifetime import SandboxLifetime
+from coterie.backends.sandboxes.judging import host as judging
+from coterie.backends.sandboxes.lifetime import OpenableSandbox
 from coterie.backends.sandboxes.programs import check_judged, check_program, limits_of
 from coterie.backends.sandboxes.protections import Protection
 from coterie.core.errors import ConfigError, PolicyFault, SystemFault
-from coterie.core.plugins import MayChange, Plugin, PluginConfig
+from coterie.core.plugins import MayChange, PluginConfig
 from coterie.core.protocols import Judged, Limits, Program, Ran, Verdict
 from coterie.discovery.members import KeptFiles
 
 log = logging.getLogger("coterie")
+T = TypeVar("T")
 
 START = "docker run -d -p 127.0.0.1:8080:8080 volcengine/sandbox-fusion:server-20250609"
 LIVES = 2
 """Sandboxes that a program may kill before the run is a PolicyFault."""
 
 
-class SandboxFusion(Plugin):
+class SandboxFusion(OpenableSandbox):
     """Runs programs over HTTP; the time-out of each attempt follows from the run's wall time.
 
     After a server failure (5xx, a lost connection, a malformed answer) the request is sent again, for
@@ -113,78 +112,51 @@ class SandboxFusion(Plugin):
     _connection: FusionConnection | None = None
     _gate: asyncio.Semaphore
 
-    def __init__(self, config: Any = None, build: Any = None) -> None:
-        super().__init__(config, build)
-        self._lifetime = SandboxLifetime()
-        self._slots: AbstractAsyncContextManager[Any] = nullcontext()
-        self._files = KeepingFiles(self.config.keep_files_in, self._path)
-
     def use_slots(self, slots: Callable[[str, int], asyncio.Semaphore]) -> None:
         """Bound requests at once over all processes of a run."""
         self._slots = slots(self._path, self.config.concurrency)
 
-    async def open(self) -> None:
+    async def _start(self) -> None:
         """Connect, ping the server, and find out by two harmless programs what keeps runs apart there.
-        Nothing where the sandbox is open.
 
         Raises:
-            ConfigError: no SandboxFusion server answers at `url`, it runs no Python program, it can't import
-                one of `packages`, or another process or event loop opened the sandbox.
+            ConfigError: no SandboxFusion server answers at `url`, it runs no Python program, or it can't
+                import one of `packages`.
         """
-        await self._lifetime.open(self._open, self._end)
-
-    async def _open(self) -> None:
-        settings = self.config
+        settings, url = self.config, self.config.url
         self._gate = asyncio.Semaphore(settings.concurrency)
         self._unwrapped = []
-        connection = self._connection = FusionConnection(
-            settings.url,
+        self._connection = FusionConnection(
+            url,
             concurrency=settings.concurrency,
             connect_seconds=settings.connect_seconds,
             reply_mb=settings.reply_mb,
             backoff=settings.backoff,
         )
-        try:
-            async for attempt in connection.attempts(settings.connect_seconds):
-                with attempt:
-                    pong = await connection.answer("GET", "/v1/ping", settings.connect_seconds)
-            if pong != b'"pong"':
-                raise SystemFault(f"says {shown(pong.decode(errors='replace'), 100)!r} to a ping")
-        except (ServerFault, SystemFault) as error:
-            await self._end()
-            raise ConfigError(
-                f"no SandboxFusion server answers at {settings.url}",
-                path=f"{self._path}.url",
-                why=str(error),
-                fix=wire.how_to_reach(str(error), settings.url, START),
-            ) from error
-        try:
-            async for attempt in connection.attempts(settings.connect_seconds):
-                with attempt:
-                    self._probed = await self._probe()
-        except (ServerFault, SystemFault) as error:
-            await self._end()
-            raise ConfigError(
-                f"SandboxFusion at {settings.url} does not run a Python program",
-                path=f"{self._path}.url",
-                why=str(error),
-                fix="look into the server's log; docs/sandbox_fusion.md says what it needs",
-            ) from error
-        try:
-            await self._check_packages()
-        except BaseException:
-            await self._end()
-            raise
-
-    async def _check_packages(self) -> None:
-        settings = self.config
+        what = f"no SandboxFusion server answers at {url}"
+        await self._at_first(self._ping, what, lambda why: wire.how_to_reach(why, url, START))
+        what = f"SandboxFusion at {url} does not run a Python program"
+        fix = "look into the server's log; docs/sandbox_fusion.md says what it needs"
+        self._probed = await self._at_first(self._probe, what, lambda why: fix)
         if settings.packages:
             path = f"{self._path}.packages"
-            await check_imports(settings.packages, self._run, settings.limits, settings.url, path)
+            await check_imports(settings.packages, self._run, settings.limits, url, path)
 
-    async def close(self) -> None:
-        """Close the connections. The runs in flight end at once, with a SystemFault."""
-        await self._lifetime.close(self._end)
+    async def _at_first(self, ask: Callable[[], Awaitable[T]], what: str, fix: Callable[[str], str]) -> T:
+        """What a server answers that has just been connected. Raises ConfigError where it doesn't."""
+        try:
+            async for attempt in self._connected().attempts(self.config.connect_seconds):
+                with attempt:
+                    return await ask()
+        except (ServerFault, SystemFault) as error:
+            why = str(error)
+            raise ConfigError(what, path=f"{self._path}.url", why=why, fix=fix(why)) from error
+        raise AssertionError("every attempt returns or raises")
+
+    async def _ping(self) -> None:
+        pong = await self._connected().answer("GET", "/v1/ping", self.config.connect_seconds)
+        if pong != b'"pong"':
+            raise SystemFault(f"says {shown(pong.decode(errors='replace'), 100)!r} to a ping")
 
     async def _end(self) -> None:
         self._files.close()
@@ -207,15 +179,11 @@ class SandboxFusion(Plugin):
             ConfigError: the program can't be run (`check_program`), or the language doesn't support its
                 options.
         """
-        return await self._lifetime.during(lambda: self._run(program))
+        return await self._during(lambda: self._run(program))
 
     async def run_on(self, program: Program, files: KeptFiles, most_mb: int) -> tuple[Ran, KeptFiles]:
         """Run a program on copies of kept files, and keep what it leaves. Raises as `run`; WriteError."""
         return await self._files.run_on(self.run, program, files, most_mb)
-
-    def kept(self, files: KeptFiles, path: str) -> Path:
-        """The file with a content, to be read only. Raises SystemFault where this machine lacks it."""
-        return self._files.kept(files, path)
 
     async def _run(self, program: Program) -> Ran:
         limits = limits_of(program, self.config.limits)
@@ -271,7 +239,7 @@ class SandboxFusion(Plugin):
             ConfigError: nothing keeps the candidate apart from its tests and from other runs, and
                 `shared_user` is `refuse`.
         """
-        return await self._lifetime.during(lambda: self._judge(judged))
+        return await self._during(lambda: self._judge(judged))
 
     async def _judge(self, judged: Judged) -> Verdict:
         refuse = self.config.shared_user == "refuse"
@@ -390,7 +358,3 @@ class SandboxFusion(Plugin):
         if programs[0].language not in wire.WRAPPED:
             return wire.plain_result(reply, limits)
         return wire.reported(reply, nonce, body["fetch_files"][0])
-
-    @property
-    def _path(self) -> str:
-        return getattr(self.build, "path", "") or "sandbox"

@@ -19,7 +19,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ValidationError
 
 from coterie.backends.sandboxes.distributions import ENVIRONMENT
-from coterie.backends.sandboxes.judging import REPORT_BYTES
+from coterie.backends.sandboxes.judging.host import REPORT_BYTES, loading
 from coterie.backends.sandboxes.programs import FLOOD
 from coterie.core.errors import ConfigError
 from coterie.core.protocols import Limits, Program, Ran
@@ -31,31 +31,15 @@ BOXES = ("box", "candidate")
 HEADROOM = 256
 """MB for the wrapper, in addition to the program's limit."""
 _SOURCES = (
-    "inside/kernel",
-    "inside/globs",
-    "inside/ids",
-    "inside/landlock",
-    "inside/seccomp",
+    "inside.kernel",
+    "inside.globs",
+    "inside.ids",
+    "inside.landlock",
+    "inside.seccomp",
     "fusion_apart",
     "fusion_sides",
     "fusion_wrapper",
 )
-_LOADER = """\
-import base64, json, sys, types
-def load(sources):
-    for package in ("wrapper", "wrapper.inside"):
-        sys.modules[package] = types.ModuleType(package)
-        sys.modules[package].__path__ = []
-    for path, source in sources:
-        name = "wrapper." + path.replace("/", ".")
-        module = sys.modules[name] = types.ModuleType(name)
-        module.__package__, _, short = name.rpartition(".")
-        setattr(sys.modules[module.__package__], short, module)
-        exec(compile(source, path + ".py", "exec", dont_inherit=True), module.__dict__)
-load({sources!r})
-from wrapper.fusion_wrapper import main
-main(json.loads(base64.b64decode("{order}")), __file__)
-"""
 _READY = """\
 import os
 try:
@@ -320,14 +304,18 @@ def not_found(ran: Ran) -> bool:
 
 def wrapped(order: Mapping[str, Any]) -> str:
     """The wrapper's source, which executes the order."""
-    return _LOADER.format(sources=sources(), order=encoded(json.dumps(order).encode()))
+    args = f'"{encoded(json.dumps(order).encode())}", __file__'
+    return loading(["wrapper", "wrapper.inside"], sources(), "wrapper.fusion_wrapper", args)
 
 
 @cache
 def sources() -> list[tuple[str, str]]:
-    """Path and source of each of the wrapper's modules."""
+    """Name and source of each of the wrapper's modules."""
     folder = resources(__package__)
-    return [(path, folder.joinpath(f"{path}.py").read_text(encoding="utf-8")) for path in _SOURCES]
+    return [
+        (f"wrapper.{name}", folder.joinpath(f"{name.replace('.', '/')}.py").read_text(encoding="utf-8"))
+        for name in _SOURCES
+    ]
 
 
 def new_nonce() -> str:

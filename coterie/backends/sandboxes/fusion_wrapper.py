@@ -33,12 +33,14 @@ GRACE = 0.2  # seconds that a candidate has to end after the tests; an honest on
 LONG = 1000  # most characters of a nested folder's path
 
 
-def main(order: dict[str, Any], source: str) -> None:
+def main(encoded: str, source: str) -> None:
     """Run the order's program, or its pair of programs, and write the report.
 
     Args:
+        encoded: the order, JSON in base64.
         source: path of the file that contains the order, with its nonce.
     """
+    order = json.loads(base64.b64decode(encoded))
     with contextlib.suppress(OSError):
         os.unlink(source)
     become_parent()

@@ -8,22 +8,20 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
-import importlib.resources
 import logging
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from coterie.backends.sandboxes import distributions, judging
+from coterie.backends.sandboxes import distributions
 from coterie.backends.sandboxes.distributions import Packages
 from coterie.backends.sandboxes.job import CellSide, Keeping
-from coterie.backends.sandboxes.kept_files import KeepingFiles
-from coterie.backends.sandboxes.lifetime import SandboxLifetime
+from coterie.backends.sandboxes.judging import host as judging
+from coterie.backends.sandboxes.lifetime import OpenableSandbox
 from coterie.backends.sandboxes.pool import LostWorker, Module, Pool, UnusablePackage
 from coterie.backends.sandboxes.programs import (
     check_fits,
@@ -41,23 +39,14 @@ from coterie.backends.sandboxes.protections import (
     warnings,
 )
 from coterie.core.errors import ConfigError, PolicyFault, SystemFault
-from coterie.core.plugins import MayChange, Plugin, PluginConfig
+from coterie.core.plugins import MayChange, PluginConfig
 from coterie.core.protocols import Judged, Limits, Program, Ran, Verdict
 from coterie.discovery.members import KeptFiles
 
 log = logging.getLogger("coterie")
 
 
-class PairRan(NamedTuple):
-    """The results of two connected programs."""
-
-    first: Ran
-    second: Ran
-    report: bytes
-    """The bytes that `first` wrote to its file descriptor 4."""
-
-
-class LocalSandbox(Plugin):
+class LocalSandbox(OpenableSandbox):
     """Runs programs in worker processes with the kernel's namespaces, limits and a system call filter."""
 
     class Config(PluginConfig):
@@ -100,9 +89,6 @@ class LocalSandbox(Plugin):
         super().__init__(config, build)
         self._pool: Pool | None = None
         self._hello: dict[str, Any] = {}
-        self._lifetime = SandboxLifetime()
-        self._slots: AbstractAsyncContextManager[Any] = nullcontext()
-        self._files = KeepingFiles(self.config.keep_files_in, self._path)
 
     def use_slots(self, slots: Callable[[str, int], asyncio.Semaphore]) -> None:
         """Bound programs at once over all processes of a run: `workers`, or each machine's CPUs."""
@@ -112,24 +98,21 @@ class LocalSandbox(Plugin):
         else:
             self._slots = slots(f"{path} of {socket.gethostname()}", _cpus())
 
-    async def open(self) -> None:
-        """Start the workers; nothing where the sandbox is open.
+    async def _start(self) -> None:
+        """Start the workers.
 
         Raises:
             ConfigError: namespaces are required and this host forbids them, a package is missing or can't be
-                imported, this machine has too little memory, or another process or event loop opened it.
+                imported, or this machine has too little memory.
             SystemFault: no worker can be started.
         """
-        await self._lifetime.open(self._open, self._end)
-
-    async def _open(self) -> None:
         self._check_memory({})
         packages = self._packages()
         count = self.config.workers or _cpus()
         why = ""
         if self.config.namespaces != "off":
             try:
-                await self._start(Pool(count, alone=True, packages=packages, preload=_judge()))
+                await self._use(Pool(count, alone=True, packages=packages, preload=_judge()))
                 return
             except (OSError, LostWorker) as error:
                 why = str(error)
@@ -142,7 +125,7 @@ class LocalSandbox(Plugin):
                 )
         try:
             pool = Pool(count, alone=False, packages=packages, preload=_judge(), without=self._without)
-            await self._start(pool)
+            await self._use(pool)
         except (OSError, LostWorker) as error:
             if packages.modules and isinstance(error, LostWorker):
                 raise ConfigError(
@@ -160,7 +143,7 @@ class LocalSandbox(Plugin):
             "".join(f"{warning}; " for warning in self.warnings()),
         )
 
-    async def _start(self, pool: Pool) -> None:
+    async def _use(self, pool: Pool) -> None:
         try:
             self._hello = await pool.open()
         except UnusablePackage as error:
@@ -171,15 +154,7 @@ class LocalSandbox(Plugin):
                 fix="name other modules in preload; with preload: [] each program imports for itself",
             ) from error
         self._pool = pool
-        try:
-            self._check_holds(self.config.limits, f"{self._path}.limits")
-        except ConfigError:
-            await self._end()
-            raise
-
-    @property
-    def _path(self) -> str:
-        return getattr(self.build, "path", "") or "sandbox"
+        self._check_holds(self.config.limits, f"{self._path}.limits")
 
     def _packages(self) -> Packages:
         packages = distributions.find(self.config.packages, f"{self._path}.packages")
@@ -211,10 +186,6 @@ class LocalSandbox(Plugin):
             by_default=workers is None,
         )
 
-    async def close(self) -> None:
-        """End the workers. The runs in flight end at once, with a SystemFault."""
-        await self._lifetime.close(self._end)
-
     async def _end(self) -> None:
         if self._pool is not None:
             await self._pool.close()
@@ -239,7 +210,7 @@ class LocalSandbox(Plugin):
         Raises ConfigError if the program can't be run (`check_program`), SystemFault if the sandbox failed,
         PolicyFault if the program ended its worker twice.
         """
-        ran, _ = await self._retried([program])
+        ran, _ = await self._during(lambda: self._tried([program]))
         return ran[0]
 
     async def run_on(self, program: Program, files: KeptFiles, most_mb: int) -> tuple[Ran, KeptFiles]:
@@ -251,14 +222,12 @@ class LocalSandbox(Plugin):
         given = self._files.given(program, files)
         room = min(most_mb, limits_of(program, self.config.limits).disk_mb) << 20
         keeping = Keeping(self._files.store, files, program.files, room)
-        ran, _ = await self._retried([given], keeping)
+        ran, _ = await self._during(lambda: self._tried([given], keeping))
         return ran[0], keeping.files
 
-    def kept(self, files: KeptFiles, path: str) -> Path:
-        """The file with a content, to be read only. Raises SystemFault where this machine lacks it."""
-        return self._files.kept(files, path)
-
-    async def run_pair(self, first: Program, second: Program, entries: Sequence[str] = ("", "")) -> PairRan:
+    async def run_pair(
+        self, first: Program, second: Program, entries: Sequence[str] = ("", "")
+    ) -> tuple[Ran, Ran, bytes]:
         """Run two programs that are isolated from each other, with a socket pair between their descriptors 3.
 
         `first` may write a report to its file descriptor 4, which only this process reads. When `first` ends,
@@ -266,9 +235,12 @@ class LocalSandbox(Plugin):
 
         Args:
             entries: of programs that are no Python but the arguments of a module of the judge: its name.
+
+        Returns:
+            the results of both, and what `first` wrote to its descriptor 4.
         """
-        ran, report = await self._retried([first, second], entries=entries)
-        return PairRan(ran[0], ran[1], report)
+        ran, report = await self._during(lambda: self._tried([first, second], entries=entries))
+        return ran[0], ran[1], report
 
     async def judge(self, judged: Judged) -> Verdict:
         """Find which tests the candidate passes; it runs in a separate cell. Raises as `run` does.
@@ -287,19 +259,14 @@ class LocalSandbox(Plugin):
                 path="sandbox.namespaces",
             )
         sides = judging.programs(judged, self.config.limits, loaded=True)
-        tests, candidate, report = await self.run_pair(sides.tests, sides.candidate, judging.ENTRIES)
+        tests, candidate, report = await self.run_pair(*sides, judging.ENTRIES)
         verdict = judging.verdict(report, tests, candidate)
         return dataclasses.replace(verdict, warning=doubt)
 
-    async def _retried(
+    async def _tried(
         self, programs: list[Program], keeping: Keeping | None = None, entries: Sequence[str] = ("",)
     ) -> tuple[list[Ran], bytes]:
         """Run with one retry after a lost worker; a program that loses two workers is a PolicyFault."""
-        return await self._lifetime.during(lambda: self._tried(programs, keeping, entries))
-
-    async def _tried(
-        self, programs: list[Program], keeping: Keeping | None, entries: Sequence[str]
-    ) -> tuple[list[Ran], bytes]:
         for program in programs:
             limits = limits_of(program, self.config.limits)
             check_program(program, limits)
@@ -372,10 +339,8 @@ def _cpus() -> int:
 
 def _judge() -> list[Module]:
     """The modules of the judge's two sides; a preloaded worker need not compile them in every run."""
-    folder = importlib.resources.files(judging)
-    names = ("plain_types", "plain", "changes", "asserts", "test_side", "candidate_side", "warm_up")
-    sources = [(f"judging.{name}", False, folder.joinpath(f"{name}.py").read_text("utf-8")) for name in names]
-    return [("judging", True, ""), *sources]
+    names = ("plain_types", "plain", "changes", "asserts", *judging.ENTRIES, "warm_up")
+    return [("judging", True, ""), *((f"judging.{name}", False, judging.source(name)) for name in names)]
 
 
 def _check_language(program: Program) -> None:

@@ -25,7 +25,7 @@ from coterie.backends.sandboxes import fusion_probe, fusion_wire as wire
 from coterie.backends.sandboxes.fusion import START, SandboxFusion
 from coterie.backends.sandboxes.fusion_probe import _TABLE
 from coterie.backends.sandboxes.inside import landlock as ours
-from coterie.backends.sandboxes.judging.host import _source
+from coterie.backends.sandboxes.judging import host
 from coterie.core.errors import ConfigError, PolicyFault, SystemFault
 from coterie.core.protocols import Judged, Limits, Program, Ran
 from coterie.discovery.validation import validate
@@ -350,7 +350,7 @@ def test_what_is_sent():
     assert (body["language"], body["run_timeout"], body["compile_timeout"]) == ("python", 10.0, 7.0)
     assert body["memory_limit_MB"] == 100 + wire.HEADROOM
     assert body["files"] == {"box/work/a/b": "AA=="} and body["fetch_files"] == ["report-n0.json"]
-    order = json.loads(base64.b64decode(re.findall(r'b64decode\("([^"]+)"\)', body["code"])[-1]))
+    order = json.loads(base64.b64decode(re.findall(r'main\("([^"]+)", __file__\)', body["code"])[-1]))
     (program,) = order["programs"]
     assert base64.b64decode(program["code"]) == b"x" and program["collect"] == ["*.txt"]
     compile(body["code"], "wrapper", "exec", dont_inherit=True)
@@ -358,7 +358,7 @@ def test_what_is_sent():
 
 def test_what_is_sent_runs_on_python_3_9():
     judge = ("plain_types", "plain", "changes", "asserts", "test_side", "candidate_side")
-    sources = [*wire.sources(), *((name, _source(name)) for name in judge)]
+    sources = [*wire.sources(), *((name, host.source(name)) for name in judge)]
     for path, source in sources:
         tree = ast.parse(source, path, feature_version=(3, 9))
         keywords = [

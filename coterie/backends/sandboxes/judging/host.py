@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import importlib.resources
 import json
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -19,18 +20,21 @@ REPORT_BYTES = 1 << 16
 ENTRIES = ("test_side", "candidate_side")
 """The modules of the two sides. Where they are loaded, a side is the JSON of the arguments of its `main`."""
 
+_SHARED = ("plain_types", "plain", "changes")
+_MODULES = ((*_SHARED, "asserts", ENTRIES[0]), (*_SHARED, ENTRIES[1]))
+"""The modules of each side, its entry last."""
 _LOAD = """\
 import sys, types
-def load(sources):
-    package = types.ModuleType("judging")
-    package.__path__ = []
-    sys.modules["judging"] = package
+def load(packages, sources):
+    for package in packages:
+        sys.modules[package] = types.ModuleType(package)
+        sys.modules[package].__path__ = []
     for name, source in sources:
-        module = types.ModuleType("judging." + name)
-        module.__package__ = "judging"
-        sys.modules[module.__name__] = module
-        exec(compile(source, "judging/" + name + ".py", "exec"), module.__dict__)
-load({sources!r})
+        module = sys.modules[name] = types.ModuleType(name)
+        module.__package__, _, short = name.rpartition(".")
+        setattr(sys.modules[module.__package__], short, module)
+        exec(compile(source, name.replace(".", "/") + ".py", "exec", dont_inherit=True), module.__dict__)
+load({packages!r}, {sources!r})
 from {last} import main
 main({args})
 """
@@ -51,28 +55,25 @@ class _Report(BaseModel):
     """Why the candidate could no longer be called; empty: it could."""
 
 
-class JudgePrograms(NamedTuple):
-    """Two programs that are isolated from each other.
+def programs(judged: Judged, limits: Limits, *, loaded: bool = False) -> tuple[Program, Program]:
+    """The two sides of the judge, tests and candidate: programs that are isolated from each other.
 
-    File descriptor 3 of each is one end of a socket pair. File descriptor 4 of `tests` is write-only and
-    leads to the host. When `tests` ends, the candidate is killed.
-    """
-
-    tests: Program
-    candidate: Program
-
-
-def programs(judged: Judged, limits: Limits, *, loaded: bool = False) -> JudgePrograms:
-    """The two sides of the judge.
+    File descriptor 3 of each is one end of a socket pair. File descriptor 4 of the tests' side is write-only
+    and leads to the host. When that side ends, the candidate is killed.
 
     Args:
         limits: the sandbox's limits, for each side; used if `judged` has none.
         loaded: whether the interpreter already has the judge's modules, so that they aren't sent: ENTRIES.
     """
     limits = judged.limits or limits
-    tests = Program(code=_tests_code(judged, limits, loaded), limits=limits)
-    candidate = Program(code=_candidate_code(judged, loaded), files=judged.files, limits=limits)
-    return JudgePrograms(tests, candidate)
+    # The tests stop themselves shortly before their limits, so that there is time to report.
+    wall = limits.wall_seconds - max(0.1 * limits.wall_seconds, min(0.25, 0.5 * limits.wall_seconds))
+    arguments = ((judged.tests, list(judged.calls), 0.9 * limits.cpu_seconds, wall), (judged.candidate,))
+    tests, candidate = (
+        json.dumps(args) if loaded else _code(modules, args)
+        for modules, args in zip(_MODULES, arguments, strict=True)
+    )
+    return Program(code=tests, limits=limits), Program(code=candidate, files=judged.files, limits=limits)
 
 
 def verdict(report: bytes, tests: Ran, candidate: Ran) -> Verdict:
@@ -107,27 +108,24 @@ def verdict(report: bytes, tests: Ran, candidate: Ran) -> Verdict:
     )
 
 
-def _tests_code(judged: Judged, limits: Limits, loaded: bool = False) -> str:
-    """The tests' program; it stops itself shortly before its limits, so that there is time to report."""
-    wall = limits.wall_seconds - max(0.1 * limits.wall_seconds, min(0.25, 0.5 * limits.wall_seconds))
-    args = (judged.tests, list(judged.calls), 0.9 * limits.cpu_seconds, wall)
-    return _program(("plain_types", "plain", "changes", "asserts", ENTRIES[0]), args, loaded)
+def _code(modules: Sequence[str], args: Sequence[Any]) -> str:
+    sources = [(f"judging.{name}", source(name)) for name in modules]
+    return loading(["judging"], sources, f"judging.{modules[-1]}", ", ".join(map(repr, args)))
 
 
-def _candidate_code(judged: Judged, loaded: bool = False) -> str:
-    return _program(("plain_types", "plain", "changes", ENTRIES[1]), (judged.candidate,), loaded)
+def loading(packages: Sequence[str], sources: Sequence[tuple[str, str]], last: str, args: str) -> str:
+    """A program that makes modules of their sources, by name, and calls `main` of the last one.
 
-
-def _program(modules: tuple[str, ...], args: tuple[Any, ...], loaded: bool = False) -> str:
-    if loaded:
-        return json.dumps(args)
-    sources = [(name, _source(name)) for name in modules]
-    last = f"judging.{modules[-1]}"
-    return _LOAD.format(sources=sources, last=last, args=", ".join(map(repr, args)))
+    Args:
+        packages: of the modules, outer ones first.
+        args: the arguments of `main`, as source.
+    """
+    return _LOAD.format(packages=list(packages), sources=list(sources), last=last, args=args)
 
 
 @functools.cache
-def _source(name: str) -> str:
+def source(name: str) -> str:
+    """The source of a module of the judge."""
     return importlib.resources.files(__package__).joinpath(f"{name}.py").read_text(encoding="utf-8")
 
 

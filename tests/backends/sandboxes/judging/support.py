@@ -12,15 +12,15 @@ import tempfile
 from pathlib import Path
 
 from coterie.backends.sandboxes import fusion_wire as wire
-from coterie.backends.sandboxes.judging import programs, verdict
+from coterie.backends.sandboxes.judging.host import programs, verdict
 from coterie.core.protocols import Judged, Limits, Verdict
 
 _FORKS = """
 import base64, contextlib, ctypes, errno, fnmatch, functools, json, math, os, random, resource, select
 import selectors, signal, socket, stat, struct, subprocess, sys, time, traceback, typing
 ready = functools.cache(compile)
-for path, source in json.loads(sys.stdin.readline()):
-    ready(source, path + ".py", "exec", dont_inherit=True)
+for name, source in json.loads(sys.stdin.readline()):
+    ready(source, name.replace(".", "/") + ".py", "exec", dont_inherit=True)
 for folder in sys.stdin:
     folder = folder.strip()
     pid = os.fork()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coterie.backends.sandboxes.judging import REPORT_BYTES, programs, verdict
+from coterie.backends.sandboxes.judging.host import REPORT_BYTES, programs, verdict
 from coterie.core.errors import SystemFault
 from coterie.core.protocols import Ran
 from tests.backends.sandboxes.judging.support import LIMITS, by_pair, judged
