@@ -282,16 +282,13 @@ def _modules(distribution: metadata.Distribution) -> Iterator[str]:
     tops = stated or sorted({file.parts[0] for file in distribution.files or ()})
     for top in tops:
         name, _, suffix = top.partition(".")
-        package = not suffix and _is_package_of(os.path.join(place, name))
+        folder = os.path.join(place, name)
+        package = not suffix and os.path.isdir(folder) and _is_package(folder)
         module = suffix in ("py", "so", "abi3.so") or (suffix.startswith("cpython-") and top.endswith(".so"))
-        module = module or (not suffix and os.path.exists(os.path.join(place, f"{name}.py")))
+        module = module or (not suffix and os.path.exists(f"{folder}.py"))
         if (package or module) and name.isidentifier() and name[0] != "_" and name not in ("test", "tests"):
             yield name
     yield from AHEAD.get(canonicalize_name(distribution.name), ())
-
-
-def _is_package_of(place: str) -> bool:
-    return os.path.isdir(place) and _is_package(place)
 
 
 # ---------------------------------------------------------------------------------------- what stays hidden

@@ -7,6 +7,7 @@ import base64
 import dataclasses
 import json
 import logging
+import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Literal, TypeVar
 
@@ -126,13 +127,7 @@ class SandboxFusion(OpenableSandbox):
         settings, url = self.config, self.config.url
         self._gate = asyncio.Semaphore(settings.concurrency)
         self._unwrapped = []
-        self._connection = FusionConnection(
-            url,
-            concurrency=settings.concurrency,
-            connect_seconds=settings.connect_seconds,
-            reply_mb=settings.reply_mb,
-            backoff=settings.backoff,
-        )
+        self._connection = FusionConnection(settings)
         what = f"no SandboxFusion server answers at {url}"
         await self._at_first(self._ping, what, lambda why: wire.how_to_reach(why, url, START))
         what = f"SandboxFusion at {url} does not run a Python program"
@@ -343,7 +338,7 @@ class SandboxFusion(OpenableSandbox):
         refuse: bool = False,
         probe: bool = False,
     ) -> WrapperReport | Ran:
-        nonce = wire.new_nonce()
+        nonce = secrets.token_hex(16)  # no program can guess it
         grace = self.config.grace_seconds
         body = wire.request(programs, limits, grace, nonce, refuse=refuse, probe=probe)
         async with self._gate, self._slots:

@@ -11,7 +11,6 @@ In both cases a filter refuses sockets: whoever reaches the server's port runs p
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 import sys
@@ -110,15 +109,11 @@ def confine(apart: Apart, number: int, box: str, *, sigchld: str) -> None:
     kernel.drop_capabilities()  # exec gives none back: the bounding set is empty
     kernel.prctl(kernel.PR_SET_PDEATHSIG, 9)  # the change of user removed an earlier one
     if apart.abi:
-        landlock.restrict(box, readable(), apart.abi)
+        readable = [*landlock.SYSTEM, *python_folders(), *landlock.ETC, *MORE]
+        landlock.restrict(box, readable, apart.abi)
     # Signals are not its matter: users or Landlock's scopes hold them, and shells send them to their jobs.
     if apart.filtered and not seccomp.install(alone=False, shared=user is None, sigchld=sigchld):
         raise OSError("the system call filter was refused")
-
-
-def readable() -> list[str]:
-    """Folders and files of the server that a program may read."""
-    return [*landlock.SYSTEM, *python_folders(), *landlock.ETC, *MORE]
 
 
 def python_folders() -> list[str]:
@@ -132,10 +127,3 @@ def python_folders() -> list[str]:
     ]
     places += [os.path.dirname(sys.executable), os.path.dirname(os.path.realpath(sys.executable))]
     return sorted({real for place in places for real in (place, os.path.realpath(place))})
-
-
-def hide() -> None:
-    """Keep this process's memory and its files in /proc from others of its user; if libc lacks prctl, the
-    protection is missing."""
-    with contextlib.suppress(OSError, AttributeError):
-        kernel.prctl(kernel.PR_SET_DUMPABLE, 0)

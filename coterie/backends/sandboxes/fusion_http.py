@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from typing import Any
 
 import httpx
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
@@ -21,14 +22,14 @@ LONGEST_WAIT = 4.0
 class FusionConnection:
     """HTTP to one server, shared by all runs."""
 
-    def __init__(
-        self, url: str, *, concurrency: int, connect_seconds: float, reply_mb: int, backoff: float
-    ) -> None:
-        self.url, self._reply_mb, self._backoff = url, reply_mb, backoff
+    def __init__(self, settings: Any) -> None:
+        """`settings`: the sandbox's `Config`."""
+        self.url, self._reply_mb, self._backoff = settings.url, settings.reply_mb, settings.backoff
+        most = settings.concurrency
         self._down_since: float | None = None  # when a try failed first since the server last answered
         self._client = httpx.AsyncClient(
-            timeout=httpx.Timeout(None, connect=connect_seconds),  # `answer` limits the total time
-            limits=httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency),
+            timeout=httpx.Timeout(None, connect=settings.connect_seconds),  # `answer` limits the total time
+            limits=httpx.Limits(max_connections=most, max_keepalive_connections=most),
             trust_env=False,  # the environment's proxy is not for the sandbox
         )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import math
 import os
 import resource
 import selectors
@@ -16,6 +15,7 @@ from typing import Any
 
 from . import fusion_apart
 from .fusion_apart import Apart
+from .inside import kernel
 
 TICK = 0.02  # seconds between two looks at the program
 SCAN = 0.05  # least seconds between two sums of CPU time
@@ -48,7 +48,7 @@ def run_side(
     watch.until_it_ends()
     kill_all(child, apart.users[number])
     watch.drain()
-    cpu = reaped_cpu()
+    cpu = kernel.children()
     status, code, reason = verdict(watch, cpu)
     kept = [tail.kept() for tail in tails]
     return {
@@ -89,7 +89,7 @@ def start(program: dict[str, Any], number: int, apart: Apart, links: list[int]) 
     if child == 0:
         try:
             os.setsid()
-            failed = only([stdin, out[1], err[1], *links], failing[1])
+            failed = kernel.only([stdin, out[1], err[1], *links], failing[1])
             os.chdir(home)
             limit(program["limits"], apart.users[number] is not None)
             for signum in (signal.SIGPIPE, signal.SIGXFSZ):  # ignored by Python, and so by what it starts
@@ -116,40 +116,19 @@ def start(program: dict[str, Any], number: int, apart: Apart, links: list[int]) 
     return child, [Tail(out[0], keep), Tail(err[0], keep)]
 
 
-def only(descriptors: list[int], failing: int) -> int:
-    """Make these descriptors 0, 1, ... and close all others but `failing`, which exec closes; its number."""
-    high = max(*descriptors, failing, len(descriptors)) + 1
-    sources = enumerate([*descriptors, failing])
-    copies = [os.dup2(source, high + at, inheritable=False) for at, source in sources]
-    for at, copy in enumerate(copies[:-1]):
-        os.dup2(copy, at)
-    last = os.dup2(copies[-1], len(descriptors), inheritable=False)
-    os.closerange(last + 1, 1 << 16)
-    return last
-
-
 def limit(limits: dict[str, Any], alone: bool) -> None:
     """Set the kernel's limits.
 
     Args:
         alone: whether the program's user has no other processes; the kernel counts by user.
     """
-    bounds = [
-        (resource.RLIMIT_CPU, math.ceil(limits["cpu_seconds"]) + 1),
-        (resource.RLIMIT_AS, limits["memory_mb"] << 20),
-        (resource.RLIMIT_DATA, limits["memory_mb"] << 20),
-        (resource.RLIMIT_FSIZE, limits["disk_mb"] << 20),
-        (resource.RLIMIT_NOFILE, limits["open_files"]),
-        (resource.RLIMIT_CORE, 0),
-        # The server makes it the memory limit: each thread's stack would have this size.
-        (resource.RLIMIT_STACK, STACK),
-    ]
+    # The server makes it the memory limit: each thread's stack would have this size.
+    others = {resource.RLIMIT_STACK: STACK}
     if alone:
-        bounds.append((resource.RLIMIT_NPROC, limits["processes"]))
-    for name, bound in bounds:
-        hard = resource.getrlimit(name)[1]
-        bound = bound if hard == resource.RLIM_INFINITY else min(bound, hard)
-        resource.setrlimit(name, (bound, bound))
+        others[resource.RLIMIT_NPROC] = limits["processes"]
+    bounds = (limits[name] for name in ("cpu_seconds", "memory_mb", "disk_mb", "open_files"))
+    for name, bound in kernel.bounds(*bounds, others):
+        resource.setrlimit(name, bound)
 
 
 # ---------------------------------------------------------------------------------------------------- watch
@@ -222,8 +201,8 @@ class Watch:
 
     def _scan(self) -> None:
         """Sum the CPU time of all processes, and count them."""
-        living = family()
-        if sum(living.values()) + reaped_cpu() > self.limits["cpu_seconds"]:
+        living = kernel.family()
+        if sum(living.values()) + kernel.children() > self.limits["cpu_seconds"]:
             self.status = "timeout"
         elif len(living) > self.limits["processes"]:
             self.status = "killed"
@@ -268,34 +247,6 @@ def reap(child: int) -> int | None:
             ended = os.waitstatus_to_exitcode(status)
 
 
-def family() -> dict[int, float]:
-    """{pid: CPU seconds, with reaped children} of all descendants of this process; empty without /proc."""
-    parents, used = {}, {}
-    tick = os.sysconf("SC_CLK_TCK")
-    try:
-        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
-    except OSError:
-        return {}
-    for pid in pids:
-        try:
-            with open(f"/proc/{pid}/stat", "rb") as file:
-                fields = file.read().rpartition(b")")[2].split()
-        except OSError:
-            continue
-        parents[pid], used[pid] = int(fields[1]), sum(map(int, fields[11:15])) / tick
-    ours, grown = {os.getpid()}, True
-    while grown:
-        more = {pid for pid, parent in parents.items() if parent in ours} - ours
-        ours, grown = ours | more, bool(more)
-    return {pid: used[pid] for pid in ours - {os.getpid()}}
-
-
-def reaped_cpu() -> float:
-    """CPU seconds of reaped children."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
 def kill_all(child: int, user: int | None) -> None:
     """Kill everything that the program started. If it has its own user, one kernel call kills all of them."""
     deadline = time.monotonic() + PATIENCE
@@ -308,7 +259,7 @@ def kill_all(child: int, user: int | None) -> None:
                 os.kill(-1, signal.SIGKILL)
             finally:
                 os._exit(0)
-        left = family()
+        left = kernel.family()
         for signum in (signal.SIGSTOP, signal.SIGKILL):  # stopped first, so that none can fork
             for pid in left:
                 with contextlib.suppress(OSError):

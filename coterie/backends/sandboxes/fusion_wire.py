@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -95,17 +94,12 @@ class Result(BaseModel):
     reason: str
 
     def ran(self) -> Ran:
-        return Ran(
-            status=self.status,
-            exit_code=self.exit_code,
-            stdout=base64.b64decode(self.stdout).decode(errors="replace"),
-            stderr=base64.b64decode(self.stderr).decode(errors="replace"),
-            dropped=self.dropped,
-            cpu_seconds=self.cpu_seconds,
-            wall_seconds=self.wall_seconds,
-            files={path: base64.b64decode(text) for path, text in self.files.items()},
-            reason=self.reason,
-        )
+        streams = {
+            name: base64.b64decode(getattr(self, name)).decode(errors="replace")
+            for name in ("stdout", "stderr")
+        }
+        files = {path: base64.b64decode(text) for path, text in self.files.items()}
+        return Ran(**{**self.model_dump(), **streams, "files": files})
 
 
 class WrapperReport(BaseModel):
@@ -161,7 +155,7 @@ def request(
         sent = {path: encoded(data) for path, data in first.files.items()}
         fields = {"code": readable(first.code), "stdin": readable(first.stdin), "files": sent}
         return body | fields | {"fetch_files": list(first.collect)}
-    report = report_name(nonce, probe)
+    report = f"{'probe' if probe else 'report'}-{nonce}.json"
     order = {
         "nonce": nonce,
         "report": report,
@@ -316,15 +310,6 @@ def sources() -> list[tuple[str, str]]:
         (f"wrapper.{name}", folder.joinpath(f"{name.replace('.', '/')}.py").read_text(encoding="utf-8"))
         for name in _SOURCES
     ]
-
-
-def new_nonce() -> str:
-    """A random text that no program can guess."""
-    return secrets.token_hex(16)
-
-
-def report_name(nonce: str, probe: bool = False) -> str:
-    return f"{'probe' if probe else 'report'}-{nonce}.json"
 
 
 def encoded(data: bytes | memoryview) -> str:

@@ -57,10 +57,11 @@ def main(encoded: str, source: str) -> None:
 
 
 def become_parent() -> None:
-    """Hide this process from its user's others, and make it the parent of orphaned descendants."""
-    fusion_apart.hide()
-    with contextlib.suppress(OSError):
-        kernel.prctl(kernel.PR_SET_SUBREAPER, 1)
+    """Keep this process's memory and its files in /proc from others of its user, where libc has prctl, and
+    make it the parent of orphaned descendants."""
+    for option, value in ((kernel.PR_SET_DUMPABLE, 0), (kernel.PR_SET_SUBREAPER, 1)):
+        with contextlib.suppress(OSError, AttributeError):
+            kernel.prctl(option, value)
 
 
 def run(order: dict[str, Any]) -> dict[str, Any]:

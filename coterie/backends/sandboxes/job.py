@@ -26,6 +26,12 @@ _SOON = 0.02
 _SMALL = 1 << 15
 """Bytes that an empty socket takes at once."""
 _HEADER = 4 << 20
+_NOT_BROUGHT = {
+    "left": "no room to bring back ",
+    "links": "no plain file, so not brought back: ",
+    "closed": "not readable, or of a name that is no UTF-8, so not brought back: ",
+}
+"""Of files that match a glob, by the cell's reason."""
 
 
 class Drain:
@@ -276,15 +282,7 @@ class CellSide:
             raise SystemFault(f"the sandbox could not run a program: {header['fault']}")
         status, reason = self._status(header, ended)
         cpu = header.get("cpu")  # none if the cell could not report
-        if header.get("left"):
-            reason = "; ".join(filter(None, [reason, f"no room to bring back {', '.join(header['left'])}"]))
-        if header.get("links"):
-            odd = f"no plain file, so not brought back: {', '.join(header['links'])}"
-            reason = "; ".join(filter(None, [reason, odd]))
-        if header.get("closed"):
-            odd = "not readable, or of a name that is no UTF-8, so not brought back: "
-            odd += ", ".join(header["closed"])
-            reason = "; ".join(filter(None, [reason, odd]))
+        odd = [f"{why}{', '.join(header[name])}" for name, why in _NOT_BROUGHT.items() if header.get(name)]
         self._answer.drop()
         if self._keeping is not None:
             try:
@@ -300,7 +298,7 @@ class CellSide:
             cpu_seconds=None if cpu is None else round(cpu, 4),
             wall_seconds=round(ended["wall"], 4),
             files=files,
-            reason=reason,
+            reason="; ".join(filter(None, [reason, *odd])),
         )
 
     def _status(self, header: dict[str, Any], ended: dict[str, Any]) -> tuple[Status, str]:

@@ -33,7 +33,6 @@ _START = (
     "import sys; sys.path.append(sys.argv[1]); from inside import worker; del sys.path[-1]; "
     "worker.main(sys.argv[2:])"
 )
-NOTHING = Packages()
 Module = tuple[str, bool, str]
 """Name, whether it is a package, source."""
 _PR_GET_DUMPABLE, _PR_SET_DUMPABLE = 3, 4
@@ -88,31 +87,15 @@ class UnusablePackage(Exception):
 
 
 class WorkerProcess:
-    """One worker process and the sockets to it."""
+    """One worker process and the sockets to it; `orders` is its first message."""
 
-    def __init__(
-        self,
-        *,
-        alone: bool,
-        base: str,
-        packages: Packages = NOTHING,
-        preload: Sequence[Module] = (),
-        without: Sequence[str] = (),
-    ) -> None:
-        pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2 if alone else 1)]
+    def __init__(self, orders: dict[str, Any]) -> None:
+        self._alone: bool = orders["alone"]
+        pairs = [
+            socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2 if self._alone else 1)
+        ]
         self._controls = [ours for ours, _ in pairs]
         """With namespaces one for each side of a judged run, else one for all."""
-        orders = {
-            "alone": alone,
-            "base": base,
-            "preload": list(preload),
-            "without": list(without),
-            "shown": list(packages.shown),
-            "folders": list(packages.folders),
-            "modules": list(packages.modules),
-            "environment": ENVIRONMENT,
-            "hidden": environments(FOLDERS_OF_PYTHON, packages.shown),
-        }
         command = [os.path.realpath(sys.executable), "-P", "-s", "-S", "-X", "utf8", "-c", _START]
         with contextlib.ExitStack() as closing:
             numbers = [closing.enter_context(theirs).fileno() for _, theirs in pairs]
@@ -128,7 +111,6 @@ class WorkerProcess:
                 cwd="/",
                 start_new_session=True,
             )
-        self._alone = alone
         self.parent = os.getpid()
         """The process that started the worker, which alone may end it."""
         for control in self._controls:
@@ -236,12 +218,21 @@ class Pool:
         workers: int,
         *,
         alone: bool,
-        packages: Packages = NOTHING,
-        preload: Sequence[Module] = (),
+        packages: Packages,
+        preload: Sequence[Module],
         without: Sequence[str] = (),
     ) -> None:
-        self.size, self.alone, self.packages, self.preload = workers, alone, packages, tuple(preload)
-        self._without = tuple(without)  # protections that tests switch off: "landlock", "filter"
+        self.size, self.alone = workers, alone
+        self._orders = {
+            "alone": alone,
+            "preload": list(preload),
+            "without": list(without),  # protections that tests switch off: "landlock", "filter"
+            "shown": list(packages.shown),
+            "folders": list(packages.folders),
+            "modules": list(packages.modules),
+            "environment": ENVIRONMENT,
+            "hidden": environments(FOLDERS_OF_PYTHON, packages.shown),
+        }
         self._hides = False
         self._idle: list[WorkerProcess] = []
         self._all: set[WorkerProcess] = set()
@@ -274,13 +265,7 @@ class Pool:
         return hello if self.alone else {**hello, "hidden": hello["hidden"] and is_hidden()}
 
     async def _start(self) -> WorkerProcess:
-        worker = WorkerProcess(
-            alone=self.alone,
-            base=self._base,
-            packages=self.packages,
-            preload=self.preload,
-            without=self._without,
-        )
+        worker = WorkerProcess({**self._orders, "base": self._base})
         self._all.add(worker)
         try:
             await worker.start()

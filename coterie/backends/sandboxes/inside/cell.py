@@ -249,25 +249,10 @@ def sweep() -> None:
                 pass
         except ChildProcessError:
             return  # orphans become children of this process, so there are none
-        for pid in _descendants(os.getpid()):
+        for pid in kernel.family():
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.002)
-
-
-def _descendants(root: int) -> list[int]:
-    parents: dict[int, int] = {}
-    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
-                    parents[int(name)] = int(file.read().rpartition(")")[2].split()[1])
-            except (OSError, ValueError):
-                continue
-    pids = [root]
-    for pid in pids:
-        pids.extend(child for child, parent in parents.items() if parent == pid)
-    return pids[1:]
 
 
 def remove_folders(base: str, worker: int) -> None:

@@ -16,12 +16,11 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import resource
 import signal
 import struct
 import time
 
-from . import kernel, seccomp
+from . import kernel, seccomp, spaces
 
 _WHOLE_PROCESS = 2  # CPUCLOCK_SCHED of all threads: clock_getcpuclockid(3)
 _TICK = 1 / os.sysconf("SC_CLK_TCK")
@@ -42,12 +41,6 @@ TOLERANCE = 2.0
 _RECEIVE, _SEND, _CONTINUE = 0xC0502100, 0xC0182101, 1  # SECCOMP_IOCTL_NOTIF_*, <linux/seccomp.h>
 
 
-def children() -> float:
-    """Seconds of the children that this process has waited for, and of theirs."""
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
-
-
 def view() -> int:
     """A descriptor of this host's /proc; -1: there is none."""
     try:
@@ -58,17 +51,11 @@ def view() -> int:
 
 def can_scan(view: int) -> bool:
     """Whether cells can read their descendants in `view`, a descriptor of /proc; tried as a cell does."""
-    prober = os.fork()
-    if prober == 0:
-        try:
-            kernel.drop_capabilities()
-            os._exit(0 if _sees_a_child(view) else 1)
-        finally:
-            os._exit(1)
-    return os.waitstatus_to_exitcode(os.waitpid(prober, 0)[1]) == 0
+    return spaces.succeeds(lambda: _sees_a_child(view))
 
 
 def _sees_a_child(view: int) -> bool:
+    kernel.drop_capabilities()
     child = os.fork()
     if child == 0:
         time.sleep(60)
@@ -84,15 +71,10 @@ def _sees_a_child(view: int) -> bool:
 
 def _stat(view: int, name: str) -> tuple[int, int, int] | None:
     """Parent, clock ticks of the process, and of the children that it has waited for; None: it is gone."""
-    try:
-        descriptor = os.open(f"{name}/stat", os.O_RDONLY, dir_fd=view)
-        try:
-            fields = os.read(descriptor, 1024).rpartition(b")")[2].split()
-        finally:
-            os.close(descriptor)
-        return int(fields[1]), int(fields[11]) + int(fields[12]), int(fields[13]) + int(fields[14])
-    except (OSError, ValueError, IndexError):
+    fields = kernel.stat(name, view)
+    if not fields:
         return None
+    return int(fields[1]), int(fields[11]) + int(fields[12]), int(fields[13]) + int(fields[14])
 
 
 class CpuClock:
@@ -114,7 +96,7 @@ class CpuClock:
         self._foreign: set[str] = set()
         self._emptied = 0.0
         self._samples: _Samples | None = None
-        self._before = children()
+        self._before = kernel.children()
 
     def used(self) -> float:
         """Seconds of all processes so far, never above the truth."""
@@ -162,7 +144,7 @@ class CpuClock:
 
     def _ended(self) -> float:
         """Seconds of the processes that this one has waited for since the program began."""
-        return children() - self._before
+        return kernel.children() - self._before
 
     def _own(self) -> float:
         return time.clock_gettime((~self._pid << 3) | _WHOLE_PROCESS)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import importlib
+import math
 import os
+import resource
 import struct
 from typing import Any
 
@@ -111,8 +114,88 @@ def pivot_root(new: str, old: str) -> None:
     call("syscall", ctypes.c_long(number), ctypes.c_char_p(new.encode()), ctypes.c_char_p(old.encode()))
 
 
-def umount(target: str) -> None:
-    call("umount2", target.encode(), MNT_DETACH)
+def only(descriptors: list[int], failing: int = -1) -> int:
+    """Make these descriptors 0, 1, ... and close all others but `failing`, which exec closes; its number."""
+    kept = descriptors if failing < 0 else [*descriptors, failing]
+    high = max(*kept, len(kept)) + 1
+    copies = [os.dup2(source, high + at, inheritable=False) for at, source in enumerate(kept)]
+    for at, copy in enumerate(copies):
+        os.dup2(copy, at, inheritable=at < len(descriptors))
+    os.closerange(len(kept), 1 << 16)
+    return len(descriptors)
+
+
+def bounds(
+    cpu: float, memory_mb: int, disk_mb: int, open_files: int, others: dict[int, int]
+) -> list[tuple[int, tuple[int, int]]]:
+    """The kernel's limits of a program, soft and hard, which hold for each process.
+
+    The CPU time of all processes together is limited elsewhere; the limit here is a backstop.
+
+    Args:
+        others: further limits, by their number.
+    """
+    wanted = {
+        resource.RLIMIT_CPU: math.ceil(cpu) + 1,
+        resource.RLIMIT_AS: memory_mb << 20,
+        resource.RLIMIT_DATA: memory_mb << 20,
+        resource.RLIMIT_FSIZE: disk_mb << 20,
+        resource.RLIMIT_NOFILE: open_files,
+        resource.RLIMIT_CORE: 0,
+        **others,
+    }
+    limits = []
+    for name, value in wanted.items():
+        hard = _hard(name)
+        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        limits.append((name, (value, value)))
+    return limits
+
+
+@functools.cache
+def _hard(name: int) -> int:
+    """The hard limit of this process, which nothing changes."""
+    return resource.getrlimit(name)[1]
+
+
+def children() -> float:
+    """CPU seconds of the children that this process has waited for, and of theirs."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def stat(pid: str, proc: int | None = None) -> list[bytes]:
+    """What /proc says of a process behind its command: state, parent, ... (proc(5)); empty: it is gone.
+
+    Args:
+        proc: a descriptor of /proc; None: this process's.
+    """
+    try:
+        descriptor = os.open(f"/proc/{pid}/stat" if proc is None else f"{pid}/stat", os.O_RDONLY, dir_fd=proc)
+        try:
+            return os.read(descriptor, 1024).rpartition(b")")[2].split()
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return []
+
+
+def family() -> dict[int, float]:
+    """{pid: CPU seconds, with reaped children} of all descendants of this process; empty without /proc."""
+    parents, used = {}, {}
+    try:
+        pids = [name for name in os.listdir("/proc") if name.isdigit()]
+    except OSError:
+        return {}
+    for pid in pids:
+        if fields := stat(pid):
+            parents[int(pid)] = int(fields[1])
+            used[int(pid)] = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    ours, grown = {os.getpid()}, True
+    while grown:
+        more = {pid for pid, parent in parents.items() if parent in ours} - ours
+        ours, grown = ours | more, bool(more)
+    return {pid: used[pid] for pid in ours - {os.getpid()}}
 
 
 def no_more_privileges(but: int = -1) -> None:

@@ -113,7 +113,11 @@ class Preloaded:
             name: module
             for name, module in self._aside.items()
             if name.partition(".")[0] not in shadows
-            and (name in _INITIALISED_ONCE or _is_c(module) or _is_of_a_package(name))
+            and (
+                name in _INITIALISED_ONCE
+                or _is_c(module)
+                or name.partition(".")[0] not in sys.stdlib_module_names
+            )
         }
 
 
@@ -143,10 +147,6 @@ def _is_c(module: types.ModuleType) -> bool:
     loader = spec and spec.loader
     builtin = importlib.machinery.BuiltinImporter
     return loader is builtin or isinstance(loader, importlib.machinery.ExtensionFileLoader)
-
-
-def _is_of_a_package(name: str) -> bool:
-    return name.partition(".")[0] not in sys.stdlib_module_names
 
 
 def _is_package(path: str) -> bool:

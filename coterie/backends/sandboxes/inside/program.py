@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import atexit
-import functools
 import gc
 import io
 import json
-import math
 import os
 import random
 import resource
@@ -42,7 +40,7 @@ def start(order: dict[str, Any], argv: list[str], box: str, fds: list[int], sour
     try:
         os.setsid()
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
-        _only(fds)
+        kernel.only(fds)
         os.chdir(f"{box}/work")
         for name, value in limits(order):
             resource.setrlimit(name, value)
@@ -75,10 +73,14 @@ def start_alone(
 
 
 def _begin(argv: list[str], box: str, *, judged: bool) -> None:
+    """Become an interpreter that was started for this program."""
     gc.enable()
     kernel.signals.signal(signal.SIGINT, signal.default_int_handler)
     kernel.signals.pthread_sigmask(signal.SIG_SETMASK, ())
-    _become_python(argv, box)
+    for reseed in _reseed:
+        reseed()
+    if argv or box != spaces.BOX:
+        _set_arguments(argv, box)
     if not judged:
         _preloaded[0].set_aside(judged=False)
 
@@ -97,42 +99,10 @@ def go(path: str, source: bytes, entry: str) -> NoReturn:
         os._exit(code)
 
 
-def _only(fds: list[int]) -> None:
-    high = max(*fds, len(fds)) + 1
-    copies = [os.dup2(descriptor, high + at) for at, descriptor in enumerate(fds)]
-    for at, descriptor in enumerate(copies):
-        os.dup2(descriptor, at, inheritable=True)
-    os.closerange(len(fds), 1 << 16)
-
-
 def limits(order: dict[str, Any]) -> list[tuple[int, tuple[int, int]]]:
-    """The kernel's limits of a program, soft and hard, which hold for each process.
-
-    The CPU time of all processes together is limited elsewhere; the limit here is a backstop.
-    """
-    seconds = math.ceil(order["cpu"]) + 1
-    memory, disk = order["memory_mb"] << 20, order["disk_mb"] << 20
-    bounds = []
-    for name, value in (
-        (resource.RLIMIT_CPU, seconds),
-        (resource.RLIMIT_AS, memory),
-        (resource.RLIMIT_DATA, memory),
-        (resource.RLIMIT_FSIZE, disk),
-        (resource.RLIMIT_NPROC, order["nproc"]),
-        (resource.RLIMIT_NOFILE, order["open_files"]),
-        (resource.RLIMIT_MEMLOCK, 1 << 16),
-        (resource.RLIMIT_CORE, 0),
-    ):
-        hard = _hard(name)
-        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        bounds.append((name, (value, value)))
-    return bounds
-
-
-@functools.cache
-def _hard(name: int) -> int:
-    """The hard limit of this process, which nothing changes."""
-    return resource.getrlimit(name)[1]
+    """The kernel's limits of a program."""
+    others = {resource.RLIMIT_NPROC: order["nproc"], resource.RLIMIT_MEMLOCK: 1 << 16}
+    return kernel.bounds(order["cpu"], order["memory_mb"], order["disk_mb"], order["open_files"], others)
 
 
 def prepare(folders: list[str], environment: dict[str, str]) -> None:
@@ -195,14 +165,6 @@ def prepare(folders: list[str], environment: dict[str, str]) -> None:
     _set_arguments([], spaces.BOX)
     _reseed.append(random.seed)
     _reseed.append(threading.main_thread()._set_native_id)  # type: ignore[attr-defined]
-
-
-def _become_python(argv: list[str], box: str) -> None:
-    """Set what differs between programs."""
-    for reseed in _reseed:
-        reseed()
-    if argv or box != spaces.BOX:
-        _set_arguments(argv, box)
 
 
 def _set_arguments(argv: list[str], box: str) -> None:

@@ -109,10 +109,7 @@ def _build_root(shown: list[str], hidden: list[str]) -> None:
     kernel.pivot_root(stage, f"{stage}/old")
     os.chdir("/")
     for path in SYSTEM:
-        if os.path.islink(f"/old{path}"):
-            os.symlink(os.readlink(f"/old{path}"), path)
-        elif os.path.isdir(f"/old{path}"):
-            _bind(path)
+        _show(path)
     outside, inside = _parted(shown, hidden)
     for path in outside:
         if not os.path.exists(path):
@@ -120,10 +117,7 @@ def _build_root(shown: list[str], hidden: list[str]) -> None:
     _hide(hidden, inside)
     os.makedirs("/etc", exist_ok=True)
     for path in ETC:
-        if os.path.islink(f"/old{path}"):
-            os.symlink(os.readlink(f"/old{path}"), path)
-        elif os.path.exists(f"/old{path}"):
-            _bind(path)
+        _show(path)
     os.mkdir("/dev")
     for name in DEVICES:
         _bind(name, kernel.MS_NOSUID | kernel.MS_NOEXEC)
@@ -136,7 +130,7 @@ def _build_root(shown: list[str], hidden: list[str]) -> None:
         os.symlink(f"{BOX}/tmp", "/tmp")
     os.symlink(f"{BOX}/tmp", "/dev/shm")
     os.symlink(f"{BOX}/stdin", "/dev/stdin")  # elsewhere it leads through /proc
-    kernel.umount("/old")
+    kernel.call("umount2", b"/old", kernel.MNT_DETACH)
     os.rmdir("/old")
     kernel.mount(
         "none",
@@ -145,6 +139,14 @@ def _build_root(shown: list[str], hidden: list[str]) -> None:
         kernel.MS_REMOUNT | kernel.MS_RDONLY | kernel.MS_NOSUID | kernel.MS_NODEV,
         "size=1m",
     )
+
+
+def _show(path: str) -> None:
+    """Have the host's link, file or folder at the same path, if it has one."""
+    if os.path.islink(f"/old{path}"):
+        os.symlink(os.readlink(f"/old{path}"), path)
+    elif os.path.exists(f"/old{path}"):
+        _bind(path)
 
 
 def _parted(shown: list[str], hidden: list[str]) -> tuple[list[str], list[str]]:

@@ -16,7 +16,6 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from . import ids, kernel, landlock, seccomp, spaces
@@ -140,7 +139,7 @@ def _as_program(held: Held, folder: str) -> None:
     if held.ids is not None:
         take(ids.draw(held.ids)[0], reads=held.reads == "capability")
     if held.landlock:
-        _restrict(folder, held.shown, held.landlock, held.listed)
+        landlock.restrict(folder, held.shown, held.landlock, held.listed)
 
 
 def _reads(held: Held) -> NoReturn:
@@ -230,13 +229,9 @@ def restrict(order: dict[str, Any], box: str) -> None:
         OSError: a restriction that worked in the worker's trial is refused.
     """
     if order["landlock"]:
-        _restrict(box, order["shown"], order["landlock"], order["listed"])
+        landlock.restrict(box, order["shown"], order["landlock"], order["listed"])
     if order["filter"] and not _filter(shared=order["user"] is None):
         raise OSError("the system call filter was refused")
-
-
-def _restrict(box: str, shown: Sequence[str], abi: int, listed: Sequence[str]) -> None:
-    landlock.restrict(box, shown, abi, listed)
 
 
 def end_all(user: int) -> None:

@@ -289,11 +289,8 @@ def _remove(base: str) -> None:
 
 
 def _has_ended(pid: str) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()[0] in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
+    fields = kernel.stat(pid)
+    return not fields or fields[0] in (b"Z", b"X")
 
 
 def _close(descriptor: int) -> None:

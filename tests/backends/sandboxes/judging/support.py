@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import functools
 import json
+import secrets
 import select
 import subprocess
 import sys
@@ -72,7 +73,7 @@ def _wrapper_in(folder: Path) -> int:
 
 def by_pair(case: Judged) -> Verdict:
     """The verdict of two connected programs."""
-    limits, nonce = case.limits or LIMITS, wire.new_nonce()
+    limits, nonce = case.limits or LIMITS, secrets.token_hex(16)
     body = wire.request(wire.pair(*programs(case, limits)), limits, 5.0, nonce)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         folder = Path(name) / "run"  # the wrapper empties it
