@@ -17,8 +17,9 @@ from importlib import import_module
 from typing import Any
 
 PUBLIC = {
-    "coterie.testing.checking.here": "check",
+    "coterie.testing.checking.component": "check",
     "coterie.testing.checking.results": "Checked NotChecked",
+    "coterie.testing.checks.unconfigured": "check_column check_command check_study",
     "coterie.testing.example": "Example",
     "coterie.testing.support.building": "build",
     "coterie.testing.support.failure": "ConformanceError ConformanceWarning",
@@ -27,8 +28,8 @@ PUBLIC = {
 }
 """Module -> its public names. After a change: `python docs/generate.py`, which makes the stub of them."""
 CHECKS = """
-    chat_format chat_model column command data_source engine environment estimator executor loss plugin reward
-    role sampler sandbox study tool tracker trainer transition
+    chat_format chat_model data_source engine environment estimator executor loss plugin reward role sampler
+    sandbox tool tracker trainer transition
 """
 """Kinds, of which each has its `check_<kind>` in a module of its name."""
 MODULE_OF = {name: module for module, names in PUBLIC.items() for name in names.split()}

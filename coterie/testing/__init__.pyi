@@ -1,11 +1,9 @@
 # Made by docs/generate.py from __init__.py: change it there.
 
-from coterie.testing.checking.here import check as check
+from coterie.testing.checking.component import check as check
 from coterie.testing.checking.results import Checked as Checked, NotChecked as NotChecked
 from coterie.testing.checks.chat_format import check_chat_format as check_chat_format
 from coterie.testing.checks.chat_model import check_chat_model as check_chat_model
-from coterie.testing.checks.column import check_column as check_column
-from coterie.testing.checks.command import check_command as check_command
 from coterie.testing.checks.data_source import check_data_source as check_data_source
 from coterie.testing.checks.engine import check_engine as check_engine
 from coterie.testing.checks.environment import check_environment as check_environment
@@ -17,11 +15,15 @@ from coterie.testing.checks.reward import check_reward as check_reward
 from coterie.testing.checks.role import check_role as check_role
 from coterie.testing.checks.sampler import check_sampler as check_sampler
 from coterie.testing.checks.sandbox import check_sandbox as check_sandbox
-from coterie.testing.checks.study import check_study as check_study
 from coterie.testing.checks.tool import check_tool as check_tool
 from coterie.testing.checks.tracker import check_tracker as check_tracker
 from coterie.testing.checks.trainer import check_trainer as check_trainer
 from coterie.testing.checks.transition import check_transition as check_transition
+from coterie.testing.checks.unconfigured import (
+    check_column as check_column,
+    check_command as check_command,
+    check_study as check_study,
+)
 from coterie.testing.example import Example as Example
 from coterie.testing.support.building import build as build
 from coterie.testing.support.failure import (

@@ -7,15 +7,15 @@ import warnings
 import pytest
 
 from coterie import testing
+from coterie.compose.kinds import PROTOCOL
 from coterie.core.errors import UserError
 from coterie.discovery import Entry, plugins
 from coterie.testing import ConformanceError, Example, NotChecked
 from coterie.testing.builtin_examples import REGISTERED
 from coterie.testing.checking.apart import check_apart
-from coterie.testing.checking.cases import CHECKS, Built, Case, check_of
+from coterie.testing.checking.cases import Built, Case, check_of
 from coterie.testing.checking.component import check_component, smallest
-from coterie.testing.checking.report import of_component, whole
-from coterie.testing.checking.results import Broken, Checked
+from coterie.testing.checking.results import Broken, Checked, of_component, whole
 from coterie.testing.checking.targets import find_target
 from coterie.testing.support.promises import Promises, promise, recorded
 from coterie.testing.support.toys import EchoRole, NumberGame
@@ -50,10 +50,7 @@ def test_promises_are_recorded_in_their_order():
 
 
 def test_every_kind_that_has_a_table_has_its_check():
-    from coterie.core.plugins import KINDS, UNCONFIGURED
-
-    assert set(CHECKS) == set(KINDS) - set(UNCONFIGURED)
-    assert all(callable(check_of(kind)) for kind in CHECKS)
+    assert all(callable(check_of(kind)) for kind in PROTOCOL)
 
 
 def test_the_fixture_checks_a_class_and_returns_what_is_kept(coterie_check):
@@ -174,7 +171,7 @@ def test_every_example_of_our_components_is_registered():
         if example.distribution == "coterie"
     }
     assert registered.keys() == REGISTERED.keys()
-    known = {f"{kind}_{name}" for kind in CHECKS for name in plugins().registry.names(kind)}
+    known = {f"{kind}_{name}" for kind in PROTOCOL for name in plugins().registry.names(kind)}
     assert registered.keys() <= known
     where = "coterie.testing.builtin_examples:"
     assert all(target == f"{where}{name}" for name, target in registered.items())

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from coterie.core.types import Weights
-from coterie.testing.support.weights import weights_digest
+from coterie.testing.support.training import weights_digest
 
 
 def of(**form: Any) -> str | None:

@@ -64,7 +64,7 @@ def _once(
     target: str, kind: str | None, timeout: float, verbose: bool, *, show: bool = True
 ) -> CheckedTarget:
     from coterie.testing.checking.apart import check_apart
-    from coterie.testing.checking.report import SHORT, of_component, summary
+    from coterie.testing.checking.results import SHORT, of_component, summary
 
     def tell(result: Checked, count: int) -> None:
         if show:

@@ -9,26 +9,16 @@ import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from typing import Any
 
+from coterie import testing
 from coterie.core.errors import PluginError, did_you_mean
 from coterie.testing.example import Example
-
-CHECKS = {
-    kind: f"coterie.testing.checks.{kind}:check_{kind}"
-    for kind in (
-        "environment", "role", "reward", "estimator", "loss", "transition", "sampler", "engine", "trainer",
-        "executor", "sandbox", "tool", "chat_format", "chat_model", "data_source", "tracker",
-    )
-}  # fmt: skip
-"""By kind of component: its check."""
 
 
 def check_of(kind: str) -> Callable[..., None]:
     """The function that checks a kind of component."""
-    module, _, name = CHECKS[kind].partition(":")
-    check: Callable[..., None] = getattr(import_module(module), name)
+    check: Callable[..., None] = getattr(testing, f"check_{kind}")
     return check
 
 

@@ -118,8 +118,8 @@ def check(events: Events, target: str, kind: str | None, skip: int) -> None:
     from coterie.testing.checking.component import SHRINKING, check_component
     from coterie.testing.checking.results import Checked
     from coterie.testing.checking.targets import find_target
+    from coterie.testing.support.kept_state import left_behind, running
     from coterie.testing.support.promises import Promises
-    from coterie.testing.support.threads import left_behind, running
     from coterie.testing.support.time_limit import call_limit, limit
 
     events.arm()

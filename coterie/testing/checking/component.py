@@ -1,4 +1,4 @@
-"""`check_component`: one registered component, tried with its examples or with what can be derived."""
+"""`check` and `check_component`: components, tried with their examples or with what can be derived."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,12 +16,13 @@ from coterie.discovery import Entry, import_object, plugins
 from coterie.testing.checking.cases import Case, arguments_of, check_of
 from coterie.testing.checking.derived import cases
 from coterie.testing.checking.hangs import raised_in
-from coterie.testing.checking.results import Broken, Checked
+from coterie.testing.checking.results import Broken, Checked, warn_of_unchecked, whole
+from coterie.testing.checking.targets import HOOK_FIX, find_target
 from coterie.testing.example import Example
 from coterie.testing.support.failure import OF_KIND, TAKES, ConformanceError, ConformanceWarning, explained
+from coterie.testing.support.kept_state import left_behind, running
 from coterie.testing.support.opening import BesideError
 from coterie.testing.support.promises import Promises, promise, recorded
-from coterie.testing.support.threads import left_behind, running
 from coterie.testing.support.time_limit import Overdue
 
 SHRINKING = 5.0
@@ -35,7 +36,6 @@ _REGISTERED = {
     "study": "its module is imported",
     "command": "its module is imported",
 }
-HOOK_FIX = "correct the hook: it only calls register(kind, name, target)"
 _UNANSWERED = ("answered none of the requests", "needs an engine")
 _UNSCORED = ("gave None for each", "gave no score for any", "raised PolicyFault for each")
 """Parts of errors that may mean that nobody knows what the component scores."""
@@ -335,3 +335,50 @@ def _parts(value: Sequence[Any]) -> Iterator[Sequence[Any]]:
         yield from (value[:middle], value[middle:])
     if 2 < len(value) <= 12:
         yield from ([*value[:index], *value[index + 1 :]] for index in range(len(value)))
+
+
+def check(
+    name: str,
+    /,
+    kind: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    **arguments: Any,
+) -> list[Checked]:
+    """Check what a name stands for, as `coterie check` does, in this process.
+
+        def test_my_plugins(coterie_check):
+            coterie_check("my_package")
+            coterie_check("countdown", settings={"start": 3}, roles=["counter"], act=["2", "1", "what?"])
+
+    Args:
+        name: a registered name, `KIND:NAME`, `DISTRIBUTION:NAME`, `module:Class`, a file, a module, or an
+            installed distribution.
+        kind: the kind of component, where a name or a class is of several.
+        settings: the component's table without its `type`.
+        arguments: those of `coterie.testing.Example`: `env`, `order`, and what the kind's check takes.
+            Without any the registered examples are used, or what can be derived.
+
+    Returns:
+        What is kept, broken and unchecked, by component. A warning `coterie.testing.NotChecked` tells of each
+        that was not checked, or not wholly.
+
+    Raises:
+        ConformanceError: a promise is broken; the message is the report.
+        UserError: the name stands for nothing, or arguments are given for several components.
+    """
+    if not isinstance(name, str):
+        module = getattr(name, "__module__", None)
+        text = f"{module}:{name.__qualname__}" if module else getattr(name, "__name__", "MODULE")
+        raise UserError(f"what is to be checked is {name!r:.200}", fix=f"name it: check({text!r})")
+    target = find_target(name, kind)
+    example = Example(settings, **arguments) if settings is not None or arguments else None
+    if example is not None and len(target.entries) != 1:
+        what = f"arguments are given, and '{name}' names {len(target.entries)} components"
+        raise UserError(what, fix="name one, e.g. 'environment:NAME'")
+    results = [*target.plugins, *(check_component(entry, example) for entry in target.entries)]
+    broken = [result for result in results if not result.ok]
+    if broken:
+        first = broken[0].broken[0]
+        raise ConformanceError(whole(broken), where=first.where or broken[0].label, fix=first.fix)
+    warn_of_unchecked(results)
+    return results

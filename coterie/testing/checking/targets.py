@@ -22,6 +22,7 @@ from coterie.testing.checking.results import Broken, Checked
 from coterie.testing.support.failure import lacking
 
 _HOOKS_FIX = "the hooks are in docs/writing_plugins.md"
+HOOK_FIX = "correct the hook: it only calls register(kind, name, target)"
 
 
 @dataclass(slots=True)
@@ -151,7 +152,7 @@ def _check_examples(report: Report, result: Checked) -> None:
             continue
         known = [entry.name for entry in registry.qualified(example.kind)] if example.kind in KINDS else []
         what = example.error
-        fix = "correct the hook: it only calls register(kind, name, target)"
+        fix = HOOK_FIX
         if not what and example.kind not in KINDS:
             what = f"an example of '{example.name}' is of the kind {example.kind!r}"
             fix = did_you_mean(str(example.kind), KINDS)

@@ -23,6 +23,8 @@ from coterie.testing.support.environment_members import (
     check_data_methods,
     check_final_answer,
     check_work,
+    checked_tasks,
+    warn_of_shared_problems,
 )
 from coterie.testing.support.episodes import (
     Act,
@@ -50,7 +52,6 @@ from coterie.testing.support.memory import check_memory
 from coterie.testing.support.opening import opened
 from coterie.testing.support.promises import promise
 from coterie.testing.support.talk import check_talk
-from coterie.testing.support.tasks import checked_tasks, warn_of_shared_problems
 from coterie.testing.support.time_limit import in_time
 from coterie.testing.support.values import copied, fingerprint, pickled, spoil, unchanged
 

@@ -24,9 +24,7 @@ from coterie.discovery import GROUP, Entry, Plugins, Report, plugins
 from coterie.discovery.validation import explain
 from coterie.recipes.layers import gather, read_overlay, resolve, resource_path
 from coterie.recipes.merging import EVERY_SCALE, Layers
-from coterie.testing.checks.column import check_column
-from coterie.testing.checks.command import check_command
-from coterie.testing.checks.study import check_study
+from coterie.testing.checks.unconfigured import check_column, check_command, check_study
 from coterie.testing.support.failure import (
     ConformanceError,
     guarded,

@@ -15,10 +15,10 @@ from typing import Any
 from coterie.core.errors import PolicyFault, SystemFault
 from coterie.core.protocols import Judged, Limits, Program, Ran, Verdict
 from coterie.testing.support.failure import ConformanceError, guarded, require, require_kind
-from coterie.testing.support.kept_files import check_kept
 from coterie.testing.support.promises import promise
 from coterie.testing.support.sandbox_results import (
     check_imported,
+    check_kept,
     check_left,
     check_ran,
     check_report,

@@ -17,13 +17,20 @@ from coterie.core.protocols import Surrogate, TokenBatch, TrainerContext
 from coterie.core.protocols.trainer import KeepsVersions
 from coterie.core.types import Key, Sample, Span, Weights
 from coterie.discovery.members import HasLengthConstant
-from coterie.testing.checks.annotations import check_annotated_update, check_annotations
-from coterie.testing.checks.updates import check_optimizer_steps, checked_update, versions_of, weights_of
 from coterie.testing.support.building import build, declared_policy
 from coterie.testing.support.failure import awaited, guarded, require, require_kind
 from coterie.testing.support.promises import promise
 from coterie.testing.support.toys import PolicyGradient
-from coterie.testing.support.weights import digest_of, weights_digest
+from coterie.testing.support.training import (
+    check_annotated_update,
+    check_annotations,
+    check_optimizer_steps,
+    checked_update,
+    digest_of,
+    versions_of,
+    weights_digest,
+    weights_of,
+)
 
 _FROZEN = "frozen"
 

@@ -1,15 +1,90 @@
-"""`check_study`: a study's methods, claims and gains belong together, on each column that suits it."""
+"""`check_column`, `check_command`, `check_study`: what is registered and has no table in a configuration."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from coterie.core.errors import UserError, did_you_mean, type_text
+from coterie.core.errors import CoterieError, UserError, did_you_mean, type_text
 from coterie.discovery import plugins
-from coterie.testing.support.failure import guarded, require
+from coterie.testing.support.failure import ConformanceError, guarded, require
 from coterie.testing.support.promises import promise
+
+
+def check_column(target: Any, where: str = "") -> None:
+    """Check a column: the YAML file that `register_columns` names.
+
+    - The file exists, and holds the fields that `coterie.studies.columns` describes and no others.
+    - The recipe of every variant exists, and is a sound configuration with the overrides of the variant and
+      of each scale.
+    - The column's roles are in the teams of the variants that train them, each in one team at least; its
+      figures belong to methods of registered studies.
+
+    Args:
+        target: a path, or `"package:file.yaml"`.
+        where: the place that errors name; by default the target.
+
+    Raises:
+        ConformanceError: what is wrong, where, and how to fix it.
+    """
+    from coterie.recipes import resource_path
+    from coterie.studies.catalogue import read_column
+    from coterie.studies.variants import check_variants, resolve
+
+    where = where or str(target)
+    with guarded(where, "a path, or `package:file.yaml`"):
+        path = Path(resource_path(target))
+    require(path.is_file(), f"there is no file {path}", where, fix="a path, or `package:file.yaml`")
+    try:
+        column = read_column(path, path.stem)
+        check_variants(column)
+        scale = next(iter(column.scales))
+        teams = [resolve(column, name, scale, [])[3].table["team"]["roles"] for name in column.variants]
+    except CoterieError as error:
+        raise ConformanceError(str(error), where=where, fix="see docs/reproduce.md") from error
+    known = list(dict.fromkeys(role for team in teams for role in team))
+    for role in column.roles:
+        what = f"`roles` names '{role}', which no variant's team has"
+        require(role in known, what, where, fix=did_you_mean(role, known))
+
+
+def check_command(command: Any, where: str = "") -> None:
+    """Check a command of the command line.
+
+    - It is a click command, or a group of them.
+    - `--help` of it, and of each command of a group, prints a help and exits with 0.
+
+    Args:
+        where: the place that errors name; by default the command's name.
+
+    Raises:
+        ConformanceError: what is wrong, where, and how to fix it.
+    """
+    import click
+
+    promise("it is a click command")
+    where = where or str(getattr(command, "name", "") or "the command")
+    require(isinstance(command, click.Command), f"is {type_text(command)}", where, fix="@click.command()")
+    promise("it shows its help")
+    _check_help(command, where, ())
+
+
+def _check_help(command: Any, where: str, path: tuple[str, ...]) -> None:
+    import click
+    from click.testing import CliRunner
+
+    done = CliRunner().invoke(command, ["--help"], prog_name=command.name)
+    what = f"exits with {done.exit_code} for {' '.join((*path, '--help'))}"
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        what += f": {type(done.exception).__name__}: {done.exception}"
+    require(done.exit_code == 0, what, where, fix="leave --help to click")
+    described = bool((command.help or command.short_help or "").strip())
+    require(described, "has no help", where, fix="give its function a docstring")
+    if isinstance(command, click.Group):
+        for name, inner in sorted(command.commands.items()):
+            _check_help(inner, f"{where}: {name}", (*path, name))
 
 
 def check_study(study: Any, where: str = "", *, columns: Sequence[Any] | None = None) -> None:
