@@ -40,7 +40,7 @@ from coterie.backends.models.policy import (
     TorchPolicy as TorchPolicy,
     WarmStart as WarmStart,
 )
-from coterie.backends.models.uniforms import uniforms as uniforms
+from coterie.backends.models.table import uniforms as uniforms
 from coterie.backends.remote.vendors import Vendor as Vendor
 from coterie.compose.policies import RunConfig as RunConfig
 from coterie.core.concurrency.active_rollouts import ActiveRollouts as ActiveRollouts

@@ -89,7 +89,7 @@ PUBLIC = {
     "coterie.backends.models.policy": """
         LoraSettings ModelInit OptimizerSettings TensorPolicy TorchPolicy WarmStart
     """,
-    "coterie.backends.models.uniforms": "uniforms",
+    "coterie.backends.models.table": "uniforms",
     "coterie.backends.remote.vendors": "Vendor",
     "coterie.plugins.outputs": "judge_outputs",
     "coterie.discovery.members": """

@@ -13,7 +13,7 @@ import coterie
 from coterie.api.resume import resumption
 from coterie.backends.models.policy import TorchPolicy
 from coterie.backends.models.sizes import blueprint, least_size
-from coterie.backends.trainers import fit
+from coterie.backends.trainers import devices
 from coterie.compose import prepare, trained_splits
 from coterie.core.errors import ConfigError
 from coterie.core.loop import train as train_loop
@@ -209,10 +209,10 @@ def test_models_that_the_trainers_device_cant_hold_are_refused():
     pytest.importorskip("torch")
     large = {"hidden_size": 4096, "layers": 32, "heads": 32, "head_dim": 128, "mlp_size": 11008}
     with pytest.raises(ConfigError, match=r"at least 104 GB, and its device 'cpu' has 64 GB") as error:
-        fit.check_fit("cpu", {"p": made(**large)}, (), 64 * GB)
+        devices.check_fit("cpu", {"p": made(**large)}, (), 64 * GB)
     assert error.value.path == "policies.p" and "float32, and train: full" in error.value.why
-    fit.check_fit("cpu", {"p": made("lora", **large)}, (), 64 * GB)  # one frozen copy: 26 GB
-    fit.check_fit("cpu", {"p": made(**large)}, (), None)
+    devices.check_fit("cpu", {"p": made("lora", **large)}, (), 64 * GB)  # one frozen copy: 26 GB
+    devices.check_fit("cpu", {"p": made(**large)}, (), None)
 
 
 @pytest.mark.torch
@@ -227,13 +227,13 @@ def test_a_model_that_cant_be_held_is_refused_before_a_folder_is_made(tmp_path, 
 @pytest.mark.torch
 def test_hours_a_step_are_warned_of_and_minutes_are_not(caplog, monkeypatch):
     pytest.importorskip("torch")
-    monkeypatch.setattr(fit.os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(devices.os, "cpu_count", lambda: 4)
     policies = {"p": made(hidden_size=2048, layers=28, heads=16, head_dim=128, mlp_size=6144)}
-    fit.warn_of_hours("cpu", policies, (), {"p": 10_000})
+    devices.warn_of_hours("cpu", policies, (), {"p": 10_000})
     assert not caplog.records
-    fit.warn_of_hours("cpu", policies, (), {"p": 2_000_000})
+    devices.warn_of_hours("cpu", policies, (), {"p": 2_000_000})
     assert "a step may take more than 5 hours" in caplog.text
-    fit.warn_of_hours("cpu", policies, (), {"p": 10**400})
+    devices.warn_of_hours("cpu", policies, (), {"p": 10**400})
 
 
 @pytest.mark.torch

@@ -15,7 +15,7 @@ from vllm.distributed.weight_transfer import (
     nccl_engine,
 )
 
-from coterie.backends.engines.vllm import fixes
+from coterie.backends.engines.vllm import worker
 
 
 class Group:
@@ -59,7 +59,7 @@ class NCCLWorker(nccl_engine.NCCLWeightTransferEngine):
 
     def finish_weight_update(self):
         super().finish_weight_update()
-        fixes.fix_tied_head(self.model)
+        worker.fix_tied_head(self.model)
 
 
 class IPCWorker(ipc_engine.IPCWeightTransferEngine):
@@ -72,7 +72,7 @@ class IPCWorker(ipc_engine.IPCWeightTransferEngine):
 
     def finish_weight_update(self):
         super().finish_weight_update()
-        fixes.fix_tied_head(self.model)
+        worker.fix_tied_head(self.model)
 
 
 class IPCTrainer(TrainerWeightTransferEngine):

@@ -9,8 +9,8 @@ import sys
 import fake_transfer
 
 from coterie.backends.cluster.actors import Actors
-from coterie.backends.cluster.direct import Order
 from coterie.backends.cluster.settings import ClusterConfig
+from coterie.backends.cluster.transfer import Order
 from coterie.backends.executors.ray.direct_weights import Holder
 from coterie.backends.executors.ray.shipping import Receiver, Sender
 from coterie.backends.models.gathered import Distant

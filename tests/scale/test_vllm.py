@@ -19,7 +19,7 @@ pytest.importorskip("vllm", reason="runs in the venv of `make test-scale`")
 import torch  # noqa: E402
 
 import coterie  # noqa: E402
-from coterie.backends.engines.vllm import fixes, in_process, transfer, worker  # noqa: E402
+from coterie.backends.engines.vllm import in_process, transfer, worker  # noqa: E402
 from coterie.backends.engines.vllm.engine import VLLMEngine  # noqa: E402
 from coterie.backends.engines.vllm.in_process import InProcessServer  # noqa: E402
 from coterie.backends.engines.vllm.server import Params  # noqa: E402
@@ -92,7 +92,7 @@ def test_logprobs_are_the_trainers_after_every_sync(runner, playing):
     ("module", "name", "policy"),
     [
         (InProcessServer, "_reset_prefix_cache", "untied"),
-        (fixes, "fix_tied_head", "tied"),
+        (worker, "fix_tied_head", "tied"),
     ],
 )
 def test_without_the_fix_logprobs_after_a_sync_are_wrong(runner, playing, monkeypatch, module, name, policy):
@@ -110,7 +110,7 @@ def test_without_the_fix_of_the_base_slot_base_requests_get_an_adapter(runner, p
     requests = mixed(LORA)
     base = [request for request in requests if request.policy == "frozen"]
     with monkeypatch.context() as patch:
-        patch.setattr(fixes, "mask_base_rows", lambda *_: None)
+        patch.setattr(worker, "mask_base_rows", lambda *_: None)
         calls = runner.run(playing.wave(requests))
         assert playing.gap(base, [calls[requests.index(request)] for request in base]) > VISIBLE
     for context in playing.engine._bases.values():  # the wrong keys and values are cached
@@ -120,7 +120,7 @@ def test_without_the_fix_of_the_base_slot_base_requests_get_an_adapter(runner, p
 
 def test_without_the_fix_of_filters_logprobs_are_of_the_kept_tokens(runner, playing, monkeypatch):
     requests = mixed(["tied"], top_p=0.8, temperature=1.5)
-    monkeypatch.setattr(fixes, "whole_logprobs", lambda logits: None)
+    monkeypatch.setattr(worker, "whole_logprobs", lambda logits: None)
     assert playing.gap(requests, runner.run(playing.wave(requests))) > VISIBLE
 
 

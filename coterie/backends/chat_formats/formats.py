@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 from pydantic import Field
 
 from coterie.backends.chat_formats.codec import Render, TextCodec, is_blind
-from coterie.backends.models import plain_format
-from coterie.backends.models.end_tokens import END_IDS
+from coterie.backends.models.loading import END_IDS
+from coterie.backends.models.wordcodec import MARKERS, pieces
 from coterie.core.errors import ConfigError, UserError
 from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.types import Message
@@ -200,7 +200,7 @@ class AutoChat(Plugin):
 
 
 def plain_codec(tokenizer: Any, context: int | None) -> TextCodec:
-    """A codec for `coterie.backends.models.plain_format`'s format."""
+    """A codec for `coterie.backends.models.wordcodec`'s format."""
     end = tokenizer.eos_token_id
     stops = frozenset() if end is None else frozenset((end,))
     return TextCodec(
@@ -234,7 +234,7 @@ class PlainRender(Render):
     def __init__(self, tokenizer: Any) -> None:
         self._eos = tokenizer.eos_token or ""
         self._blind = is_blind(tokenizer)
-        ids = tokenizer.encode(" ".join(plain_format.MARKERS.values()), add_special_tokens=False)
+        ids = tokenizer.encode(" ".join(MARKERS.values()), add_special_tokens=False)
         self._markers = tokenizer.unk_token_id is None or tokenizer.unk_token_id not in ids
         # Some models expect every text to start with a special token.
         opening = tokenizer.encode("", add_special_tokens=True)[:1]
@@ -242,7 +242,7 @@ class PlainRender(Render):
 
     def __call__(self, messages: Sequence[Message]) -> str:
         parts = [self._bos] if self._bos else []
-        for text, ends in plain_format.pieces(messages, markers=self._markers):
+        for text, ends in pieces(messages, markers=self._markers):
             parts.append(text)
             if ends:
                 parts.append(self._eos)

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import ByteSize, Field
 
-from coterie.backends.engines import beside
 from coterie.backends.engines.batches import BatchBound, KvCost, generate, kv_limit, memory_of
 from coterie.backends.engines.request_batching import RequestBatcher
-from coterie.backends.engines.requests import TensorEngine, checked_limit
+from coterie.backends.engines.requests import TensorEngine, checked_limit, on_device
 from coterie.backends.engines.rows import BatchRow, DecoderCounts, Drawn
 from coterie.backends.engines.shared_base import MERGED_NUMBERS, MIXED_ROWS, SharedBase
 from coterie.backends.engines.versions import Versions
@@ -252,7 +251,7 @@ class HFEngine(TensorEngine):
         self._device = merged.model.get_input_embeddings().weight.device
         ctx = self._opened
         self._batches.deterministic = is_deterministic(ctx.deterministic, self._device)
-        if ctx.ahead and (text := beside.on_device(self._device)):
+        if ctx.ahead and (text := on_device(self._device)):
             self._warn_once(text)
         if self._device.type == "cuda" and "vllm" not in self._warned:
             self._warned.add("vllm")

@@ -1,14 +1,63 @@
-"""A codec without a tokenizer, for engines without tensors: the id of a word is its hash."""
+"""The plain-text format of conversations, and a codec for engines without tensors: a word's id is its hash.
+
+The format is for models without a chat template, too. It is append-only: later prompts repeat the text of an
+earlier turn exactly, so a prompt can extend sampled ids verbatim (invariant 1). An opening user message and
+its answer have no markers; every other message has one:
+
+    What is 2 + 2? 4<eos>          System: Be brief.
+    User: And 3 + 3?               User: What is 2 + 2?
+    Assistant:                     Assistant:
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 from zlib import crc32
 
-from coterie.backends.models import plain_format
 from coterie.backends.models.lru import Lru
 from coterie.core.types import Call, Message, Prompt
+
+MARKERS: dict[str, str] = {"system": "System:", "user": "User:", "assistant": "Assistant:", "tool": "Tool:"}
+
+
+class Piece(NamedTuple):
+    """A text, and whether the end-of-turn token follows it."""
+
+    text: str
+    ends: bool
+
+
+def pieces(messages: Sequence[Message], *, markers: bool = True, start: int = 0) -> list[Piece]:
+    """The conversation's text, which ends with the marker of the next answer.
+
+    Args:
+        markers: False for vocabularies without the markers' words; turns are then lines.
+        start: the first message to write; earlier messages are left out.
+    """
+    written: list[Piece] = []
+    bare = bool(messages) and (messages[0]["role"] == "user" or not markers)
+    for index, message in enumerate(messages[start:], start):
+        role, content = message["role"], message["content"]
+        if role == "assistant":
+            written += [_call_for_answer(index == 1 and bare, markers), Piece(content, True)]
+        elif index == 0:
+            written.append(Piece(content if bare else f"{_marker(role)} {content}", False))
+        else:
+            written.append(Piece(f"\n{_marker(role)} {content}" if markers else f"\n{content}", False))
+    written.append(_call_for_answer(len(messages) == 1 and bare, markers))
+    return [piece for piece in written if piece.text or piece.ends]
+
+
+def _call_for_answer(bare: bool, markers: bool) -> Piece:
+    """The text between a prompt and its answer."""
+    return Piece("" if bare or not markers else f"\n{MARKERS['assistant']}", False)
+
+
+def _marker(role: str) -> str:
+    return MARKERS.get(role, f"{role.capitalize()}:")
+
 
 EOS_ID = 0
 """Id of `<eos>`; it has no text."""
@@ -81,7 +130,7 @@ class WordCodec:
         """The ids of a prompt; they extend the ids of `previous` if the messages continue that call."""
         conversation = _conversation(messages)
         if previous is not None and self._continues(messages, previous, previous_messages):
-            rest = plain_format.pieces(messages, markers=self._markers, start=len(previous_messages) + 1)
+            rest = pieces(messages, markers=self._markers, start=len(previous_messages) + 1)
             turn_end = () if previous.token_ids[-1:] == (EOS_ID,) else (EOS_ID,)
             ids = previous.prompt_ids + previous.token_ids + turn_end + self._joined(rest)
             self._conversation_of.put(ids, conversation)
@@ -108,13 +157,11 @@ class WordCodec:
         return index
 
     def _fresh(self, conversation: Conversation, messages: Sequence[Message]) -> tuple[int, ...]:
-        return self._prompts.of(
-            conversation, lambda: self._joined(plain_format.pieces(messages, markers=self._markers))
-        )
+        return self._prompts.of(conversation, lambda: self._joined(pieces(messages, markers=self._markers)))
 
-    def _joined(self, pieces: Sequence[plain_format.Piece]) -> tuple[int, ...]:
+    def _joined(self, written: Sequence[Piece]) -> tuple[int, ...]:
         ids: list[int] = []
-        for text, ends in pieces:
+        for text, ends in written:
             ids.extend(self.ids(text))
             if ends:
                 ids.append(EOS_ID)

@@ -97,7 +97,7 @@ class TorchConfig(PluginConfig):
         memory: int | None,
     ) -> None:
         """Refuse models that the device can't hold, of which each rank has a copy; warn of hours a step."""
-        from coterie.backends.trainers.fit import check_fit, warn_of_hours
+        from coterie.backends.trainers.devices import check_fit, warn_of_hours
 
         check_fit(self.device, policies, vocabulary, memory)
         warn_of_hours(self.device, policies, vocabulary, tokens)

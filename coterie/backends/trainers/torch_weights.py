@@ -22,7 +22,6 @@ from coterie.backends.models.policy import TorchPolicy, declared
 from coterie.backends.models.precision import chosen_dtypes, kept_dtypes, left_open, with_dtype
 from coterie.backends.trainers import torch_state
 from coterie.backends.trainers.devices import check_ranks, device_of, on_gpu
-from coterie.backends.trainers.export import export
 from coterie.backends.trainers.offloading import Offloaded, TorchDevice
 from coterie.backends.trainers.optim import Optimizer, PolicyOptimizer
 from coterie.backends.trainers.parameters import digest
@@ -33,6 +32,7 @@ from coterie.backends.trainers.ranks.place import RankAddress, RankPlace
 from coterie.backends.trainers.replicas import TrainerLayout, check_same, layout_of, receive
 from coterie.backends.trainers.settings import TorchConfig, offload_of
 from coterie.backends.trainers.source_weights import SourceWeights, hollow, read_sources
+from coterie.backends.trainers.torch_state import export
 from coterie.core.config import PolicyConfig
 from coterie.core.errors import ConfigError, did_you_mean
 from coterie.core.plugins import Plugin

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from coterie.backends.cluster.connection import secret_variables, without
-from coterie.backends.cluster.slots import Slots
+from coterie.backends.executors.ray.account import Slots
 from coterie.core.errors import SystemFault
 
 

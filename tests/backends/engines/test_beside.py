@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from coterie.backends.engines import beside  # noqa: E402
+from coterie.backends.engines import requests  # noqa: E402
 from coterie.backends.engines.vllm import own_process  # noqa: E402
 from coterie.backends.engines.vllm.server import ServerSpec  # noqa: E402
 
@@ -19,14 +19,14 @@ pytestmark = pytest.mark.torch
 def test_on_a_cpu_it_counts_threads_and_cores(monkeypatch, threads, cores, warned):
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     monkeypatch.setattr("os.cpu_count", lambda: cores)
-    text = beside.on_device(torch.device("cpu"))
+    text = requests.on_device(torch.device("cpu"))
     assert ("OMP_NUM_THREADS=1" in text) == warned == bool(text)
 
 
 def test_on_a_gpu_it_names_the_gpu():
-    text = beside.on_device(torch.device("cuda", 3))
+    text = requests.on_device(torch.device("cuda", 3))
     assert "GPU 3" in text and "engine.devices" in text
-    assert "GPUs 2, 3" in beside.on_gpus((2, 3))
+    assert "GPUs 2, 3" in requests.on_gpus((2, 3))
 
 
 @pytest.mark.parametrize(("gpus", "ahead", "warned"), [(1, True, True), (2, True, False), (1, False, False)])

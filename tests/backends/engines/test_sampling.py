@@ -19,7 +19,7 @@ from coterie.backends.engines import filters, sampling  # noqa: E402
 from coterie.backends.engines.filters import filtered_mass  # noqa: E402
 from coterie.backends.engines.rows import BatchRow  # noqa: E402
 from coterie.backends.engines.sampling import SamplingState  # noqa: E402
-from coterie.backends.models.uniforms import uniforms  # noqa: E402
+from coterie.backends.models.table import uniforms  # noqa: E402
 from coterie.core.errors import SystemFault  # noqa: E402
 
 pytestmark = pytest.mark.torch

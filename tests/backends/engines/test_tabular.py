@@ -5,8 +5,7 @@ import pytest
 
 from coterie.backends.engines.tabular import TabularEngine
 from coterie.backends.models.policy import TablePolicy
-from coterie.backends.models.table import LogitTable, log_softmax, table_words
-from coterie.backends.models.uniforms import uniforms
+from coterie.backends.models.table import LogitTable, log_softmax, table_words, uniforms
 from coterie.core.concurrency.active_rollouts import ActiveRollouts
 from coterie.core.errors import ConfigError, SystemFault
 from coterie.core.protocols import EngineContext

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from coterie.backends.cluster.direct import NotAtHand, Order
+from coterie.backends.cluster.transfer import NotAtHand, Order
 from coterie.backends.engines.vllm import actor_server, direct
 from coterie.backends.engines.vllm.actor_server import ActorServer, actor_servers
 from coterie.backends.engines.vllm.base import BaseServers

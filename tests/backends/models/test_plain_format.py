@@ -4,7 +4,7 @@ from pathlib import Path
 
 from hypothesis import given, strategies as st
 
-from coterie.backends.models.plain_format import pieces
+from coterie.backends.models.wordcodec import pieces
 
 MESSAGES = st.lists(
     st.fixed_dictionaries(

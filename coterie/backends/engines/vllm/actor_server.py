@@ -14,7 +14,7 @@ from typing import Any
 
 from coterie.backends.cluster.actors import Actors
 from coterie.backends.cluster.code import own_code
-from coterie.backends.cluster.direct import NoGroup, NotAtHand
+from coterie.backends.cluster.transfer import NoGroup, NotAtHand
 from coterie.backends.engines.vllm import direct
 from coterie.backends.engines.vllm.arguments import spec_of_actor
 from coterie.backends.engines.vllm.published import Publisher, packed

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from coterie.backends.cluster.actors import import_ray
-from coterie.backends.cluster.direct import Links, NoGroup
-from coterie.backends.cluster.transfer import IPC, PATH, WORDS
+from coterie.backends.cluster.transfer import IPC, PATH, WORDS, Links, NoGroup
 from coterie.backends.engines.vllm.calls import WeightClient
 from coterie.backends.engines.vllm.published import packed
 from coterie.backends.engines.vllm.replica_actor import IN_HAND, unwrapped

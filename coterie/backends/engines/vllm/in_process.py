@@ -217,7 +217,7 @@ class InProcessServer:
             from vllm.v1.engine.llm_engine import LLMEngine
             from vllm.v1.executor import Executor
 
-            from coterie.backends.engines.vllm import fixes, worker
+            from coterie.backends.engines.vllm import worker
 
             if self.transfer in ("nccl", "ipc"):
                 raise ConfigError(
@@ -238,7 +238,7 @@ class InProcessServer:
             backend = worker.MEMORY if self.transfer == "memory" else worker.FILE
             arguments = engine_arguments(self.spec, inside=True, on_cpu=on_cpu, backend=backend)
             check_options(self.spec.settings.options, {field.name for field in fields(EngineArgs)})
-            fixes.forget_shared_layers()
+            worker.forget_shared_layers()
             config = EngineArgs(**arguments).create_engine_config()
             check_platform(config, self.spec, on_cpu)
             self._sleeps = config.model_config.enable_sleep_mode

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from coterie import logs
-from coterie.backends.engines import beside
+from coterie.backends.engines.requests import on_gpus
 from coterie.backends.engines.vllm.arguments import place
 from coterie.backends.engines.vllm.calls import (
     WeightClient,
@@ -99,7 +99,7 @@ class OwnProcessServer:
             self.spec.outside,
         )
         if first and self.placement.shared and self.spec.beside_updates:
-            log.warning("engine vllm: %s", beside.on_gpus(self.placement.gpus))
+            log.warning("engine vllm: %s", on_gpus(self.placement.gpus))
         backend = _FILE if self.placement.transfer == "file" else self.placement.transfer
         starting = asyncio.ensure_future(asyncio.to_thread(launch, self.spec, self.placement, backend))
         try:

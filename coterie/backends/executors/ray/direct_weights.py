@@ -13,9 +13,8 @@ from functools import partial
 from typing import Any
 
 from coterie.backends.cluster.connection import Connection
-from coterie.backends.cluster.direct import Links, NotAtHand, Order
 from coterie.backends.cluster.hosts import HostGone, HostHandle
-from coterie.backends.cluster.transfer import PATH, WORDS, Transfer
+from coterie.backends.cluster.transfer import PATH, WORDS, Links, NotAtHand, Order, Transfer
 from coterie.backends.cluster.wire import sent_error
 from coterie.backends.executors.ray.shipping import Elsewhere
 from coterie.backends.models.compute_threads import compute

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from coterie.backends.cluster.direct import Order
+from coterie.backends.cluster.transfer import Order
 from coterie.core.types import Weights
 
 

@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 
 from coterie.backends.cluster.actors import Actors
 from coterie.backends.cluster.code import Code
-from coterie.backends.cluster.direct import Order
 from coterie.backends.cluster.hosts import HostProgram
+from coterie.backends.cluster.transfer import Order
 from coterie.backends.cluster.wire import Answered, answered, compact, sent_error
 from coterie.backends.executors.ray import direct_weights
 from coterie.backends.executors.ray.direct_weights import Holder

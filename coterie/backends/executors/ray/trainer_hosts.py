@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from coterie.backends.cluster.connection import Connection
-from coterie.backends.cluster.direct import Order
 from coterie.backends.cluster.hosts import HostGone, HostHandle, end
 from coterie.backends.cluster.processes import trainer_name
+from coterie.backends.cluster.transfer import Order
 from coterie.backends.cluster.wire import compact
 from coterie.backends.executors.ray.trainer_host import TrainerHost
 from coterie.backends.models.patience import Patience

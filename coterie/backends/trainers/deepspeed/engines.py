@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from coterie.backends.trainers.deepspeed.head import Head
-from coterie.backends.trainers.deepspeed.held import MASTERS, held
+from coterie.backends.trainers.deepspeed.head import MASTERS, Head, held
 from coterie.backends.trainers.deepspeed.settings import DeepSpeedConfig
 from coterie.backends.trainers.optim import StepInfo, adamw, finite, learning_rate
 from coterie.backends.trainers.policies import PolicyWeights

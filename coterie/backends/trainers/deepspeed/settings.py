@@ -60,7 +60,7 @@ class DeepSpeedConfig(TorchConfig):
         memory: int | None,
     ) -> None:
         """Warn of hours a step. What a device must hold is left open: it is divided, and may be offloaded."""
-        from coterie.backends.trainers.fit import warn_of_hours
+        from coterie.backends.trainers.devices import warn_of_hours
 
         warn_of_hours(self.device, policies, vocabulary, tokens)
 

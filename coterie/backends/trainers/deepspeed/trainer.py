@@ -1,13 +1,21 @@
-"""Trainer `deepspeed`: the updates of trainer `torch`, with DeepSpeed's ZeRO as optimiser."""
+"""Trainer `deepspeed`: the updates of trainer `torch`, with DeepSpeed's ZeRO as optimiser.
+
+DeepSpeed is imported for the device, without compiled kernels, and works in a process group.
+"""
 
 from __future__ import annotations
 
+import logging
+import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.graph import increment_version
 from torch.nn import Parameter
@@ -17,21 +25,129 @@ from coterie.backends.models.gathered import Gathered
 from coterie.backends.models.policy import TorchPolicy, declared
 from coterie.backends.trainers import torch_state
 from coterie.backends.trainers.annotations import annotated, forwards
-from coterie.backends.trainers.deepspeed import runtime
 from coterie.backends.trainers.deepspeed.engines import DeepSpeedOptimizer, Engines
 from coterie.backends.trainers.deepspeed.settings import DeepSpeedConfig, DeepSpeedPolicy, check_precision
 from coterie.backends.trainers.devices import device_of
-from coterie.backends.trainers.export import export
 from coterie.backends.trainers.optim import Optimizer
 from coterie.backends.trainers.parameters import adapter_parameters, fill, plain_parameters
 from coterie.backends.trainers.policies import PolicyWeights, set_up
 from coterie.backends.trainers.ranks.place import RankAddress
 from coterie.backends.trainers.source_weights import SourceWeights
+from coterie.backends.trainers.torch_state import export
 from coterie.backends.trainers.torch_trainer import TorchTrainer
 from coterie.backends.trainers.torch_weights import present, visiting
 from coterie.backends.trainers.update_metrics import Meter
+from coterie.core.errors import ConfigError
 from coterie.core.protocols import TrainerContext
 from coterie.core.types import Metrics, Sample, Weights
+
+_users = 0
+"""Open trainers of one rank; they share the process group that the first of them made."""
+_made = False
+"""Whether `leave_group` removes torch's default process group: it is the trainers'."""
+_LOCAL_RANK = "LOCAL_RANK"
+"""The environment variable by which DeepSpeed knows a process's device, again and again."""
+_named = False
+"""Whether `enter_group` has set it."""
+
+
+def import_deepspeed(device: torch.device) -> Any:
+    """The module `deepspeed`, for tensors on this device.
+
+    Raises:
+        MissingExtra: it isn't installed.
+        ConfigError: the process uses DeepSpeed with another kind of device.
+    """
+    DeepSpeedConfig.check_packages()
+    os.environ.setdefault("DS_ACCELERATOR", device.type)
+    # It logs each engine's configuration, on standard output.
+    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+    deprecated = r"`torch\.distributed\.(reduce_scatter|all_gather)"
+    warnings.filterwarnings("ignore", message=deprecated, category=FutureWarning)
+    import deepspeed
+    import deepspeed.ops
+    from deepspeed.accelerator import get_accelerator
+
+    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+    # A shared-memory all-reduce that init_distributed would compile, with a compiler: gloo does as well.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    kind = get_accelerator().device_name()
+    if kind != device.type:
+        raise ConfigError(
+            f"DeepSpeed computes on '{kind}' in this process",
+            path="trainer.device",
+            why=f"DS_ACCELERATOR is {os.environ['DS_ACCELERATOR']}, or another trainer uses it there",
+            fix=f"set trainer.device={kind}, or unset DS_ACCELERATOR in a new process",
+        )
+    return deepspeed
+
+
+def refuse_other_group() -> None:
+    """Refuse a default process group that this trainer's ranks can't join.
+
+    Raises:
+        ConfigError: another library made it.
+    """
+    if dist.is_initialized():
+        raise ConfigError(
+            "torch's default process group is taken",
+            path="trainer.ranks",
+            why="DeepSpeed works in that group alone; another library in this process, such as the engine "
+            "`vllm` inside it or a second trainer, has made it",
+            fix="set engine.process=own, or trainer.ranks=1",
+        )
+
+
+def enter_group(world: int, local: int, device: torch.device) -> None:
+    """Begin to use DeepSpeed's process group; `leave_group` ends it.
+
+    With several ranks torch's default group is theirs already. A group of one is made here, unless another
+    library has made one.
+    """
+    global _users, _made, _named
+    _users += 1
+    if _LOCAL_RANK not in os.environ:
+        os.environ[_LOCAL_RANK], _named = str(local), True
+    if world == 1 and not dist.is_initialized():
+        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+        _made = True
+    elif world > 1:
+        _made = True
+    if dist.get_world_size() != world:
+        _users -= 1
+        refuse_other_group()
+    from deepspeed import comm
+
+    # It finds the default group, and never looks for MPI or for a launcher's variables.
+    comm.init_distributed(
+        dist_backend="nccl" if device.type == "cuda" else "gloo", auto_mpi_discovery=False, verbose=False
+    )
+
+
+def leave_group() -> None:
+    """End the use of the process group; the last user removes it, and what DeepSpeed remembers of it."""
+    global _users, _made, _named
+    _users -= 1
+    if _users:
+        return
+    if _named:
+        del os.environ[_LOCAL_RANK]
+    _named = False
+    import deepspeed.comm.comm
+
+    if _made and dist.is_initialized():
+        deepspeed.comm.destroy_process_group()
+    deepspeed.comm.comm.cdb = None
+    _made = False
+
+
+def forget_group() -> None:
+    """Remove the process group of an earlier trainer, which rank 0 closed without telling this rank."""
+    global _users
+    if _users:
+        _users = 1
+        leave_group()
 
 
 class DeepSpeedTrainer(TorchTrainer):
@@ -62,7 +178,7 @@ class DeepSpeedTrainer(TorchTrainer):
         for name, policy in declared(ctx.policies, TorchPolicy).items():
             check_precision(policy, f"policies.{name}", self.config.stage)
         if self.config.ranks > 1:
-            runtime.refuse_other_group()
+            refuse_other_group()
         await super().open(ctx)
 
     def required_dtypes(self, open_: Mapping[str, TorchPolicy]) -> dict[str, TorchPolicy]:
@@ -76,14 +192,14 @@ class DeepSpeedTrainer(TorchTrainer):
     def join(self, address: RankAddress) -> None:
         """Take this rank's place among the others; every rank does."""
         if address.number > 0:
-            runtime.forget()
+            forget_group()
         super().join(address)
 
     def rank_open(self, ctx: TrainerContext, sources: dict[str, SourceWeights] | None) -> RankDevice:
         """Make the weights of all policies."""
         device = device_of(self.config.device, self.place.local if self.place.world > 1 else None)
-        deepspeed = runtime.load(device)
-        runtime.enter(self.place.world, self.place.local, device)
+        deepspeed = import_deepspeed(device)
+        enter_group(self.place.world, self.place.local, device)
         self._engines = Engines(deepspeed, self.config, self.place, device, self.persistent)
         return super().rank_open(ctx, sources)
 
@@ -94,7 +210,7 @@ class DeepSpeedTrainer(TorchTrainer):
         if self._engines is not None:
             self._engines.close()
             self._engines = None
-            runtime.leave()
+            leave_group()
         await super().close()
 
     @property

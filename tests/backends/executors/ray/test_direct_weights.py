@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from coterie.backends.cluster.direct import NotAtHand, Order, Orders
-from coterie.backends.cluster.transfer import Transfer
+from coterie.backends.cluster.transfer import NotAtHand, Order, Orders, Transfer
 from coterie.backends.executors.ray import direct_weights
 from coterie.backends.executors.ray.direct_weights import Holder
 from coterie.backends.executors.ray.hosted_engine import HostedEngine

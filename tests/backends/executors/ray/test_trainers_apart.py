@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("peft")
 
 from coterie.backends.chat_formats.formats import AutoChat
-from coterie.backends.cluster.direct import NotAtHand, Order
+from coterie.backends.cluster.transfer import NotAtHand, Order
 from coterie.backends.executors.ray import trainer_files
 from coterie.backends.executors.ray.hosted_trainers import HostedTrainers, hosted_trainers
 from coterie.backends.executors.ray.shipping import Elsewhere, Receiver
