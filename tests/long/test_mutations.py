@@ -85,10 +85,10 @@ MUTATIONS = {
         "tests/core/training/test_steps_in_play.py",
     ),
     "8 a lease keeps nothing": (
-        "coterie/backends/engines/versions.py",
+        "coterie/backends/models/versions.py",
         "self._leases[policy, version] += 1",
         "self._leases[policy, version] += 0",
-        "tests/backends/engines/test_versions.py",
+        "tests/backends/models/test_versions.py",
     ),
     "8 steps are handed out one too early": (
         "coterie/core/training/steps_in_play.py",

@@ -18,7 +18,6 @@ from coterie.backends.engines.request_batching import RequestBatcher
 from coterie.backends.engines.requests import TensorEngine, checked_limit, on_device
 from coterie.backends.engines.rows import BatchRow, DecoderCounts, Drawn
 from coterie.backends.engines.shared_base import MERGED_NUMBERS, MIXED_ROWS, SharedBase
-from coterie.backends.engines.versions import Versions
 from coterie.backends.models.compute_threads import compute
 from coterie.backends.models.devices import device_of, fix_cublas, is_deterministic
 from coterie.backends.models.loading import (
@@ -30,6 +29,7 @@ from coterie.backends.models.loading import (
 )
 from coterie.backends.models.policy import TensorPolicy, declared
 from coterie.backends.models.precision import chosen_dtypes, dtype_of
+from coterie.backends.models.versions import Versions
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import MayChange, PluginConfig
 from coterie.core.types import Call, Request, Weights

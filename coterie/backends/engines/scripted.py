@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
-from coterie.backends.engines.versions import Versions
+from coterie.backends.models.versions import Versions
 from coterie.backends.models.wordcodec import EOS_ID, WordCodec
 from coterie.core.errors import ConfigError, type_text
 from coterie.core.plugins import Plugin, PluginConfig

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from coterie.backends.engines.request_batching import RequestBatcher
-from coterie.backends.engines.versions import Versions
 from coterie.backends.models.policy import TABLE_FILE, TablePolicy, check_table, declared
 from coterie.backends.models.table import LogitTable, log_softmax, read_rows, table_words, uniforms
+from coterie.backends.models.versions import Versions
 from coterie.backends.models.wordcodec import EOS_ID, WordCodec
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import Plugin

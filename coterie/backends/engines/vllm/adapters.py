@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from coterie.backends.engines.versions import Versions
 from coterie.backends.engines.vllm.server import Adapter
 from coterie.backends.engines.vllm.settings import RANKS, adapter_rank
 from coterie.backends.engines.vllm.transfer import Folders, remove
+from coterie.backends.models.versions import Versions
 from coterie.core.errors import ConfigError
 
 

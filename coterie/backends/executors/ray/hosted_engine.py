@@ -18,9 +18,10 @@ from coterie.backends.cluster.transfer import NotAtHand
 from coterie.backends.executors.ray.account import CLOSE_SECONDS
 from coterie.backends.executors.ray.direct_weights import DirectWeights
 from coterie.backends.executors.ray.engine_host import EngineHost
-from coterie.backends.executors.ray.shipping import Elsewhere, KeptWeights, Sender
+from coterie.backends.executors.ray.shipping import Elsewhere, Sender
 from coterie.backends.executors.ray.weight_files import WeightFiles, opened
 from coterie.backends.models import device_memory
+from coterie.backends.models.versions import Versions
 from coterie.core.concurrency.active_rollouts import ActiveRollouts
 from coterie.core.errors import UserError
 from coterie.core.protocols import Codec, Engine, EngineContext
@@ -56,7 +57,10 @@ class HostedEngine:
         self.folder: Path | None = None
         """The run's."""
         self._sender = Sender()
-        self._kept: KeptWeights
+        self._kept: Versions[Any] = Versions(self._drop)
+        """What another engine host needs to have the weights of this one, as it is stored."""
+        self._introductions: list[Any] = []
+        """What introduced modules and tokenizers (`SentWeights.introduces`), of whatever version."""
         self._files: WeightFiles | None = None
         """None: weights go through Ray's object store."""
         self._direct: DirectWeights | None = None
@@ -99,8 +103,7 @@ class HostedEngine:
         transfer = self._connection.transfer()
         log.info("%s", transfer.sentence)
         self._direct = DirectWeights(transfer, self._connection)
-        self._files = files = await asyncio.to_thread(opened, self._connection, self.folder)
-        self._kept = KeptWeights(files.drop if files is not None else lambda stored: None)
+        self._files = await asyncio.to_thread(opened, self._connection, self.folder)
         self.policies = tuple(ctx.policies)
         bare = replace(ctx, active_rollouts=ActiveRollouts())
         actors = Actors(self._connection.settings, self._connection.rooms())
@@ -149,9 +152,15 @@ class HostedEngine:
                 stored = self._connection.ray.put(sent)
         self._direct.keep(weights, ways)
         await self._up()
-        self._kept.keep(weights.policy, weights.version, stored, introduces=introduces)
+        if introduces:
+            self._introductions.append(stored)
+        self._kept.put(weights.policy, weights.version, stored)
         await self.notify("load_weights", stored)
         self._codecs.pop(weights.policy, None)  # its context may be known only now
+
+    def _drop(self, policy: str, stored: Any) -> None:
+        if self._files is not None:
+            self._files.drop(stored)
 
     async def before_jobs(self) -> None:
         """Let the trainer leave GPUs on which replicas may wake; takes a turn of the loop at least."""
@@ -302,9 +311,9 @@ class HostedEngine:
     async def _fill(self, host: HostHandle) -> None:
         """Open the engine in a new process, with all weights that it had."""
         await self._open(host)
-        for stored in self._kept.introductions:
+        for stored in self._introductions:
             await host.call("introduce", stored)
-        for policy, version, stored, leases in [*self._kept.versions()]:
+        for policy, version, stored, leases in self._kept.items():
             try:
                 await host.call("load_weights", stored)
             except NotAtHand as fault:  # the next version is about to come

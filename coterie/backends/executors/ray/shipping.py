@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -144,59 +143,6 @@ def _on_cpu(module: Any) -> Any:
 
 def _copied(tensor: Any) -> Any:
     return tensor.detach().to("cpu", copy=True)
-
-
-class KeptWeights:
-    """What another receiver needs to have the weights that the first one has: the newest version of each
-    policy, older ones that are leased, and what introduced their modules.
-
-    Args:
-        dropped: called with what is kept of a version, once none needs it.
-    """
-
-    def __init__(self, dropped: Callable[[Any], object] = lambda stored: None) -> None:
-        self._dropped = dropped
-        self.introductions: list[Any] = []
-        self._versions: dict[str, dict[int, Any]] = {}
-        """By policy and version, in the order in which they were loaded."""
-        self._leases: Counter[tuple[str, int]] = Counter()
-
-    def keep(self, policy: str, version: int, stored: Any, *, introduces: bool) -> None:
-        """Keep a new version.
-
-        Args:
-            stored: what is kept of it, such as a reference to Ray's object store.
-            introduces: as `SentWeights.introduces`.
-        """
-        if introduces:
-            self.introductions.append(stored)
-        versions = self._versions.setdefault(policy, {})
-        self._drop(versions, version)
-        versions[version] = stored
-        self._tidy(policy)
-
-    def lease(self, policy: str, version: int) -> None:
-        self._leases[policy, version] += 1
-
-    def release(self, policy: str, version: int) -> None:
-        self._leases[policy, version] -= 1
-        self._tidy(policy)
-
-    def versions(self) -> Iterator[tuple[str, int, Any, int]]:
-        """(policy, version, what is stored, leases) of each, older ones first."""
-        for policy, versions in self._versions.items():
-            for version, stored in versions.items():
-                yield policy, version, stored, self._leases[policy, version]
-
-    def _tidy(self, policy: str) -> None:
-        versions = self._versions.get(policy, {})
-        for version in [*versions][:-1]:
-            if self._leases[policy, version] <= 0:
-                self._drop(versions, version)
-
-    def _drop(self, versions: dict[int, Any], version: int) -> None:
-        if version in versions:
-            self._dropped(versions.pop(version))
 
 
 class Receiver:

@@ -110,7 +110,7 @@ def test_each_receiver_gets_the_trainers_tensors_and_the_engine_gets_none() -> N
             for (name, values), wanted in zip(SENT[-2:], WAYS, strict=True):
                 assert name == wanted
                 assert all(torch.equal(values[name], value) for name, value in module.named_parameters())
-            kept.extend(stored for *_, stored, _ in hosted._kept.versions())
+            kept.extend(stored for *_, stored, _ in hosted._kept.items())
 
     in_engine(load)
     assert LOADED == [("p", 0), ("p", 1), ("p", 2)] and len(SENT) == 6

@@ -19,8 +19,9 @@ from coterie.backends.cluster.settings import ClusterConfig  # noqa: E402
 from coterie.backends.cluster.shared_folder import check_seen, check_weights, read_there  # noqa: E402
 from coterie.backends.executors.ray import weight_files  # noqa: E402
 from coterie.backends.executors.ray.hosted_engine import HostedEngine  # noqa: E402
-from coterie.backends.executors.ray.shipping import KeptWeights, Receiver, Sender  # noqa: E402
+from coterie.backends.executors.ray.shipping import Receiver, Sender  # noqa: E402
 from coterie.backends.executors.ray.weight_files import OnDisk, WeightFiles, opened, received  # noqa: E402
+from coterie.backends.models.versions import Versions  # noqa: E402
 from coterie.core.errors import ConfigError, UserError, WriteError  # noqa: E402
 from coterie.core.types import Weights  # noqa: E402
 from tests.backends.executors.ray.test_exchange import Context, Recording  # noqa: E402
@@ -123,11 +124,12 @@ def names(files: WeightFiles) -> list[str]:
 def test_a_file_goes_with_the_last_lease_of_its_version_and_the_first_one_stays(tmp_path: Path) -> None:
     """A receiver that takes the place of another one needs the module, whose values it then replaces."""
     files, sender, module = WeightFiles(tmp_path / "files"), Sender(), Two()
-    kept = KeptWeights(files.drop)
+    kept, introductions = Versions[Any](lambda policy, stored: files.drop(stored)), list[Any]()
 
     def load(sent: Any) -> None:
         stored = files.store(sent)
-        kept.keep("a", sent.weights.version, stored, introduces=sent.introduces)
+        introductions.extend([stored] * sent.introduces)
+        kept.put("a", sent.weights.version, stored)
 
     for version in range(3):
         load(sender.send(weights("a", version, module, "a")))
@@ -141,9 +143,9 @@ def test_a_file_goes_with_the_last_lease_of_its_version_and_the_first_one_stays(
     load(sender.send(weights("a", 2, module, "a")))
     assert names(files) == [first, "3-version-2.safetensors"], "the same version again, after a warm start"
     other = Receiver()
-    for stored in kept.introductions:
+    for stored in introductions:
         arrived(other, stored)
-    (version,) = [arrived(other, stored) for _, _, stored, _ in kept.versions()]
+    (version,) = [arrived(other, stored) for _, _, stored, _ in kept.items()]
     assert version.version == 2 and torch.equal(version.module.lora_A["a"].weight, module.lora_A["a"].weight)
     files.close()
     assert not files.folder.exists()

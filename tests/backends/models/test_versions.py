@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from coterie.backends.engines.versions import Versions
+from coterie.backends.models.versions import Versions
 from coterie.core.errors import SystemFault
 
 

@@ -1,4 +1,4 @@
-"""The versions of weights that an engine holds: the newest of each policy, and older ones that are leased."""
+"""The versions of weights that are held: the newest of each policy, and older ones that are leased."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Versions(Generic[T]):
-    """What an engine holds of each version, such as a decoder, a table or an adapter.
+    """What is held of each version: in an engine a decoder, a table or an adapter; elsewhere what makes one.
 
     Methods may be called from several threads: weights are loaded in the trainer's, and requests name
     versions in the event loop's.
@@ -36,6 +36,11 @@ class Versions(Generic[T]):
         """All that is held."""
         with self._lock:
             return [*self._held.values()]
+
+    def items(self) -> list[tuple[str, int, T, int]]:
+        """(policy, version, what is held, leases) of each; a policy's older versions come first."""
+        with self._lock:
+            return [(*key, held, self._leases[key]) for key, held in self._held.items()]
 
     def newest(self, policy: str) -> T | None:
         """What is held of the policy's newest version; None: it has none."""
