@@ -15,8 +15,8 @@ from pydantic import ByteSize, Field
 
 from coterie.backends.engines.batches import BatchBound, KvCost, generate, kv_limit, memory_of
 from coterie.backends.engines.request_batching import RequestBatcher
-from coterie.backends.engines.requests import TensorEngine, checked_limit, on_device
-from coterie.backends.engines.rows import BatchRow, DecoderCounts, Drawn
+from coterie.backends.engines.requests import TensorEngine, call_of, checked_limit, on_device
+from coterie.backends.engines.rows import BatchRow, DecoderCounts
 from coterie.backends.engines.shared_base import MERGED_NUMBERS, MIXED_ROWS, SharedBase
 from coterie.backends.models.compute_threads import compute
 from coterie.backends.models.devices import device_of, fix_cublas, is_deterministic
@@ -352,7 +352,7 @@ class HFEngine(TensorEngine):
                 bound = self._bound(serving[indices[0]].kv)
                 drawn = generate(decoder, asked, rows, bound, self._halved)
                 for index, row in zip(indices, drawn, strict=True):
-                    calls[index] = _call(requests[index], row, serving[index].version)
+                    calls[index] = call_of(requests[index], serving[index].version, *row)
         return [calls[index] for index in range(len(requests))]
 
     def _bound(self, cost: KvCost) -> BatchBound:
@@ -364,14 +364,3 @@ class HFEngine(TensorEngine):
     def _halved(self, size: int) -> None:
         """Bound later batches too: what ran out of memory once would again."""
         self._most_bytes = min(self._most_bytes, max(size // 2, 1))
-
-
-def _call(request: Request, drawn: Drawn, version: int) -> Call:
-    return Call(
-        prompt_ids=request.prompt_ids,
-        token_ids=drawn.token_ids,
-        logprobs=drawn.logprobs,
-        version=version,
-        finish=drawn.finish,
-        continues=request.continues,
-    )

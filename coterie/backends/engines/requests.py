@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from coterie.core.errors import ConfigError, UserError
 from coterie.core.plugins import Plugin
+from coterie.core.types import Call, Request
 
 if TYPE_CHECKING:
     from coterie.core.protocols import Codec, EngineContext
-    from coterie.core.types import Request
 
 log = logging.getLogger("coterie")
 
@@ -85,6 +85,26 @@ class TensorEngine(Plugin):
             log.warning("%s", warning)
 
 
+def call_of(
+    request: Request,
+    version: int,
+    token_ids: tuple[int, ...],
+    logprobs: tuple[float, ...],
+    finish: Literal["stop", "length"],
+    version_runs: tuple[tuple[int, int], ...] = (),
+) -> Call:
+    """The call of a request, by what an engine drew for it; see `Call` for the values."""
+    return Call(
+        prompt_ids=request.prompt_ids,
+        token_ids=token_ids,
+        logprobs=logprobs,
+        version=version,
+        finish=finish,
+        continues=request.continues,
+        version_runs=version_runs,
+    )
+
+
 def config_path(request: Request) -> str:
     """The path of the configuration that a faulty prompt is reported at."""
     return f"team.roles.{request.key.role}" if request.key.role else f"policies.{request.policy}"
@@ -120,22 +140,19 @@ def stop_ids(request: Request, codec: Codec, tokenizer: Any) -> tuple[int, ...]:
     Raises:
         ConfigError: a stop string is not one token.
     """
-    path, strings = config_path(request), request.sampling.stop
-    ids = {_stop_token(string, tokenizer, request.policy, path) for string in strings}
-    return tuple(sorted(ids | set(codec.stop_ids)))
-
-
-def _stop_token(string: str, tokenizer: Any, policy: str, path: str) -> int:
-    """The token of a stop string; `path` is that of the role that stops on it."""
-    token_ids = tokenizer.encode(string, add_special_tokens=False)
-    if len(token_ids) != 1 or token_ids[0] == tokenizer.unk_token_id:
-        raise ConfigError(
-            f"the stop string {string!r} is not one token of policy '{policy}'",
-            path="sampler.sampling.stop",
-            why=f"{path} stops on it; it becomes {tokenizer.convert_ids_to_tokens(token_ids)}",
-            fix="stop on a string that is one token, or cut the text in the role's parser",
-        )
-    return int(token_ids[0])
+    ids = set(codec.stop_ids)
+    for string in request.sampling.stop:
+        token_ids = tokenizer.encode(string, add_special_tokens=False)
+        if len(token_ids) != 1 or token_ids[0] == tokenizer.unk_token_id:
+            raise ConfigError(
+                f"the stop string {string!r} is not one token of policy '{request.policy}'",
+                path="sampler.sampling.stop",
+                why=f"{config_path(request)} stops on it; it becomes "
+                f"{tokenizer.convert_ids_to_tokens(token_ids)}",
+                fix="stop on a string that is one token, or cut the text in the role's parser",
+            )
+        ids.add(int(token_ids[0]))
+    return tuple(sorted(ids))
 
 
 def on_device(device: Any) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
+from coterie.backends.engines.requests import call_of
 from coterie.backends.models.versions import Versions
 from coterie.backends.models.wordcodec import EOS_ID, WordCodec
 from coterie.core.errors import ConfigError, type_text
@@ -79,14 +80,7 @@ class ScriptedEngine(Plugin):
                 raise ConfigError(f"the script returned {type_text(text)}, not a string", path="engine.play")
             text = await text
         ids = (*self._codec.ids(text), EOS_ID)
-        return Call(
-            prompt_ids=request.prompt_ids,
-            token_ids=ids,
-            logprobs=(0.0,) * len(ids),
-            version=version,
-            finish="stop",
-            continues=request.continues,
-        )
+        return call_of(request, version, ids, (0.0,) * len(ids), "stop")
 
 
 def resolved(play: Any) -> Script:

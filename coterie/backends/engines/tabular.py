@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from coterie.backends.engines.request_batching import RequestBatcher
+from coterie.backends.engines.requests import call_of
 from coterie.backends.models.policy import TABLE_FILE, TablePolicy, check_table, declared
 from coterie.backends.models.table import LogitTable, log_softmax, read_rows, table_words, uniforms
 from coterie.backends.models.versions import Versions
@@ -106,7 +107,7 @@ class TabularEngine(Plugin):
         seeds = np.array([request.seed % 2**64 for request in requests], dtype=np.uint64)
         contexts = [request.prompt_ids for request in requests]
         logprobs: list[list[float]] = [[] for _ in requests]
-        finish = ["length"] * len(requests)
+        finish: list[Literal["stop", "length"]] = ["length"] * len(requests)
         stops = [self._stops(request.sampling) for request in requests]
         alive = [index for index, request in enumerate(requests) if request.sampling.max_new_tokens > 0]
         position = 0
@@ -126,13 +127,12 @@ class TabularEngine(Plugin):
                     unfinished.append(index)
             alive = unfinished
         return [
-            Call(
-                prompt_ids=request.prompt_ids,
-                token_ids=contexts[index][len(request.prompt_ids) :],
-                logprobs=tuple(logprobs[index]),
-                version=tables[index][1],
-                finish=finish[index],  # type: ignore[arg-type]
-                continues=request.continues,
+            call_of(
+                request,
+                tables[index][1],
+                contexts[index][len(request.prompt_ids) :],
+                tuple(logprobs[index]),
+                finish[index],
             )
             for index, request in enumerate(requests)
         ]

@@ -26,6 +26,7 @@ from coterie.backends.engines.vllm.adapters import (  # noqa: E402
     AdapterVersions,
     adapter_tensors,
     largest_rank,
+    rank_for,
 )
 from coterie.backends.engines.vllm.arguments import check_options, engine_arguments  # noqa: E402
 from coterie.backends.engines.vllm.base import BaseServers, runs_inside  # noqa: E402
@@ -36,7 +37,7 @@ from coterie.backends.engines.vllm.server import (  # noqa: E402
     ServerSpec,
     VersionSpan,
 )
-from coterie.backends.engines.vllm.settings import RANKS, VLLMConfig, adapter_rank  # noqa: E402
+from coterie.backends.engines.vllm.settings import RANKS, VLLMConfig  # noqa: E402
 from coterie.backends.engines.vllm.sync import BaseWeights, CheckpointLayout  # noqa: E402
 from coterie.backends.models import device_memory  # noqa: E402
 from coterie.backends.models.gathered import Gathered  # noqa: E402
@@ -201,7 +202,10 @@ def test_an_adapters_folder_is_what_peft_reads():
 
 
 def test_ranks():
-    assert [adapter_rank(rank) for rank in (1, 2, 8, 9, 100, 512, 513)] == [1, 8, 8, 16, 128, 512, None]
+    ranks = [rank_for({"p": peft.LoraConfig(r=rank)}, "p") for rank in (1, 2, 8, 9, 100, 512)]
+    assert ranks == [1, 8, 8, 16, 128, 512] and rank_for({}, "p") == 0
+    with pytest.raises(ConfigError, match="rank 513"):
+        rank_for({"p": peft.LoraConfig(r=513)}, "p")
     assert list(RANKS) == sorted(RANKS)
     assert largest_rank(peft.LoraConfig(r=4, rank_pattern={"q_proj": 9})) == 9
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coterie.backends.engines.openai.settings import OpenAIConfig, RemotePolicy, check_remote
+from coterie.backends.engines.requests import call_of
 from coterie.backends.models.policy import declared
 from coterie.backends.remote.answers import BYTES_PER_TOKEN, Answer, Expected, Usage, expected
 from coterie.backends.remote.calls import RemoteCalls
@@ -253,11 +254,4 @@ class OpenAIEngine(Plugin):
                 counted = limit if completion.finish == "length" else max(1, whole)
             ids = codec.completion(completion.text, max(1, min(counted, limit)))
             logprobs = (0.0,) * len(ids)
-        return Call(
-            prompt_ids=request.prompt_ids,
-            token_ids=ids,
-            logprobs=logprobs,
-            version=self._versions.get(request.policy, 0),
-            finish=completion.finish,
-            continues=request.continues,
-        )
+        return call_of(request, self._versions.get(request.policy, 0), ids, logprobs, completion.finish)

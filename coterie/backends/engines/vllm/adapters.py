@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.backends.engines.vllm.server import Adapter
-from coterie.backends.engines.vllm.settings import RANKS, adapter_rank
+from coterie.backends.engines.vllm.settings import RANKS
 from coterie.backends.engines.vllm.transfer import Folders, remove
 from coterie.backends.models.versions import Versions
 from coterie.core.errors import ConfigError
@@ -102,9 +102,8 @@ class AdapterVersions:
 
 def adapter_tensors(weights: Any) -> dict[str, Any]:
     """The tensors of a handle's adapter by PEFT's names in a file (without the adapter's own name)."""
-    provided = getattr(weights, "tensors", None)
-    if provided is not None:
-        return {_file_name(name, weights.adapter): tensor for name, tensor in provided()}
+    if weights.tensors is not None:
+        return {_file_name(name, weights.adapter): tensor for name, tensor in weights.tensors()}
     from peft import get_peft_model_state_dict
 
     state: dict[str, Any] = get_peft_model_state_dict(weights.module, adapter_name=weights.adapter)
@@ -123,7 +122,7 @@ def rank_for(adapters: Mapping[str, Any], policy: str) -> int:
         ConfigError: vLLM has none that large; `policy` is named.
     """
     largest = max((largest_rank(settings) for settings in adapters.values()), default=0)
-    rank = adapter_rank(largest) if adapters else 0
+    rank = next((known for known in RANKS if known >= largest), None) if adapters else 0
     if rank is None:
         raise wrong_rank(policy, largest, f"vLLM has none larger than {RANKS[-1]}")
     return rank

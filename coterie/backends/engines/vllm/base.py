@@ -250,15 +250,8 @@ def with_module(weights: Weights, config: VLLMPolicy, vocabulary: tuple[str, ...
 
 def longest(configs: Mapping[str, VLLMPolicy], policy: str, config: Any, tokenizer: Any) -> int:
     """The longest context of the policies with the policy's model."""
-    same = [name for name, other in configs.items() if other.model == configs[policy].model]
-    return max(longest_of(configs, name, config, tokenizer) for name in same)
-
-
-def longest_of(configs: Mapping[str, VLLMPolicy], policy: str, config: Any, tokenizer: Any) -> int:
-    """The longest context of one policy."""
-    limit = getattr(configs[policy], "context", None)
-    options = {} if limit is None else {"limit": limit}
-    return context_of(config, tokenizer, policy=policy, **options)
+    same = {name: other for name, other in configs.items() if other.model == configs[policy].model}
+    return max(context_of(config, tokenizer, policy=name, limit=each.context) for name, each in same.items())
 
 
 def share(configs: Mapping[str, VLLMPolicy]) -> float:

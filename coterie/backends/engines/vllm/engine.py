@@ -9,13 +9,12 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from coterie.backends.engines.requests import TensorEngine, checked_limit
+from coterie.backends.engines.requests import TensorEngine, call_of, checked_limit
 from coterie.backends.engines.vllm.adapters import adapter_tensors, largest_rank, rank_for, wrong_rank
 from coterie.backends.engines.vllm.base import (
     BaseServers,
     Served,
     longest,
-    longest_of,
     make_servers,
     runs_inside,
     share,
@@ -29,13 +28,12 @@ from coterie.backends.engines.vllm.settings import (
     check_actors,
     check_ahead,
     check_settings,
-    keeps_versions,
     one_version,
     warn_ahead,
 )
 from coterie.backends.engines.vllm.transfer import Folders
 from coterie.backends.models.compute_threads import compute
-from coterie.backends.models.loading import require_torch
+from coterie.backends.models.loading import context_of, require_torch
 from coterie.backends.models.policy import declared
 from coterie.backends.models.precision import dtype_of
 from coterie.core.errors import ConfigError, SystemFault, UserError
@@ -209,15 +207,8 @@ class VLLMEngine(TensorEngine):
                 if len(output.spans) > 1:
                     runs = tuple((span.version, span.stop - span.start) for span in output.spans)
                     self._note_spanning(request, output)
-        return Call(
-            prompt_ids=request.prompt_ids,
-            token_ids=output.token_ids,
-            logprobs=tuple(min(logprob, 0.0) for logprob in output.logprobs),
-            version=version,
-            finish=output.finish,
-            continues=request.continues,
-            version_runs=runs,
-        )
+        logprobs = tuple(min(logprob, 0.0) for logprob in output.logprobs)
+        return call_of(request, version, output.token_ids, logprobs, output.finish, runs)
 
     def _note_spanning(self, request: Request, output: Output) -> None:
         self.spanning += 1
@@ -233,11 +224,11 @@ class VLLMEngine(TensorEngine):
 
     async def _load(self, weights: Weights) -> None:
         policy = weights.policy
-        if weights.module is None and getattr(weights, "tensors", None) is not None:
+        if weights.module is None and weights.tensors is not None:
             await self._load_gathered(weights)
             return
-        if weights.module is None and weights.folder is None and self._from_source(policy):
-            await self._serve_source(weights)
+        if weights.module is None and weights.folder is None and isinstance(self._configs[policy].model, str):
+            await self._serve_source(weights)  # vLLM reads them itself, from a hub id or a folder
             return
         if weights.module is None:
             weights = await compute(with_module, weights, self._configs[policy], self._opened.vocabulary)
@@ -247,7 +238,7 @@ class VLLMEngine(TensorEngine):
         reason = merged.inseparable if weights.adapter is not None else None
         merge = weights.adapter is not None and reason is not None
         if merge:
-            if keeps_versions(self._opened):
+            if self._opened.pinned and self._opened.ahead:  # steps lease older versions beside the newest
                 why = f"its adapter is merged into the model ({reason})"
                 raise one_version(policy, self._opened.ahead, why)
             self._warn_once(f"policy {policy}: its adapter is merged, and it has a vLLM of its own: {reason}")
@@ -343,10 +334,6 @@ class VLLMEngine(TensorEngine):
         adapter = await compute(base.adapters.write, weights.policy, weights.version, settings, tensors)
         await base.add(weights.policy, adapter, weights.version)
 
-    def _from_source(self, policy: str) -> bool:
-        """Whether vLLM reads the policy's weights itself, from a hub id or a folder."""
-        return isinstance(self._configs[policy].model, str)
-
     async def _serve_source(self, weights: Weights) -> None:
         from transformers import AutoConfig
 
@@ -376,6 +363,7 @@ class VLLMEngine(TensorEngine):
             if weights.tokenizer is not None:
                 self._tokenizers[policy] = weights.tokenizer
             self._codecs.pop(policy, None)  # it may have been made before the context was known
-        context = longest_of(self._configs, policy, config, self._tokenizers.get(policy))
+        limit = self._configs[policy].context
+        context = context_of(config, self._tokenizers.get(policy), policy=policy, limit=limit)
         vocabulary = config.get_text_config().vocab_size
         self._served[policy] = Served(base, adapted, weights.version, context, vocabulary, trained)

@@ -69,7 +69,7 @@ class InProcessServer:
         self._futures: dict[str, asyncio.Future[Output]] = {}
         self._adapters: dict[int, Adapter] = {}
         self._driver: asyncio.Task[None] | None = None
-        self._files: TensorFiles | None = None
+        self._files = TensorFiles()
         self.version = -1
         self.steps = 0
         """Steps of vLLM so far: they go on as long as it computes."""
@@ -126,13 +126,13 @@ class InProcessServer:
         self._lose(f"{self.spec.who} restarts")
         self._adapters.clear()
         self.version = -1
-        await compute(self._restart)
+        await compute(self._stop)
+        await compute(self._start)
 
     async def close(self) -> None:
         self._lose(f"{self.spec.who} was closed")
         await compute(self._stop)
-        if self._files is not None:
-            self._files.close()
+        self._files.close()
 
     # ------------------------------------------------------------------------------------------- requests
 
@@ -272,10 +272,6 @@ class InProcessServer:
         gc.collect()
         InProcessServer._engines -= 1
 
-    def _restart(self) -> None:
-        self._stop()
-        self._start()
-
     def _add_adapter(self, adapter: Adapter) -> None:
         from vllm.lora.request import LoRARequest
 
@@ -308,8 +304,6 @@ class InProcessServer:
         if self.transfer == "memory":
             yield {"tensors": iter(named_tensors)}
             return
-        if self._files is None:
-            self._files = TensorFiles()
         for path in self._files.written(named_tensors):
             yield {"path": str(path)}
 

@@ -60,7 +60,7 @@ class OwnProcessServer:
         """Unset while weights are replaced: no request is sent then."""
         self._open.set()
         self._adapters: dict[int, Adapter] = {}
-        self._files: TensorFiles | None = None
+        self._files = TensorFiles(_FILE_BYTES, at_once=2)
         self._sender: Any = None
         self.placement: Any = None
         self._sleeps = False
@@ -194,9 +194,7 @@ class OwnProcessServer:
 
     async def close(self) -> None:
         await self._end()
-        if self._files is not None:
-            self._files.close()
-            self._files = None
+        self._files.close()
 
     # ------------------------------------------------------------------------------------------- requests
 
@@ -242,8 +240,6 @@ class OwnProcessServer:
         if self.placement.transfer != "file":
             await self._replace(partial(self._send, named_tensors), version)
             return
-        if self._files is None:
-            self._files = TensorFiles(_FILE_BYTES, at_once=2)
         # The first file is written while requests go on.
         async with made_ahead(self._files.written(named_tensors)) as paths:
             await self._replace(partial(self._send_files, paths), version)

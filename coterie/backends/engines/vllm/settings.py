@@ -20,6 +20,7 @@ from coterie.discovery.validation import validate
 if TYPE_CHECKING:
     from coterie.core.protocols import EngineContext
 
+log = logging.getLogger("coterie")
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Largest ranks that vLLM can be set to."""
 
@@ -186,14 +187,6 @@ def may_be_inside(settings: VLLMConfig) -> bool:
     return settings.process == "inside" or (settings.process == "auto" and not many)
 
 
-def adapter_rank(rank: int) -> int | None:
-    """The smallest rank of `RANKS` that holds an adapter's rank; None: there is none."""
-    return next((known for known in RANKS if known >= rank), None)
-
-
-log = logging.getLogger("coterie")
-
-
 def check_ahead(policies: Mapping[str, VLLMPolicy], settings: VLLMConfig, ahead: int, pinned: bool) -> None:
     """Refuse steps ahead that vLLM can't play, before it is open.
 
@@ -207,8 +200,9 @@ def check_ahead(policies: Mapping[str, VLLMPolicy], settings: VLLMConfig, ahead:
             why=f"schedule.max_staleness={ahead}: it plays further steps meanwhile",
             fix="set engine.sleep=false (or leave it out), or schedule.max_staleness=0",
         )
-    if pinned:
-        check_pinned(policies, ahead)
+    for name, policy in policies.items() if pinned else ():
+        if policy.train == "full":
+            raise one_version(name, ahead, "all of its weights are trained", _gib(policy))
 
 
 def warn_ahead(ctx: EngineContext, settings: VLLMConfig, *, inside: bool) -> None:
@@ -228,17 +222,6 @@ def warn_ahead(ctx: EngineContext, settings: VLLMConfig, *, inside: bool) -> Non
         )
 
 
-def check_pinned(policies: Mapping[str, VLLMPolicy], ahead: int) -> None:
-    """Refuse pinned steps ahead where vLLM holds one version of a policy.
-
-    Raises:
-        ConfigError: all weights of a policy are trained.
-    """
-    for name, policy in policies.items():
-        if policy.train == "full":
-            raise one_version(name, ahead, "all of its weights are trained", _gib(policy))
-
-
 def _gib(policy: VLLMPolicy) -> float:
     """The least of a model's weights in GiB; 0: its size isn't known without asking a hub."""
     from coterie.backends.models.memory import WIDTH
@@ -248,11 +231,6 @@ def _gib(policy: VLLMPolicy) -> float:
         return 0.0
     size = least_size(policy, ())
     return 0.0 if size is None else size.parameters * WIDTH.get(policy.dtype, min(WIDTH.values())) / 2**30
-
-
-def keeps_versions(ctx: EngineContext) -> bool:
-    """Whether steps lease older versions beside the newest."""
-    return ctx.pinned and ctx.ahead > 0
 
 
 def one_version(policy: str, ahead: int, why: str, gib: float = 0.0) -> ConfigError:
