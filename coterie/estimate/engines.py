@@ -15,8 +15,8 @@ from coterie.backends.engines.tabular import TabularEngine
 from coterie.backends.engines.vllm.arguments import APART, BESIDE, sleeps
 from coterie.backends.engines.vllm.settings import VLLMConfig, adapter_versions
 from coterie.backends.models import memory
-from coterie.backends.models.bases import bases_of
 from coterie.backends.models.memory import WIDTH
+from coterie.backends.models.sources import bases_of
 from coterie.core.errors import UserError
 from coterie.core.protocols import EngineContext
 from coterie.core.types import Weights

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from coterie.backends.models.bases import initial_weights_of
 from coterie.backends.models.policy import TorchPolicy
 from coterie.backends.models.precision import choices, with_dtype
 from coterie.backends.models.sizes import Blueprint, ModelSize, blueprint
+from coterie.backends.models.sources import initial_weights_of
 from coterie.core.errors import UserError
 from coterie.core.training.run import Run
 from coterie.estimate.cost import longest_answer

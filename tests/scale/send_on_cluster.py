@@ -13,7 +13,7 @@ from coterie.backends.cluster.settings import ClusterConfig
 from coterie.backends.cluster.transfer import Order
 from coterie.backends.executors.ray.direct_weights import Holder
 from coterie.backends.executors.ray.shipping import Receiver, Sender
-from coterie.backends.models.gathered import Distant
+from coterie.backends.models.merged_weights import Distant
 from coterie.core.types import Weights
 from tests.ray_cluster import local_cluster
 from tests.scale.vllm_models import Playing, mixed, module

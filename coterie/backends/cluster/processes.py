@@ -11,9 +11,9 @@ from coterie.backends.cluster.placement import RUN, TRAINER, ClusterNode, Proces
 from coterie.backends.cluster.settings import ClusterConfig
 from coterie.backends.cluster.shared_folder import check_weights
 from coterie.backends.cluster.transfer import check_engine
-from coterie.backends.models.bases import bases_of
 from coterie.backends.models.policy import TensorFields
 from coterie.backends.models.precision import with_dtype
+from coterie.backends.models.sources import bases_of
 from coterie.backends.remote.settings import RemoteSettings
 from coterie.core.config import PolicyConfig, RunConfig
 from coterie.core.errors import ConfigError

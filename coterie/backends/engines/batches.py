@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from coterie.backends.engines.rows import BatchRow, Drawn
+from coterie.backends.models.devices import is_out_of_memory, reason, release
 from coterie.backends.models.memory import kv_bytes
-from coterie.backends.models.out_of_memory import is_out_of_memory, reason, release
 from coterie.core.errors import UserError
 from coterie.core.types import Request
 
 if TYPE_CHECKING:
-    from coterie.backends.engines.rows import Decoder
-    from coterie.backends.engines.shared_base import SharedBase
+    from coterie.backends.engines.rows import Decoder, SharedBase
 
 log = logging.getLogger("coterie")
 

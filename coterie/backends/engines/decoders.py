@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from coterie.backends.engines.batches import KvCost
 from coterie.backends.engines.lean.adapters import unmixable
 from coterie.backends.engines.lean.decode import LeanDecoder
-from coterie.backends.engines.lean.precision import cache_dtype
-from coterie.backends.engines.lean.weights import share, unsupported
+from coterie.backends.engines.lean.weights import cache_dtype, share, unsupported
 from coterie.backends.engines.rows import BatchRow, Decoder, DecoderCounts, Drawn, siblings
 from coterie.backends.engines.sampling import SamplingState
 from coterie.backends.models.merged_weights import MergedWeights

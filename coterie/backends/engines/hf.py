@@ -16,8 +16,7 @@ from pydantic import ByteSize, Field
 from coterie.backends.engines.batches import BatchBound, KvCost, generate, kv_limit, memory_of
 from coterie.backends.engines.request_batching import RequestBatcher
 from coterie.backends.engines.requests import TensorEngine, call_of, checked_limit, on_device
-from coterie.backends.engines.rows import BatchRow, DecoderCounts
-from coterie.backends.engines.shared_base import MERGED_NUMBERS, MIXED_ROWS, SharedBase
+from coterie.backends.engines.rows import MERGED_NUMBERS, MIXED_ROWS, BatchRow, DecoderCounts, SharedBase
 from coterie.backends.models.compute_threads import compute
 from coterie.backends.models.devices import device_of, fix_cublas, is_deterministic
 from coterie.backends.models.loading import (

@@ -1,7 +1,8 @@
-"""Devices: the one that a setting names, and what makes computing on it repeatable."""
+"""Devices: which one a setting names, what makes computing on it repeatable, errors of too little memory."""
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 from collections.abc import Iterator
@@ -101,3 +102,35 @@ def repeatable(wanted: Wanted, device: Any) -> Iterator[None]:
         ) from error
     finally:
         torch.use_deterministic_algorithms(before, warn_only=warned_only)
+
+
+_TEXTS = ("out of memory", "can't allocate memory", "cublas_status_alloc_failed")
+"""CUDA's error; the CPU allocator's (c10/core/impl/alloc_cpu.cpp); cuBLAS without room for its workspace."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an allocation failed, of a tensor or of an array."""
+    if isinstance(error, MemoryError):
+        return True
+    if not isinstance(error, RuntimeError):
+        return False
+    import torch
+
+    text = str(error).lower()
+    return isinstance(error, torch.OutOfMemoryError) or any(part in text for part in _TEXTS)
+
+
+def reason(error: BaseException) -> str:
+    """The first line of an out-of-memory error, up to the bytes that are free: PyTorch goes on at length."""
+    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    head, free, _ = line.partition(" is free.")
+    return head + free.rstrip(".") if free else line
+
+
+def release() -> None:
+    """Give unused memory back; call it outside of the `except` block, whose traceback keeps tensors alive."""
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()

@@ -181,14 +181,15 @@ def least_size(config: TensorFields, vocabulary: tuple[str, ...]) -> ModelSize |
 def cache_numbers(config: Any) -> int:
     """Numbers per token in the key/value cache of a model with this configuration, over all layers."""
     text = config.get_text_config()
-    return 2 * int(text.num_hidden_layers) * _kv_heads(text) * _head_dim(text)
+    return 2 * int(text.num_hidden_layers) * _kv_heads(text) * head_dim(text)
 
 
 def _kv_heads(text: Any) -> int:
     return int(getattr(text, "num_key_value_heads", None) or text.num_attention_heads)
 
 
-def _head_dim(text: Any) -> int:
+def head_dim(text: Any) -> int:
+    """The width of a model's attention heads, by its configuration for text."""
     return int(getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads)
 
 
@@ -201,7 +202,7 @@ def _size(module: Any, tokenizer: Any | None) -> ModelSize:
         mlp=getattr(config, "intermediate_size", None) or 4 * config.hidden_size,
         heads=config.num_attention_heads,
         kv_heads=_kv_heads(config),
-        head_dim=_head_dim(config),
+        head_dim=head_dim(config),
         vocabulary=config.vocab_size,
         context=longest_input(module.config, tokenizer),
         normed_heads=any(name.endswith("q_norm.weight") for name, _ in module.named_parameters()),

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from coterie.backends.models import devices, memory as sizes_in_bytes
-from coterie.backends.models.bases import initial_weights_of
 from coterie.backends.models.policy import of_tensors
 from coterie.backends.models.precision import with_dtype
 from coterie.backends.models.sizes import least_size
+from coterie.backends.models.sources import initial_weights_of
 from coterie.backends.trainers.ranks.group import check_world
 from coterie.core.config import PolicyConfig
 from coterie.core.errors import ConfigError

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.backends.models.out_of_memory import is_out_of_memory, release
+from coterie.backends.models.devices import is_out_of_memory, release
 from coterie.core.errors import UserError
 
 log = logging.getLogger("coterie")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from coterie.backends.models.out_of_memory import is_out_of_memory, reason, release
+from coterie.backends.models.devices import is_out_of_memory, reason, release
 from coterie.backends.trainers.forward import TokenScorer
 from coterie.core.errors import UserError
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from coterie.backends.models.policy import TorchPolicy
 from coterie.backends.trainers.policies import InitialWeights, PolicyWeights
-from coterie.backends.trainers.ranks.place import RankPlace
+from coterie.backends.trainers.ranks.group import RankPlace
 from coterie.core.errors import UserError
 
 Shapes = dict[str, tuple[tuple[int, ...], torch.dtype, bool]]

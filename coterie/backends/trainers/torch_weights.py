@@ -14,12 +14,12 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 from torch import Tensor
 
 from coterie.backends.cluster.connection import Connection
-from coterie.backends.models.bases import initial_weights_of
 from coterie.backends.models.compute_threads import compute
 from coterie.backends.models.device_memory import RankDevice, occupy, rank_device, vacate
 from coterie.backends.models.devices import fix_cublas
 from coterie.backends.models.policy import TorchPolicy, declared
 from coterie.backends.models.precision import chosen_dtypes, kept_dtypes, left_open, with_dtype
+from coterie.backends.models.sources import initial_weights_of
 from coterie.backends.trainers import torch_state
 from coterie.backends.trainers.devices import check_ranks, device_of, on_gpu
 from coterie.backends.trainers.offloading import Offloaded, TorchDevice
@@ -28,7 +28,7 @@ from coterie.backends.trainers.parameters import digest
 from coterie.backends.trainers.policies import InitialWeights, PolicySetup, PolicyWeights, set_up
 from coterie.backends.trainers.ranks.actors import RanksOnCluster
 from coterie.backends.trainers.ranks.commands import Commands
-from coterie.backends.trainers.ranks.place import RankAddress, RankPlace
+from coterie.backends.trainers.ranks.group import RankAddress, RankPlace
 from coterie.backends.trainers.replicas import TrainerLayout, check_same, layout_of, receive
 from coterie.backends.trainers.settings import TorchConfig, offload_of
 from coterie.backends.trainers.source_weights import SourceWeights, hollow, read_sources

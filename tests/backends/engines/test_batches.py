@@ -31,9 +31,9 @@ from coterie.backends.engines.hf import HFEngine  # noqa: E402
 from coterie.backends.engines.lean.cache import Bucket, CacheShape, Costs, repack  # noqa: E402
 from coterie.backends.engines.lean.decode import LeanDecoder  # noqa: E402
 from coterie.backends.engines.rows import BatchRow, DecoderCounts, Drawn  # noqa: E402
+from coterie.backends.models.devices import is_out_of_memory, reason  # noqa: E402
 from coterie.backends.models.memory import batch_of  # noqa: E402
 from coterie.backends.models.merged_weights import MergedWeights  # noqa: E402
-from coterie.backends.models.out_of_memory import is_out_of_memory, reason  # noqa: E402
 from coterie.core.errors import UserError  # noqa: E402
 from tests.backends.engines.support import request, rows, tiny  # noqa: E402
 

@@ -17,9 +17,9 @@ from coterie.backends.engines.decoders import decoder_factory  # noqa: E402
 from coterie.backends.engines.hf import HFEngine  # noqa: E402
 from coterie.backends.engines.lean.cache import Bucket, CacheShape  # noqa: E402
 from coterie.backends.engines.lean.decode import LeanDecoder  # noqa: E402
-from coterie.backends.engines.lean.precision import attend, cache_dtype, product  # noqa: E402
+from coterie.backends.engines.lean.weights import attend, cache_dtype, product  # noqa: E402
+from coterie.backends.engines.rows import SharedBase  # noqa: E402
 from coterie.backends.engines.sampling import RowSettings, draw_by_blocks  # noqa: E402
-from coterie.backends.engines.shared_base import SharedBase  # noqa: E402
 from coterie.backends.models.merged_weights import MergedWeights  # noqa: E402
 from coterie.backends.models.policy import TorchPolicy  # noqa: E402
 from coterie.backends.models.tokenizers import words_tokenizer  # noqa: E402

@@ -15,7 +15,7 @@ from coterie.backends.engines.decoders import StepwiseDecoder  # noqa: E402
 from coterie.backends.engines.lean.adapters import unmixable  # noqa: E402
 from coterie.backends.engines.lean.cache import Costs  # noqa: E402
 from coterie.backends.engines.lean.decode import LeanDecoder  # noqa: E402
-from coterie.backends.engines.shared_base import SharedBase  # noqa: E402
+from coterie.backends.engines.rows import SharedBase  # noqa: E402
 from coterie.backends.models.merged_weights import MergedWeights  # noqa: E402
 from tests.backends.engines.adapters import adapted, dealt, trained, worst  # noqa: E402
 from tests.backends.engines.support import rows, tiny  # noqa: E402

@@ -22,12 +22,6 @@ pytest.importorskip("transformers")
 peft = pytest.importorskip("peft")
 
 from coterie.backends.engines.vllm import transfer  # noqa: E402
-from coterie.backends.engines.vllm.adapters import (  # noqa: E402
-    AdapterVersions,
-    adapter_tensors,
-    largest_rank,
-    rank_for,
-)
 from coterie.backends.engines.vllm.arguments import check_options, engine_arguments  # noqa: E402
 from coterie.backends.engines.vllm.base import BaseServers, runs_inside  # noqa: E402
 from coterie.backends.engines.vllm.engine import VLLMEngine  # noqa: E402
@@ -39,8 +33,14 @@ from coterie.backends.engines.vllm.server import (  # noqa: E402
 )
 from coterie.backends.engines.vllm.settings import RANKS, VLLMConfig  # noqa: E402
 from coterie.backends.engines.vllm.sync import BaseWeights, CheckpointLayout  # noqa: E402
+from coterie.backends.engines.vllm.transfer import (  # noqa: E402
+    AdapterVersions,
+    adapter_tensors,
+    largest_rank,
+    rank_for,
+)
 from coterie.backends.models import device_memory  # noqa: E402
-from coterie.backends.models.gathered import Gathered  # noqa: E402
+from coterie.backends.models.merged_weights import Gathered  # noqa: E402
 from coterie.backends.models.policy import TorchPolicy  # noqa: E402
 from coterie.core.errors import ConfigError, MissingExtra, SystemFault, UserError, WriteError  # noqa: E402
 from coterie.core.types import Weights  # noqa: E402

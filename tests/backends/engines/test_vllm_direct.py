@@ -24,7 +24,7 @@ from coterie.backends.engines.vllm.server import ServerSpec
 from coterie.backends.engines.vllm.settings import VLLMConfig
 from coterie.backends.engines.vllm.sync import BaseWeights, CheckpointLayout
 from coterie.backends.executors.ray.direct_weights import Holder
-from coterie.backends.models.gathered import Distant
+from coterie.backends.models.merged_weights import Distant
 from coterie.core.errors import UserError
 from coterie.core.types import Weights
 from tests.backends.engines.direct_fakes import DirectActors, FakeSender, digest

@@ -8,7 +8,7 @@ from coterie.core.errors import SystemFault
 
 torch = pytest.importorskip("torch")
 
-from coterie.backends.models.gathered import Gathered  # noqa: E402
+from coterie.backends.models.merged_weights import Gathered  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

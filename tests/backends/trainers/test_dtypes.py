@@ -15,7 +15,7 @@ pytest.importorskip("peft")
 
 from coterie.backends.chat_formats.formats import AutoChat
 from coterie.backends.engines.hf import HFEngine
-from coterie.backends.engines.lean.precision import cache_dtype
+from coterie.backends.engines.lean.weights import cache_dtype
 from coterie.backends.models import precision
 from coterie.backends.models.merged_weights import MergedWeights
 from coterie.backends.models.precision import Rates, kept_dtypes, left_open

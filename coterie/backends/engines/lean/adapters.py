@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.backends.engines.lean.precision import product
-from coterie.backends.engines.lean.weights import FUSED, LeanWeights
+from coterie.backends.engines.lean.weights import FUSED, LeanWeights, product
 from coterie.backends.models.merged_weights import MergedWeights
 
 _HEAD = "lm_head"

@@ -17,11 +17,9 @@ from torch import Tensor
 
 from coterie.backends.engines.lean.adapters import AdapterRouting, LeanAdapter
 from coterie.backends.engines.lean.cache import Bucket, CacheShape, Costs, Group, plan, repack, surviving
-from coterie.backends.engines.lean.precision import attend, cache_dtype, product
-from coterie.backends.engines.lean.weights import LeanWeights
-from coterie.backends.engines.rows import BatchRow, DecoderCounts, Drawn, siblings
+from coterie.backends.engines.lean.weights import LeanWeights, attend, cache_dtype, product
+from coterie.backends.engines.rows import MERGED_NUMBERS, BatchRow, DecoderCounts, Drawn, siblings
 from coterie.backends.engines.sampling import SamplingState
-from coterie.backends.engines.shared_base import MERGED_NUMBERS
 from coterie.backends.models.merged_weights import MergedWeights
 
 _KERNEL_FLOPS = 3e6

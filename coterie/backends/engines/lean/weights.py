@@ -1,4 +1,4 @@
-"""A Llama-like model's weights, laid out for decoding: QKV fused, gate and up fused.
+"""A Llama-like model's weights, laid out for decoding: QKV fused, gate and up fused; and products of them.
 
 The lean decoder multiplies with queries, keys and values as one matrix, and with gate and up as one. A frozen
 module's tensors can be consecutive rows of such a matrix (`share`): trainer and engine have one copy then.
@@ -17,6 +17,58 @@ import torch
 from torch import Tensor
 
 from coterie.backends.models.merged_weights import MergedWeights
+from coterie.backends.models.sizes import head_dim
+
+_OUT_DTYPE = "dtype" in torch.ops.aten.bmm.overloads() and "dtype" in torch.ops.aten.mm.overloads()
+"""Whether this PyTorch has products with an `out_dtype`; they exist for CUDA alone."""
+
+
+def cache_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
+    """The dtype of keys and values of a decoder of this dtype.
+
+    On a CPU it is float32: a CPU's products of 16-bit matrices round what they return, and a conversion of
+    all keys and values for each token took longer than the products (3 times as long at 1,500 keys).
+    """
+    return torch.float32 if device.type in ("cpu", "meta") else dtype
+
+
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b in float32, of two matrices or of two batches of matrices."""
+    if a.device.type == "cuda" and _OUT_DTYPE:
+        multiply = torch.bmm if a.dim() == 3 else torch.mm
+        return multiply(a, b, out_dtype=torch.float32)
+    return a.float() @ b.float()
+
+
+def attend(
+    q: Tensor, keys: Tensor, values: Tensor, own_keys: Tensor, own_values: Tensor, mask: Tensor | None
+) -> Tensor:
+    """Attention with scores and softmax in float32, and one rounding at the end, as in SDPA's kernels.
+
+    Shapes: H key/value heads of all groups, K slots, R queries each, P prompt keys, T own keys, D head size.
+
+    Args:
+        q: (H, K R, D).
+        keys, values: (H, P, D), of the prompts.
+        own_keys, own_values: (H K, T, D).
+        mask: (H, 1, P), 0 or -inf, for padded prompts.
+
+    Returns:
+        (H K, R, D).
+    """
+    rows, total, width = own_keys.shape
+    own_q = q.reshape(rows, -1, width)
+    prompt_scores = product(q, keys.transpose(1, 2))
+    own_scores = product(own_q, own_keys.transpose(1, 2)).view(*q.shape[:2], total)
+    scores = torch.cat((prompt_scores, own_scores), dim=-1).mul_(width**-0.5)
+    length = keys.shape[1]
+    if mask is not None:
+        scores[..., :length] += mask
+    share = torch.softmax(scores, dim=-1).to(q.dtype)
+    output = product(share[..., :length], values).view(own_q.shape)
+    own_share = share[..., length:].reshape(rows, -1, total)
+    return (output + product(own_share, own_values)).to(q.dtype)
+
 
 _CLASSES = ("Qwen3ForCausalLM", "Qwen2ForCausalLM", "LlamaForCausalLM", "MistralForCausalLM")
 _ROPE = ("default", "linear", "llama3", "yarn")
@@ -42,15 +94,11 @@ def unsupported(model: Any) -> str | None:
         return "its attention slides"
     if getattr(config, "pretraining_tp", 1) not in (None, 1):
         return "its linear layers are sliced (pretraining_tp)"
-    if model.model.rotary_emb.inv_freq.numel() * 2 != _head_dim(config):
+    if model.model.rotary_emb.inv_freq.numel() * 2 != head_dim(config):
         return "its rotary embedding covers a part of each head"
     if not model.model.embed_tokens.weight.dtype.is_floating_point:
         return "its weights are quantised"
     return None
-
-
-def _head_dim(config: Any) -> int:
-    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
 
 
 @dataclass(slots=True)
@@ -91,7 +139,7 @@ class LeanWeights:
         self.hidden: int = config.hidden_size
         self.heads: int = config.num_attention_heads
         self.kv_heads: int = config.num_key_value_heads
-        self.head_dim = _head_dim(config)
+        self.head_dim = head_dim(config)
         self.eps: float = config.rms_norm_eps
         self.layers: list[Layer] = []
         self.mlp: int = config.intermediate_size

@@ -20,7 +20,7 @@ from coterie.backends.engines.vllm.arguments import spec_of_actor
 from coterie.backends.engines.vllm.published import Publisher, packed
 from coterie.backends.engines.vllm.replica_actor import Beat, Began, ReplicaActor, unwrapped, vllm_version
 from coterie.backends.engines.vllm.server import Adapter, Output, Params, ServerLost, ServerSpec, VLLMServer
-from coterie.backends.models.gathered import Distant
+from coterie.backends.models.merged_weights import Distant
 from coterie.backends.models.patience import NoAnswer, Patience
 from coterie.core.errors import UserError
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coterie.backends.engines.vllm.adapters import AdapterVersions
 from coterie.backends.engines.vllm.replicas import Replicas
 from coterie.backends.engines.vllm.server import (
     Adapter,
@@ -22,12 +21,12 @@ from coterie.backends.engines.vllm.server import (
     VLLMServer,
 )
 from coterie.backends.engines.vllm.settings import VLLMConfig, VLLMPolicy, may_be_inside
-from coterie.backends.engines.vllm.transfer import remove
+from coterie.backends.engines.vllm.transfer import AdapterVersions, remove
 from coterie.backends.models import device_memory
-from coterie.backends.models.bases import bases_of
 from coterie.backends.models.compute_threads import compute
 from coterie.backends.models.loading import context_of, load_folder, load_model
 from coterie.backends.models.precision import dtype_of
+from coterie.backends.models.sources import bases_of
 from coterie.core.errors import SystemFault, UserError
 from coterie.core.types import Key, Weights
 

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from coterie.backends.engines.requests import TensorEngine, call_of, checked_limit
-from coterie.backends.engines.vllm.adapters import adapter_tensors, largest_rank, rank_for, wrong_rank
 from coterie.backends.engines.vllm.base import (
     BaseServers,
     Served,
@@ -31,7 +30,13 @@ from coterie.backends.engines.vllm.settings import (
     one_version,
     warn_ahead,
 )
-from coterie.backends.engines.vllm.transfer import Folders
+from coterie.backends.engines.vllm.transfer import (
+    Folders,
+    adapter_tensors,
+    largest_rank,
+    rank_for,
+    wrong_rank,
+)
 from coterie.backends.models.compute_threads import compute
 from coterie.backends.models.loading import context_of, require_torch
 from coterie.backends.models.policy import declared

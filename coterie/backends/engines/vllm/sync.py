@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.backends.models.gathered import Distant, Gathered
-from coterie.backends.models.merged_weights import MergedWeights
+from coterie.backends.models.merged_weights import Distant, Gathered, MergedWeights
 from coterie.core.errors import UserError
 from coterie.core.types import Weights
 

@@ -121,7 +121,7 @@ class EngineHost(HostProgram):
     async def load_weights(self, sent: SentWeights | OnDisk) -> None:
         weights = await received(self._receiver, sent)
         if isinstance(sent, SentWeights) and sent.ways is not None:
-            from coterie.backends.models.gathered import Distant
+            from coterie.backends.models.merged_weights import Distant
 
             policy, version = weights.policy, weights.version
 

@@ -21,7 +21,7 @@ from coterie.backends.trainers.deepspeed.head import MASTERS, Head, held
 from coterie.backends.trainers.deepspeed.settings import DeepSpeedConfig
 from coterie.backends.trainers.optim import StepInfo, adamw, finite, learning_rate
 from coterie.backends.trainers.policies import PolicyWeights
-from coterie.backends.trainers.ranks.place import RankPlace
+from coterie.backends.trainers.ranks.group import RankPlace
 from coterie.core.errors import RunFolderError
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")

@@ -21,7 +21,7 @@ from torch.autograd.graph import increment_version
 from torch.nn import Parameter
 
 from coterie.backends.models.device_memory import RankDevice
-from coterie.backends.models.gathered import Gathered
+from coterie.backends.models.merged_weights import Gathered
 from coterie.backends.models.policy import TorchPolicy, declared
 from coterie.backends.trainers import torch_state
 from coterie.backends.trainers.annotations import annotated, forwards
@@ -31,7 +31,7 @@ from coterie.backends.trainers.devices import device_of
 from coterie.backends.trainers.optim import Optimizer
 from coterie.backends.trainers.parameters import adapter_parameters, fill, plain_parameters
 from coterie.backends.trainers.policies import PolicyWeights, set_up
-from coterie.backends.trainers.ranks.place import RankAddress
+from coterie.backends.trainers.ranks.group import RankAddress
 from coterie.backends.trainers.source_weights import SourceWeights
 from coterie.backends.trainers.torch_state import export
 from coterie.backends.trainers.torch_trainer import TorchTrainer

@@ -25,8 +25,7 @@ from coterie.backends.trainers.packing import TokenRow, parts
 from coterie.backends.trainers.ranks import group as groups, processes
 from coterie.backends.trainers.ranks.actors import RanksOnCluster
 from coterie.backends.trainers.ranks.commands import RankCommands
-from coterie.backends.trainers.ranks.group import MOST_LAG, check_world, watch_over
-from coterie.backends.trainers.ranks.place import RankAddress, RankPlace
+from coterie.backends.trainers.ranks.group import MOST_LAG, RankAddress, RankPlace, check_world, watch_over
 
 _SETTING = "GLOO_SOCKET_IFNAME"
 _SIOCGIFADDR = 0x8915

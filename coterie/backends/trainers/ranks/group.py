@@ -1,4 +1,4 @@
-"""The other ranks, as rank 0 has them: sent to, watched, stopped.
+"""A rank's place among the others; and the other ranks, as rank 0 has them: sent to, watched, stopped.
 
 `processes.py` starts them on this host and accepts their connections, `actors.py` starts them on a cluster.
 
@@ -17,13 +17,54 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 from coterie.backends.models.patience import Patience
+from coterie.backends.trainers.packing import TokenRow
 from coterie.core.errors import ConfigError, UserError
+
+
+class RankAddress(NamedTuple):
+    """A rank's number, and where its world meets."""
+
+    number: int
+    world: int
+    local: int
+    """Its number among the ranks of its host: the index of its device."""
+    host: str
+    port: int
+
+
+class RankPlace:
+    """A rank among the others, with the collective operations of a trainer: all ranks call the same ones in
+    the same order. This one is of a process without other ranks."""
+
+    number, world, local = 0, 1, 0
+
+    def share(self, rows: Sequence[TokenRow], packing: bool) -> list[int]:
+        """Indices of the rows of this rank, in their order."""
+        return list(range(len(rows)))
+
+    def sum_gradients(self, tensors: Sequence[Any], loss: float) -> float:
+        """Add the gradients of all ranks, in place; returns the sum of the losses."""
+        return loss
+
+    def gather(self, value: Any) -> list[Any]:
+        """The values of all ranks, by rank."""
+        return [value]
+
+    def broadcast(self, tensors: Sequence[Any]) -> None:
+        """Copy rank 0's tensors to all ranks, in place."""
+
+    def abort(self) -> None:
+        """Break operations that wait for a rank that is gone."""
+
+    def close(self) -> None:
+        """Leave the others."""
+
 
 log = logging.getLogger("coterie")
 
