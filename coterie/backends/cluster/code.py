@@ -1,9 +1,10 @@
-"""The code of a run in its other processes: the same plugins, of the same versions, on every node."""
+"""The code of a run in its other processes, and their variables: the same plugins, of the same versions."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import linecache
+import os
 import socket
 import sys
 import tempfile
@@ -30,6 +31,27 @@ class Code:
     """By distribution: of Coterie, of plugins, and of the libraries whose versions change results."""
     files: Mapping[str, bytes]
     """Plugin files, by absolute path."""
+
+
+def replace_variables(values: Mapping[str, str | None]) -> dict[str, str | None]:
+    """Set environment variables, or unset them (None); returns their values before."""
+    before = {name: os.environ.get(name) for name in values}
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    return before
+
+
+@contextmanager
+def environment(values: Mapping[str, str | None]) -> Iterator[None]:
+    """A context with environment variables set, or unset (None), for what starts in it."""
+    before = replace_variables(values)
+    try:
+        yield
+    finally:
+        replace_variables(before)
 
 
 def own_code() -> Code:

@@ -14,12 +14,13 @@ import sys
 import tempfile
 import threading
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from coterie.backends.cluster.actors import import_ray, start_actor
+from coterie.backends.cluster.code import environment
 from coterie.backends.cluster.placement import RUN, ClusterNode, Process
 from coterie.backends.cluster.processes import processes_of
 from coterie.backends.cluster.reservation import OwnGpus, Reservation, Room
@@ -110,18 +111,6 @@ def _use_token() -> None:
         setup.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
 
 
-@contextmanager
-def _variables(values: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables that aren't set yet, for the processes that are started meanwhile."""
-    new = {name: value for name, value in values.items() if name not in os.environ}
-    os.environ.update(new)
-    try:
-        yield
-    finally:
-        for name in new:
-            os.environ.pop(name, None)
-
-
 def secret_variables(named: Collection[str]) -> dict[str, str]:
     """The variables of this process with secrets, by their names or since a configuration names them.
 
@@ -134,16 +123,6 @@ def secret_variables(named: Collection[str]) -> dict[str, str]:
         for name, value in os.environ.items()
         if not name.startswith("RAY_") and (_SECRET.search(name) or (name in named and name not in _PLAIN))
     }
-
-
-@contextmanager
-def without(names: Collection[str]) -> Iterator[None]:
-    """A context without some environment variables: processes that are started in it don't have them."""
-    taken = {name: os.environ.pop(name) for name in names if name in os.environ}
-    try:
-        yield
-    finally:
-        os.environ.update(taken)
 
 
 class Connection:
@@ -200,17 +179,14 @@ class Connection:
         """The rooms of the planned processes, by name."""
         return {} if self._reservation is None else self._reservation.rooms()
 
-    def processes(self) -> tuple[Process, ...]:
-        """The planned processes, as they are placed."""
-        return () if self._reservation is None else self._reservation.processes()
-
     def transfer(self) -> Transfer:
         """How weights go from the trainer to the engine.
 
         Raises:
             ConfigError: `cluster.weights` names a way that the planned processes don't have.
         """
-        return transfer_of(self.settings, self.processes(), self._run)
+        placed = () if self._reservation is None else self._reservation.processes()
+        return transfer_of(self.settings, placed, self._run)
 
     def gpus_of(self, name: str) -> tuple[str, ...]:
         """Ray's ids of a planned process's GPUs; those of `run` are for rank 0 of the trainer."""
@@ -223,7 +199,8 @@ class Connection:
             common = {"log_to_driver": False, "logging_level": logging.ERROR, "namespace": uuid.uuid4().hex}
             if address == LOCAL:
                 cpus = max(os.cpu_count() or 1, math.ceil(sum(process.cpus for process in self._planned)))
-                with _variables(QUIET), without(self.secrets()):
+                quiet = {name: value for name, value in QUIET.items() if name not in os.environ}
+                with environment(quiet), environment(dict.fromkeys(self.secrets())):
                     self.ray.init(address=LOCAL, num_cpus=cpus, include_dashboard=False, **common)
                 return
             try:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any
 
 from coterie.backends.cluster.code import Code, use_code
-from coterie.backends.cluster.wire import Answered, answered, unwrapped
+from coterie.backends.cluster.wire import Answered, answered, first_line, unwrapped
 from coterie.backends.models.patience import NoAnswer, Patience
 from coterie.core.training.lifetime import RARELY
 
@@ -159,7 +159,7 @@ class HostHandle:
         try:
             await connection.placed(self.actor, name or self.name)
         except self._ray.exceptions.RayError as error:
-            raise HostGone(_first_line(error)) from error
+            raise HostGone(first_line(error)) from error
 
     async def begin(self, process: str = "") -> None:
         """Begin, as `HostProgram.begin`."""
@@ -183,7 +183,7 @@ class HostHandle:
         try:
             answer = await reference
         except self._ray.exceptions.RayError as error:
-            raise HostGone(_first_line(error)) from error
+            raise HostGone(first_line(error)) from error
         return unwrapped(answer)
 
     def answer_now(self, reference: Any, seconds: float | None = None) -> Any:
@@ -191,7 +191,7 @@ class HostHandle:
         try:
             return unwrapped(self._ray.get(reference, timeout=seconds))
         except self._ray.exceptions.RayError as error:
-            raise HostGone(_first_line(error)) from error
+            raise HostGone(first_line(error)) from error
 
     async def watch(
         self,
@@ -248,7 +248,3 @@ async def end(
     await asyncio.gather(*closing, return_exceptions=True)
     for host in hosts:
         connection.remove(host.actor)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.backends.cluster.settings import ClusterConfig
+from coterie.backends.cluster.wire import first_line
 from coterie.core.errors import ConfigError, UserError
 from coterie.core.storage.atomic import write_atomic, written
 
@@ -69,7 +70,7 @@ def check_seen(ray: Any, folder: Path, seconds: float) -> None:
             try:
                 host, read = ray.get(answer, timeout=max(deadline - time.monotonic(), 1.0))
             except ray.exceptions.RayError as error:
-                host, read = node["NodeManagerHostname"], f"its process: {_first_line(error)}"
+                host, read = node["NodeManagerHostname"], f"its process: {first_line(error)}"
             if read != content:
                 why = read if ":" in read else "the file has another content there: it is another disk"
                 blind.append(f"node {host} ({node['NodeManagerAddress']}): {why}")
@@ -98,7 +99,3 @@ def read_there(path: str, lag: float = LAG) -> tuple[str, str]:
             if not isinstance(error, FileNotFoundError) or time.monotonic() > deadline:
                 return socket.gethostname(), f"{type(error).__name__}: {error}"
         time.sleep(0.2)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__

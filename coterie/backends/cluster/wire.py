@@ -23,6 +23,11 @@ Answered = tuple[bool, Any]
 # ---------------------------------------------------------------------------------------- results, exceptions
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an exception's text, or its class where it has none."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
 def sent_error(error: BaseException, where: str, path: str = "") -> bytes:
     """An exception with its class, arguments, attributes and notes; a bug brings its traceback.
 

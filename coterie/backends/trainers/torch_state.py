@@ -32,6 +32,14 @@ from coterie.backends.trainers.policies import InitialWeights, PolicyWeights
 from coterie.core.errors import RunFolderError
 
 _FORMAT = 1
+_FILES = {
+    "weights": "policies/{}.safetensors",
+    "optimizer": "policies/{}.optimizer.safetensors",
+    "version": "versions/{}/{}.safetensors",
+    "initial": "starts/{}.safetensors",
+    "initial_adapter": "starts/adapters/{}.safetensors",
+}
+"""The files above, in the state's folder: of a policy, or of one of its versions."""
 _HEAD = 1024
 """The number of values per tensor that identify the base that the run began with."""
 
@@ -47,18 +55,18 @@ def save(
     for name, policy in policies.items():
         if policy.optimizer is not None:
             with policy.whole():
-                _write(folder and _weights_file(folder, name), policy.weights())
-            _write(folder and _optimizer_file(folder, name), policy.optimizer.state())
+                _write(folder and _file("weights", folder, name), policy.weights())
+            _write(folder and _file("optimizer", folder, name), policy.optimizer.state())
         for version, tensors in policy.kept.items():
-            _write(folder and _version_file(folder, name, version), tensors)
+            _write(folder and _file("version", folder, name, version), tensors)
         if policy.initial_adapter is not None:
-            _write(folder and _initial_adapter_file(folder, name), policy.initial_adapter)
+            _write(folder and _file("initial_adapter", folder, name), policy.initial_adapter)
     heads: dict[str, str] = {}
     for initial in initial_weights:
         if initial.frozen is not None:
             with initial.whole():
                 if initial.must_be_saved:
-                    _write(folder and _initial_file(folder, initial.name), initial.weights())
+                    _write(folder and _file("initial", folder, initial.name), initial.weights())
                 heads[initial.name] = digest(initial.weights(), _HEAD)
     state = {
         "format": _FORMAT,
@@ -113,18 +121,18 @@ def part_of(folder: Path, policies: Collection[str]) -> dict[str, Path | bytes]:
     files: dict[str, Path | bytes] = {}
     held = {name: saved for name, saved in state["policies"].items() if name in policies}
     for name, saved in held.items():
-        of_policy = [_weights_file(folder, name), _optimizer_file(folder, name)]
-        of_policy += [_version_file(folder, name, version) for version in saved.get("kept", ())]
-        of_policy += [_initial_adapter_file(folder, name)] if saved.get("initial_adapter") else []
+        of_policy = [_file("weights", folder, name), _file("optimizer", folder, name)]
+        of_policy += [_file("version", folder, name, version) for version in saved.get("kept", ())]
+        of_policy += [_file("initial_adapter", folder, name)] if saved.get("initial_adapter") else []
         files |= {file.relative_to(folder).as_posix(): file for file in of_policy if file.is_file()}
     starts = {}
     for first, initial in state["starts"].items():
         members = [name for name in initial["policies"] if name in policies]
         if members:
             starts[members[0]] = {**initial, "policies": members}
-            file = _initial_file(folder, first)
+            file = _file("initial", folder, first)
             if file.is_file():
-                files[_initial_file(Path(), members[0]).as_posix()] = file
+                files[_file("initial", Path(), members[0]).as_posix()] = file
     files["state.json"] = _state_text({**state, "policies": held, "starts": starts}).encode()
     return files
 
@@ -151,8 +159,8 @@ def join(parts: Sequence[Path], folder: Path, alike: Mapping[str, Sequence[str]]
             before["warmed"] = before["warmed"] or initial["warmed"]
             for known in ("vocabulary", "head_sha256"):  # only a part with frozen weights has the second
                 before[known] = before[known] or initial[known]
-            if (file := _initial_file(part, name)).is_file():
-                _move(file, _initial_file(folder, first))
+            if (file := _file("initial", part, name)).is_file():
+                _move(file, _file("initial", folder, first))
         for file in [path for path in part.rglob("*") if path.is_file() and path.name != "state.json"]:
             _move(file, folder / file.relative_to(part))
     text = _state_text({**states[0], "policies": policies, "starts": starts})
@@ -190,15 +198,15 @@ def load(
         policy.version = saved["version"]
         if policy.optimizer is not None:
             with policy.whole(write=True):
-                fill(policy.weights(), _weights_file(folder, name))
-            file = _optimizer_file(folder, name)
+                fill(policy.weights(), _file("weights", folder, name))
+            file = _file("optimizer", folder, name)
             policy.optimizer.restore(_read(file), saved["optimizer_steps"], str(file))
         policy.kept = {
-            version: _read(_version_file(folder, name, version)) for version in saved.get("kept", ())
+            version: _read(_file("version", folder, name, version)) for version in saved.get("kept", ())
         }
         if saved.get("initial_adapter"):
             policy.initial_adapter = copies(policy.own_parameters())
-            fill(policy.initial_adapter, _initial_adapter_file(folder, name))
+            fill(policy.initial_adapter, _file("initial_adapter", folder, name))
 
 
 def _load_initial(folder: Path, initial: InitialWeights, saved: dict[str, Any]) -> None:
@@ -213,7 +221,7 @@ def _load_initial(folder: Path, initial: InitialWeights, saved: dict[str, Any]) 
     if initial.frozen is None:
         return
     if initial.must_be_saved:
-        fill(initial.weights(), _initial_file(folder, initial.name))
+        fill(initial.weights(), _file("initial", folder, initial.name))
     if saved["head_sha256"] is not None and digest(initial.weights(), _HEAD) != saved["head_sha256"]:
         raise RunFolderError(
             f"{initial.config.model} is not the model that this run began with",
@@ -264,20 +272,8 @@ def _check_same(kind: str, saved: Any, configured: Any, folder: Path) -> None:
         )
 
 
-def _weights_file(folder: Path, policy: str) -> Path:
-    return folder / "policies" / f"{quote(policy, safe='')}.safetensors"
-
-
-def _optimizer_file(folder: Path, policy: str) -> Path:
-    return folder / "policies" / f"{quote(policy, safe='')}.optimizer.safetensors"
-
-
-def _version_file(folder: Path, policy: str, version: int) -> Path:
-    return folder / "versions" / quote(policy, safe="") / f"{version}.safetensors"
-
-
-def _initial_file(folder: Path, policy: str) -> Path:
-    return folder / "starts" / f"{quote(policy, safe='')}.safetensors"
+def _file(kind: str, folder: Path, policy: str, *version: int) -> Path:
+    return folder / _FILES[kind].format(quote(policy, safe=""), *version)
 
 
 def _write(file: Path | None, tensors: Mapping[str, Tensor]) -> None:
@@ -285,10 +281,6 @@ def _write(file: Path | None, tensors: Mapping[str, Tensor]) -> None:
         return
     file.parent.mkdir(parents=True, exist_ok=True)
     save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, str(file))
-
-
-def _initial_adapter_file(folder: Path, policy: str) -> Path:
-    return folder / "starts" / "adapters" / f"{quote(policy, safe='')}.safetensors"
 
 
 def _read(file: Path) -> dict[str, Tensor]:

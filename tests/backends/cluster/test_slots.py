@@ -8,7 +8,8 @@ import os
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from coterie.backends.cluster.connection import secret_variables, without
+from coterie.backends.cluster.code import environment
+from coterie.backends.cluster.connection import secret_variables
 from coterie.backends.executors.ray.account import Slots
 from coterie.core.errors import SystemFault
 
@@ -122,7 +123,7 @@ def test_secret_variables_are_found_by_their_names_and_those_of_the_configuratio
 
 def test_variables_are_back_after_an_error(monkeypatch):
     monkeypatch.setenv("A_KEY", "value")
-    with pytest.raises(KeyError), without(["A_KEY", "NOT_SET"]):
+    with pytest.raises(KeyError), environment(dict.fromkeys(["A_KEY", "NOT_SET"])):
         assert "A_KEY" not in os.environ
         raise KeyError
     assert os.environ["A_KEY"] == "value" and "NOT_SET" not in os.environ

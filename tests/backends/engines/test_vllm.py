@@ -64,7 +64,7 @@ pytestmark = pytest.mark.torch
 @pytest.mark.parametrize("tied", [True, False])
 def test_every_tensor_is_sent_once_by_its_name_in_a_checkpoint(kind, tied):
     model = tiny(kind, tie_word_embeddings=tied)
-    sent = dict(BaseWeights(Weights(policy="p", version=1, module=model)).tensors())
+    sent = dict(BaseWeights(Weights(policy="p", version=1, module=model)))
     expected = dict(model.named_parameters())
     assert sent.keys() == expected.keys() and ("lm_head.weight" in sent) == (not tied)
     assert all(torch.equal(sent[name], expected[name]) for name in expected)
@@ -73,12 +73,10 @@ def test_every_tensor_is_sent_once_by_its_name_in_a_checkpoint(kind, tied):
 def test_the_base_of_adapters_is_sent_without_them():
     wrapped = adapted(tie_word_embeddings=True)
     plain = tiny(tie_word_embeddings=True)
-    sent = dict(BaseWeights(Weights(policy="p", version=1, module=wrapped, adapter="planner")).tensors())
+    sent = dict(BaseWeights(Weights(policy="p", version=1, module=wrapped, adapter="planner")))
     assert sent.keys() == dict(plain.named_parameters()).keys()
     assert all(torch.equal(sent[name], value) for name, value in plain.named_parameters())
-    merged = dict(
-        BaseWeights(Weights(policy="p", version=1, module=wrapped, adapter="planner"), merge=True).tensors()
-    )
+    merged = dict(BaseWeights(Weights(policy="p", version=1, module=wrapped, adapter="planner"), merge=True))
     changed = {name for name in merged if not torch.equal(merged[name], sent[name])}
     assert changed == {name for name in sent if ".layers." in name and name.endswith("proj.weight")}
 
@@ -86,13 +84,13 @@ def test_the_base_of_adapters_is_sent_without_them():
 def test_a_merged_adapter_is_in_what_is_sent_also_where_the_trainer_gathers_the_base():
     wrapped = adapted(tie_word_embeddings=True)
     handle = Weights(policy="p", version=1, module=wrapped, adapter="planner")
-    expected = dict(BaseWeights(handle, merge=True).tensors())
-    base = dict(BaseWeights(handle).tensors())
+    expected = dict(BaseWeights(handle, merge=True))
+    base = dict(BaseWeights(handle))
     low_rank = Gathered(dict, int, Gathered(lambda: base, int))
     divided = replace(handle, tensors=low_rank)
-    sent = dict(BaseWeights(divided, merge=True).tensors())
+    sent = dict(BaseWeights(divided, merge=True))
     assert all(torch.equal(sent[name], value) for name, value in expected.items())
-    plain = dict(BaseWeights(divided).tensors())
+    plain = dict(BaseWeights(divided))
     assert all(torch.equal(plain[name], value) for name, value in base.items())
 
 
@@ -100,7 +98,11 @@ def test_the_first_wrong_tensor_is_named():
     layout = CheckpointLayout.of(tiny(tie_word_embeddings=True).config)
     good = list(layout.shapes.items())
     name, shape = good[3]
-    layout.check(good, "p")
+
+    def check(shapes):
+        list(layout.checked(((name, torch.empty(shape, device="meta")) for name, shape in shapes), "p"))
+
+    check(good)
     for wrong, why in (
         ([*good[:3], (name, (*shape, 2)), *good[4:]], "its shape is"),
         ([*good[:3], *good[4:]], "the trainer gave 1 too few"),
@@ -108,7 +110,7 @@ def test_the_first_wrong_tensor_is_named():
         ([*good, ("model.extra.weight", (1,))], "no tensor of this name"),
     ):
         with pytest.raises(UserError) as caught:
-            layout.check(wrong, "p")
+            check(wrong)
         assert caught.value.path == "policies.p" and why in caught.value.why
         assert ("model.extra.weight" if "no tensor" in why else name) in caught.value.what
 
@@ -122,13 +124,13 @@ def test_tensors_that_pass_are_checked_where_the_trainer_gathers_them():
         return SimpleNamespace(policy="p", version=1, module=model, adapter=None, tensors=lambda: iter(pairs))
 
     tied = ("lm_head.weight", model.lm_head.weight)
-    assert len(list(BaseWeights(source([*pairs, tied])).tensors())) == len(pairs)
+    assert len(list(BaseWeights(source([*pairs, tied])))) == len(pairs)
     stream = BaseWeights(source([*pairs[:2], ("odd", pairs[0][1])])).tensors()
     assert [next(stream)[0], next(stream)[0]] == [name for name, _ in pairs[:2]]
     with pytest.raises(UserError, match="odd"):
         next(stream)
     with pytest.raises(UserError, match="is missing"):
-        list(BaseWeights(source(pairs[:-1])).tensors())
+        list(BaseWeights(source(pairs[:-1])))
 
 
 def test_partitioned_and_untied_weights_are_refused():
@@ -140,7 +142,7 @@ def test_partitioned_and_untied_weights_are_refused():
     model = tiny(tie_word_embeddings=True)
     model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
     with pytest.raises(UserError, match=r"lm_head\.weight") as caught:
-        list(BaseWeights(Weights(policy="p", version=1, module=model)).tensors())
+        list(BaseWeights(Weights(policy="p", version=1, module=model)))
     assert "differs from model.embed_tokens.weight" in caught.value.why
 
 

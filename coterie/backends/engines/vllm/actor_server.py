@@ -15,6 +15,7 @@ from typing import Any
 from coterie.backends.cluster.actors import Actors
 from coterie.backends.cluster.code import own_code
 from coterie.backends.cluster.transfer import NoGroup, NotAtHand
+from coterie.backends.cluster.wire import sent_error
 from coterie.backends.engines.vllm import direct
 from coterie.backends.engines.vllm.arguments import spec_of_actor
 from coterie.backends.engines.vllm.published import Publisher, packed
@@ -197,14 +198,11 @@ class ActorServer:
         raise UserError(
             f"the cluster has no room for {self.who}",
             path="engine.replicas",
-            why=f"it takes {self._taken()}, and {room} are free",
+            why=f"it takes {self._actors.settings.replica_cpus:g} CPUs"
+            + (f" and {settings.tensor_parallel} GPUs of one node" if self._actors.on_gpus else "")
+            + f", and {room} are free",
             fix="add nodes, or lower engine.replicas or cluster.workers",
         )
-
-    def _taken(self) -> str:
-        cpus = f"{self._actors.settings.replica_cpus:g} CPUs"
-        gpus = self.spec.settings.tensor_parallel
-        return f"{cpus} and {gpus} GPUs of one node" if self._actors.on_gpus else cpus
 
     async def _ask(self, method: str, *arguments: Any) -> Any:
         """Call a method of the actor.
@@ -217,7 +215,7 @@ class ActorServer:
         if handle is None:
             raise ServerLost(f"{self.who} is not running")
         try:
-            return unwrapped(await self._unless_lost(_awaited(getattr(handle, method).remote(*arguments))))
+            return unwrapped(await self._unless_lost(getattr(handle, method).remote(*arguments)))
         except self._actors.ray.exceptions.RayError as error:
             reason = ServerLost(f"{self.who} died: {str(error).strip().partition(chr(10))[0]}")
             self._lose(reason, handle)
@@ -352,20 +350,11 @@ class ActorServer:
 
     async def _end_sync(self, version: int, failed: Exception | None) -> int:
         """End a sync; returns the version that vLLM has."""
-        reached: int = await self._ask("end_sync", b"" if failed is None else _sent(failed))
+        error = b"" if failed is None else sent_error(failed, "in the engine's process")
+        reached: int = await self._ask("end_sync", error)
         if reached != version:
             raise ServerLost(f"{self.who} has version {reached} after the sync to {version}")
         return reached
-
-
-def _sent(error: Exception) -> bytes:
-    from coterie.backends.cluster.wire import sent_error
-
-    return sent_error(error, "in the engine's process")
-
-
-async def _awaited(reference: Any) -> Any:
-    return await reference
 
 
 def _report(watching: asyncio.Task[None]) -> None:

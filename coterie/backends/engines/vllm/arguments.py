@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -136,17 +136,6 @@ def _kv_bytes(spec: ServerSpec, on_cpu: bool) -> int | None:
     if settings.kv_gib is not None:
         return int(settings.kv_gib * spec.share * _GIB / settings.replicas)
     return _GIB if on_cpu else None
-
-
-def replace_variables(values: Mapping[str, str | None]) -> dict[str, str | None]:
-    """Set environment variables, or unset them (None); returns their values before."""
-    before = {name: os.environ.get(name) for name in values}
-    for name, value in values.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
-    return before
 
 
 def spec_of_actor(spec: ServerSpec, *, on_gpus: bool, shared: bool, way: str = "") -> ServerSpec:

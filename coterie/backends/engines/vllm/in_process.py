@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from coterie import logs
+from coterie.backends.cluster.code import environment
 from coterie.backends.engines.vllm.arguments import (
     check_options,
     check_platform,
     engine_arguments,
-    replace_variables,
 )
 from coterie.backends.engines.vllm.calls import lora_request, output, prompt, sampling_params
 from coterie.backends.engines.vllm.server import Adapter, Output, Params, ServerLost, ServerSpec
@@ -273,11 +273,9 @@ class InProcessServer:
         InProcessServer._engines -= 1
 
     def _add_adapter(self, adapter: Adapter) -> None:
-        from vllm.lora.request import LoRARequest
-
         engine = self._running()
         try:
-            engine.add_lora(LoRARequest(adapter.name, adapter.id, adapter.path))
+            engine.add_lora(lora_request(adapter))
         except Exception as error:
             raise SystemFault(f"vLLM refused the adapter {adapter.name}: {error}") from error
         self._adapters[adapter.id] = adapter
@@ -340,11 +338,9 @@ def _environment(spec: ServerSpec) -> Iterator[None]:
     if spec.settings.kv_gib is not None:
         wanted["VLLM_CPU_KVCACHE_SPACE"] = None  # it would override the setting
     states = random.getstate(), np.random.get_state()
-    before = replace_variables(wanted)
     try:
-        with torch.random.fork_rng():  # vLLM seeds all generators of the process
+        with environment(wanted), torch.random.fork_rng():  # vLLM seeds all generators of the process
             yield
     finally:
         random.setstate(states[0])
         np.random.set_state(states[1])
-        replace_variables(before)

@@ -15,13 +15,13 @@ from multiprocessing import resource_tracker
 from typing import Any
 
 from coterie import logs
+from coterie.backends.cluster.code import replace_variables
 from coterie.backends.engines.vllm import reaper
 from coterie.backends.engines.vllm.arguments import (
     ServerPlacement,
     check_options,
     check_platform,
     engine_arguments,
-    replace_variables,
 )
 from coterie.backends.engines.vllm.server import ServerSpec
 from coterie.backends.models.patience import Patience
@@ -54,7 +54,7 @@ class VLLMProcesses:
         reaper.kill(self.mark)
         self.llm.shutdown(timeout=1.0)
         # `AsyncLLM.__del__` shuts it down again, at the interpreter's end without vLLM's modules.
-        self.llm.shutdown = _nothing
+        self.llm.shutdown = lambda timeout=None: None
         _remove(segments)
 
 
@@ -99,10 +99,6 @@ def launch(spec: ServerSpec, placement: ServerPlacement, backend: str) -> VLLMPr
                 "engine.kv_gib. A script that trains needs `if __name__ == '__main__':`, since vLLM's "
                 "processes import it",
             ) from error
-
-
-def _nothing(timeout: float | None = None) -> None:
-    """Do nothing."""
 
 
 def _remove(segments: set[str]) -> None:

@@ -142,7 +142,9 @@ class ReplicaActor:
     async def generate(
         self, number: int, prompt_ids: tuple[int, ...], params: Params, adapter: Adapter | None
     ) -> Output:
-        task = asyncio.ensure_future(self._server.generate(prompt_ids, params, self._here(adapter)))
+        if adapter is not None:  # its folder on this node
+            adapter = adapter._replace(path=str(self._adapters[adapter.id]))
+        task = asyncio.ensure_future(self._server.generate(prompt_ids, params, adapter))
         self._requests[number] = task
         try:
             return await task
@@ -233,12 +235,6 @@ class ReplicaActor:
         self._folders.close()  # first: whoever waits for vLLM's end may lose patience, and kill
         if hasattr(self, "_server"):
             await self._server.close()
-
-    def _here(self, adapter: Adapter | None) -> Adapter | None:
-        """The adapter with its folder on this node."""
-        if adapter is None:
-            return None
-        return adapter._replace(path=str(self._adapters[adapter.id]))
 
     def _written(self, name: str, files: Files) -> Path:
         def write(folder: Path) -> None:

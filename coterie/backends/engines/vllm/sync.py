@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -35,24 +36,19 @@ class CheckpointLayout(NamedTuple):
         tied = dict(names) if isinstance(names, Mapping) else {}
         return cls(shapes, {second: first for second, first in tied.items() if second not in shapes})
 
-    def check(self, shapes: Iterable[tuple[str, tuple[int, ...]]], policy: str) -> None:
-        """Compare all names and shapes with the layout.
+    def checked(self, named_tensors: Named, policy: str) -> Iterator[tuple[str, Tensor]]:
+        """The tensors, each compared with the layout as it passes.
 
         Raises:
             UserError: names the first tensor that is wrong, or that is missing.
         """
         left = dict(self.shapes)
-        for name, shape in shapes:
-            self._check_one(name, tuple(shape), left, policy)
-        self._check_complete(left, policy)
-
-    def checked(self, named_tensors: Named, policy: str) -> Iterator[tuple[str, Tensor]]:
-        """The tensors, each compared with the layout as it passes. Raises as `check` does."""
-        left = dict(self.shapes)
         for name, tensor in named_tensors:
             self._check_one(name, tuple(tensor.shape), left, policy)
             yield name, tensor
-        self._check_complete(left, policy)
+        if left:
+            first = next(iter(left))
+            raise _wrong(f"the tensor {first} is missing", f"the trainer gave {len(left)} too few", policy)
 
     def _check_one(
         self, name: str, shape: tuple[int, ...], left: dict[str, tuple[int, ...]], policy: str
@@ -65,11 +61,6 @@ class CheckpointLayout(NamedTuple):
             raise _wrong(
                 f"the tensor {name} can't be sent to vLLM", f"its shape is {shape}, not {wanted}", policy
             )
-
-    def _check_complete(self, left: Mapping[str, tuple[int, ...]], policy: str) -> None:
-        if left:
-            first = next(iter(left))
-            raise _wrong(f"the tensor {first} is missing", f"the trainer gave {len(left)} too few", policy)
 
 
 class BaseWeights:
@@ -93,13 +84,18 @@ class BaseWeights:
             return
         self._merged = MergedWeights(weights.module, weights.adapter if merge else None)
         self.layout = CheckpointLayout.of(self._merged.config)
-        if self._provided is None:
-            self._check_whole()
+        if self._provided is not None:
+            return
+        whole, shapes = self._merged, self.layout.shapes
+        empty = (name for name in whole if name in shapes and not whole[name].numel())
+        if (first := next(empty, None)) is not None:
+            raise _wrong(
+                f"the tensor {first} can't be sent to vLLM",
+                "the trainer keeps only a part of it in this process",
+                self.policy,
+            )
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
-        return self.tensors()
-
-    def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Every tensor once, by its name in a checkpoint; detached.
 
         Raises:
@@ -118,7 +114,7 @@ class BaseWeights:
         Tensors that the trainer only gathers when they are read are compared as they pass.
         """
         if self._provided is None:
-            self.layout.check(((name, tuple(tensor.shape)) for name, tensor in self._read()), self.policy)
+            deque(self, maxlen=0)
 
     def fingerprint(self) -> int | None:
         """A number that changes with the values (each in-place change of a tensor is counted by torch).
@@ -143,17 +139,6 @@ class BaseWeights:
                     f"it differs from {first}, to which the model's configuration ties it",
                     self.policy,
                 )
-
-    def _check_whole(self) -> None:
-        empty = next(
-            (n for n in self._merged if self._merged[n].numel() == 0 and n in self.layout.shapes), None
-        )
-        if empty is not None:
-            raise _wrong(
-                f"the tensor {empty} can't be sent to vLLM",
-                "the trainer keeps only a part of it in this process",
-                self.policy,
-            )
 
 
 def _wrong(what: str, why: str, policy: str) -> UserError:

@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from coterie.backends.cluster.code import environment
 from coterie.backends.trainers.packing import TokenRow, parts
 from coterie.backends.trainers.ranks import group as groups, processes
 from coterie.backends.trainers.ranks.actors import RanksOnCluster
@@ -230,14 +231,8 @@ def gloo_by(host: str) -> Iterator[None]:
     of other hosts look in vain.
     """
     interface = _interface(host) if _SETTING not in os.environ else ""
-    if not interface:
+    with environment({_SETTING: interface} if interface else {}):
         yield
-        return
-    os.environ[_SETTING] = interface
-    try:
-        yield
-    finally:
-        del os.environ[_SETTING]
 
 
 def _interface(host: str) -> str:
