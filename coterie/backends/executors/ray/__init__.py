@@ -1,7 +1,7 @@
 """Executor `ray`: episodes and the engine in processes of a Ray cluster.
 
-* `executor.py` is in the run's process. It places the others and plays jobs there; `hosting.py` is its part
-  for the engine and the trainers, `jobs.py` what it knows of jobs and of the hosts that play them.
+* `executor.py` is in the run's process. It places the others and plays jobs there; `jobs.py` is what it knows
+  of jobs and of the hosts that play them.
 * `rollout_host.py`: *rollout hosts* play and score jobs. They ask the engine host for tokens themselves
   (`host_client.py`), by the messages of `exchange.py`.
 * `engine_host.py`: the *engine host* has the engine. `hosted_engine.py` is what the run sees of it;

@@ -20,7 +20,7 @@ from coterie.backends.cluster.connection import Connection
 from coterie.backends.cluster.hosts import HostGone, HostHandle, HostProgram
 from coterie.backends.cluster.processes import MODELS
 from coterie.backends.cluster.wire import answered
-from coterie.core.errors import SystemFault, UserError
+from coterie.core.errors import ConfigError, SystemFault, UserError
 from coterie.core.protocols import ChatAnswer, ChatRequest
 
 Holder = tuple[str, int]
@@ -226,6 +226,19 @@ class RunAccount:
     def actor(self) -> Any:
         """Ray's handle of it, for rollout hosts; None: the run shares nothing."""
         return None if self.host is None else self.host.actor
+
+    def pickled_side(self) -> bytes:
+        """The pickled function that makes a rollout side.
+
+        Raises:
+            ConfigError: it can't be pickled.
+        """
+        try:
+            return bytes(self._connection.ray.cloudpickle.dumps(self.shared.make_side))
+        except Exception as error:  # what is pickled raises what it likes
+            what, why = "the rollout side can't be sent elsewhere", f"{type(error).__name__}: {error}"
+            fix = "keep what can't be pickled out of the configuration, or set executor=local"
+            raise ConfigError(what, path="executor", why=why, fix=fix) from error
 
     def start(self) -> None:
         """Start its process, unless there is nothing to share; `actor` is known from then on."""

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -17,32 +17,31 @@ from coterie.backends.cluster.connection import Connection
 from coterie.backends.cluster.hosts import HostGone, Record, end, log_again
 from coterie.backends.cluster.settings import ClusterConfig
 from coterie.backends.cluster.wire import received_error
-from coterie.backends.executors.ray.hosting import Hosting
+from coterie.backends.executors.ray.account import RunAccount
+from coterie.backends.executors.ray.hosted_engine import HostedEngine, HostedIdleTime
+from coterie.backends.executors.ray.hosted_trainers import TrainerParts, check_apart, hosted_trainers
 from coterie.backends.executors.ray.jobs import (
     HANGS,
     LEAST,
     WATCH,
     HostedJob,
     RolloutHandle,
-    episodes_of,
+    end_causes,
     lose,
     reasons,
 )
 from coterie.backends.executors.ray.rollout_host import HostReport, RolloutHost, unpacked
-from coterie.core.errors import ConfigError, UserError
+from coterie.core.errors import UserError
 from coterie.core.plugins import Plugin, PluginConfig
-from coterie.core.protocols import ExecutorContext, Rollout, RolloutJob, ScoredRollout
-from coterie.core.rollout.engine_client import STEP
+from coterie.core.protocols import Engine, ExecutorContext, Rollout, RolloutJob, ScoredRollout, Trainer
+from coterie.core.rollout.engine_client import STEP, LocalEngineClient
+from coterie.discovery.members import UsesRunFolder
 from coterie.discovery.validation import validate
 
 log = logging.getLogger("coterie")
-OPENED = 300.0
-"""Least seconds that a host has to import and open its plugins."""
-LOSSES = 3
-"""Hosts that may be gone while they play a job; it is taken for the cause then."""
 
 
-class RayExecutor(Hosting, Plugin):
+class RayExecutor(Plugin):
     """Plays jobs on rollout hosts, and moves the engine into a process of its own.
 
     The table `cluster` says where and how many. A host that dies or hangs is replaced, and its jobs are
@@ -62,7 +61,10 @@ class RayExecutor(Hosting, Plugin):
         self._patience: float = (build.run.schedule.patience or 0.0) if build is not None else 0.0
         self._silence = min(self.settings.timeout, max(self._patience or float("inf"), LEAST))
         """Seconds without a report after which a host counts as dead."""
-        self._variables = set()
+        self._variables = set[str]()
+        """Secret environment variables that rollout hosts get."""
+        self._engine: HostedEngine
+        self._account: RunAccount
         self._hosts: list[RolloutHandle] = []
         self._leaving: list[RolloutHandle] = []
         """Those that are gone, until others have their jobs."""
@@ -80,6 +82,42 @@ class RayExecutor(Hosting, Plugin):
         self._side = b""
         """The pickled function that makes a rollout side."""
 
+    @property
+    def cluster(self) -> Connection:
+        """Where a trainer's other ranks are; the engine's close disconnects."""
+        return self._connection
+
+    def host_engine(self, engine: Engine, make: Callable[[], Engine], shared: Any) -> LocalEngineClient:
+        """The client of an engine that `make` makes in a process of the cluster.
+
+        Args:
+            shared: what the run has once, as `compose.account.Shared`.
+        """
+        self._connection.named, named = shared.variables.every, shared.variables
+        self._account = RunAccount(shared, self._connection)
+        self._variables = {*named.sides, *self.settings.variables}
+        # An engine that stores files in the run's folder calls a server: it has a budget, a cache and a key.
+        here = isinstance(engine, UsesRunFolder)
+        variables = None if here else {*named.engine, *self.settings.variables}
+        self._engine = HostedEngine(make, self._connection, here=here, variables=variables)
+        self._engine.replaced, self._engine.failed = self._reconnect, self._fail
+        client = LocalEngineClient(self._engine, idle_time=HostedIdleTime(self._engine))
+        self._drawn = client.drawn
+        return client
+
+    def host_trainers(self, trainer: Trainer, make: Callable[[], TrainerParts]) -> Trainer:
+        """The trainer itself; with `updates: at_once` what lets each set of weights have one of its own.
+
+        Args:
+            make: makes the trainer, its loss and its chat format, in any process. Picklable.
+        """
+        if self.settings.updates == "in_turn":
+            return trainer
+        check_apart(trainer)
+        hosted = hosted_trainers(trainer, make, self._connection)
+        hosted.failed = self._fail
+        return hosted
+
     async def open(self, ctx: ExecutorContext) -> None:
         """Start the rollout hosts.
 
@@ -87,13 +125,7 @@ class RayExecutor(Hosting, Plugin):
             ConfigError: a node has other versions of the run's packages or plugin files.
             UserError: the rollout side can't be made there.
         """
-        try:
-            self._side = self._connection.ray.cloudpickle.dumps(self._account.shared.make_side)
-        except Exception as error:  # what is pickled raises what it likes
-            what, why = "the rollout side can't be sent elsewhere", f"{type(error).__name__}: {error}"
-            fix = "keep what can't be pickled out of the configuration, or set executor=local"
-            raise ConfigError(what, path="executor", why=why, fix=fix) from error
-        self._ctx = ctx
+        self._side, self._ctx = self._account.pickled_side(), ctx
         self._account.start()
         account, *made = await asyncio.gather(
             self._account.open(self._engine.folder, self._fail),
@@ -197,11 +229,9 @@ class RayExecutor(Hosting, Plugin):
         if job in self._queue:
             self._queue.remove(job)
         elif job.host is not None and job.host.jobs.pop(job.number, None) is not None:
-            try:
+            with suppress(HostGone, UserError):
                 self._drawn[job.step] += await job.host.call("cancel", job.number)
                 await self._engine.notify("forget", [job.place])
-            except (HostGone, UserError):
-                return
 
     # ------------------------------------------------------------------------------------------------ hosts
 
@@ -216,7 +246,7 @@ class RayExecutor(Hosting, Plugin):
         try:
             await host.placed(self._connection)
             await host.begin()
-            await self._opening(host, "open", *opening)
+            await host.opening(self.settings, self._silence, "open", *opening)
         except HostGone as error:
             fix = "see whether a plugin ends the process as it is imported, and start the run again"
             what = f"{name} has ended while it was opened"
@@ -230,7 +260,7 @@ class RayExecutor(Hosting, Plugin):
         sent = self._connection.ray.cloudpickle.dumps(codecs)
         host.start, actor = self._engine.start, self._engine.actor
         with suppress(HostGone):  # `_watch` notices too
-            await self._opening(host, "connect", actor, sent, batches)
+            await host.opening(self.settings, self._silence, "connect", actor, sent, batches)
 
     def _reconnect(self, why: str, seconds: float) -> None:
         """Let another engine host count the jobs of all hosts, and the hosts ask it."""
@@ -257,24 +287,10 @@ class RayExecutor(Hosting, Plugin):
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(self._sent)
 
-    async def _opening(self, host: RolloutHandle, method: str, *arguments: Any) -> Any:
-        """Call a method that imports and opens plugins, in which a host may be busy for long.
-
-        Raises:
-            HostGone: its process is gone, or not done after `OPENED` seconds.
-        """
-        try:
-            async with asyncio.timeout(max(OPENED, self.settings.timeout)):
-                return await host.call(method, *arguments)
-        except TimeoutError as error:
-            what = f"its plugins were not opened within {OPENED:g} s"
-            raise HostGone(reasons(await host.blocking(self._silence / 4), what)) from error
-
     async def _watch(self, host: RolloutHandle) -> None:
         """Take the reports of a host until it is gone."""
         try:
-            take = partial(self._take, host)
-            why = await host.watch(self._silence / 4, self._silence, "report", take)
+            why = await host.watch(self._silence / 4, self._silence, "report", partial(self._take, host))
             self._beside(self._replace(host, why))
         except Exception as error:
             self._fail(error)
@@ -334,17 +350,8 @@ class RayExecutor(Hosting, Plugin):
         new = await self._another_host(host, why)
         await self._begin(new)
         jobs = [job for job in host.jobs.values() if not job.result.done()]
-        stuck = {number for call in calls for number in episodes_of(call, {j.number: j.job for j in jobs})}
-        for job in jobs:
-            job.hangs += job.number in stuck
-            job.losses += not stuck  # else the others of the host were not the cause
-            if job.hangs == HANGS:
-                lose(job, self._ctx, why)
-                self._beside(self._engine.notify("forget", [job.place]))
-            elif job.losses == LOSSES:
-                what = f"{LOSSES} rollout hosts were lost while they played task '{job.job.task.id}': {why}"
-                fix = "see whether a plugin ends the process, or blocks it for longer than cluster.timeout"
-                job.result.set_exception(UserError(what, path="executor", fix=fix))
+        if hanging := end_causes(jobs, calls, self._ctx, why):
+            self._beside(self._engine.notify("forget", hanging))
         jobs = [job for job in jobs if not job.result.done()]
         for job in jobs:
             job.host, new.jobs[job.number] = new, job

@@ -28,6 +28,7 @@ from coterie.core.plugins.origin import origin_of, plugin_call, record_origin
 from coterie.core.protocols import ChatFormat, Demonstration, Loss, Trainer, TrainerContext
 from coterie.core.rollout.contracts import refuse
 from coterie.core.types import Key, Metrics, Sample, Weights
+from coterie.discovery.members import TrainsApart
 
 TrainerParts = tuple[Trainer, Loss, ChatFormat]
 """A trainer, and what its context has of the configuration."""
@@ -312,6 +313,17 @@ class HostedTrainers:
             sent = {step: compact(rows) for step, rows in made.items()}
             await asyncio.gather(*(hosts.raw(host, "give", sent[step]) for host, step in wanted.items()))
             asking = [*wanted]
+
+
+def check_apart(trainer: Trainer) -> None:
+    """Raise ConfigError for a trainer whose policies can't be divided."""
+    if not isinstance(trainer, TrainsApart):
+        raise ConfigError(
+            f"{origin_of(trainer)} can't train sets of weights at once",
+            path="cluster.updates",
+            why="it has no same_start, part_of_state and join_states, which divide its state",
+            fix="set cluster.updates=in_turn, or choose another trainer (torch, deepspeed, tabular)",
+        )
 
 
 def hosted_trainers(

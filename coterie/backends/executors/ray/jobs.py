@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from coterie.backends.cluster.hosts import HostHandle
+from coterie.backends.cluster.hosts import HostGone, HostHandle
+from coterie.backends.cluster.settings import ClusterConfig
 from coterie.backends.executors.ray.exchange import Place
 from coterie.core.errors import UserError
 from coterie.core.protocols import ExecutorContext, RolloutJob, ScoredRollout
@@ -25,6 +26,10 @@ LEAST = 5.0
 """Seconds for which a host may be busy, however short `schedule.patience` is."""
 HANGS = 2
 """Times that a plugin's method doesn't return in a job; the job is lost then."""
+LOSSES = 3
+"""Hosts that may be gone while they play a job; it is taken for the cause then."""
+OPENED = 300.0
+"""Least seconds that a host has to import and open its plugins."""
 LOST = "cluster/episodes_lost"
 
 
@@ -74,6 +79,22 @@ class RolloutHandle(HostHandle):
                 return calls
         return []
 
+    async def opening(self, settings: ClusterConfig, silence: float, method: str, *arguments: Any) -> Any:
+        """Call a method that imports and opens plugins, in which the host may be busy for long.
+
+        Args:
+            silence: seconds without a report after which it counts as dead.
+
+        Raises:
+            HostGone: its process is gone, or not done after `OPENED` seconds.
+        """
+        try:
+            async with asyncio.timeout(max(OPENED, settings.timeout)):
+                return await self.call(method, *arguments)
+        except TimeoutError as error:
+            what = f"its plugins were not opened within {OPENED:g} s"
+            raise HostGone(reasons(await self.blocking(silence / 4), what)) from error
+
 
 def episodes_of(call: StuckCall, jobs: Mapping[int, RolloutJob]) -> list[int]:
     """Numbers of the jobs whose episode a call is of."""
@@ -92,6 +113,25 @@ def lose(job: HostedJob, ctx: ExecutorContext, why: str) -> None:
     else:  # one that writes no scores
         fix = "bound what the method waits for, or raise schedule.patience"
         job.result.set_exception(UserError(f"task '{job.job.task.id}' can't be played", why=why, fix=fix))
+
+
+def end_causes(
+    jobs: Sequence[HostedJob], calls: Sequence[StuckCall], ctx: ExecutorContext, why: str
+) -> list[Place]:
+    """End those of a lost host's jobs that are taken for the cause; the places of those that hang."""
+    known = {job.number: job.job for job in jobs}
+    stuck, hanging = {number for call in calls for number in episodes_of(call, known)}, []
+    for job in jobs:
+        job.hangs += job.number in stuck
+        job.losses += not stuck  # else the others of the host were not the cause
+        if job.hangs == HANGS:
+            lose(job, ctx, why)
+            hanging.append(job.place)
+        elif job.losses == LOSSES:
+            what = f"{LOSSES} rollout hosts were lost while they played task '{job.job.task.id}': {why}"
+            fix = "see whether a plugin ends the process, or blocks it for longer than cluster.timeout"
+            job.result.set_exception(UserError(what, path="executor", fix=fix))
+    return hanging
 
 
 def _lost(context: JobContext, job: RolloutJob, why: str) -> tuple[Tree, ScoredRollout]:
