@@ -31,10 +31,14 @@ def first_line(error: BaseException) -> str:
 def sent_error(error: BaseException, where: str, path: str = "") -> bytes:
     """An exception with its class, arguments, attributes and notes; a bug brings its traceback.
 
+    Its cause comes with it where it says what to send of that, as its attribute `sent_cause`.
+
     Args:
         where: the process that raises it, after a preposition: `on rank 1`.
         path: the setting that an exit of the process is told with.
     """
+    cause: BaseException | None = getattr(error, "sent_cause", None)
+    caused = b"" if cause is None else sent_error(cause, where)
     exit_ = error if isinstance(error, SystemExit) else error.__cause__
     if isinstance(exit_, SystemExit):
         error = _without_exit(error, exit_, where, path)
@@ -42,11 +46,11 @@ def sent_error(error: BaseException, where: str, path: str = "") -> bytes:
         where += ":\n" + redacted("".join(traceback.format_exception(error)).rstrip())
     error.add_note(where)
     try:
-        data = compact((type(error), error.args, vars(error)))
+        data = compact((type(error), error.args, vars(error), caused))
         received_error(data)
     except Exception:  # an exception that can't be pickled, or can't be made again
         text = f"{type(error).__name__}: {error}"
-        data = compact((RuntimeError, (text,), {"__notes__": list(getattr(error, "__notes__", ()))}))
+        data = compact((RuntimeError, (text,), {"__notes__": list(getattr(error, "__notes__", ()))}, caused))
     return data
 
 
@@ -63,9 +67,11 @@ def _without_exit(error: BaseException, exit_: SystemExit, where: str, path: str
 
 def received_error(data: bytes) -> BaseException:
     """The exception of `sent_error`."""
-    kind, arguments, attributes = pickle.loads(data)
+    kind, arguments, attributes, caused = pickle.loads(data)
     error: BaseException = kind.__new__(kind, *arguments)  # an __init__ may take other arguments
     error.__dict__.update(attributes)
+    if caused:
+        error.__cause__ = received_error(caused)
     return error
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
 from coterie.discovery.optional import TrainerDefaults, with_defaults
@@ -24,15 +24,8 @@ class RankDevice(NamedTuple):
     """Its index among those that the rank sees; None: a CPU."""
 
 
-class Lender(Protocol):
-    """The part of an engine that holds device memory."""
-
-    async def sleep(self) -> None:
-        """Free the device memory until it is needed again; nothing happens if it is free, or in use."""
-
-
-_lenders: WeakSet[Lender] = WeakSet()
-"""Weak, since an engine that was never closed must not outlive its run."""
+_lenders: WeakSet[Any] = WeakSet()
+"""What holds memory of engines. Weak, since an engine that was never closed must not outlive its run."""
 
 
 _occupied: WeakKeyDictionary[Any, tuple[int, ...]] = WeakKeyDictionary()
@@ -72,12 +65,16 @@ def trainer_gpus() -> tuple[int, ...]:
     return tuple(dict.fromkeys(gpu for gpus in _occupied.values() for gpu in gpus))
 
 
-def lend(lender: Lender) -> None:
-    """Register what `reclaim` asks to sleep."""
+def lend(lender: Any) -> None:
+    """Register what `reclaim` asks to sleep.
+
+    Args:
+        lender: its coroutine `sleep()` frees the device memory until it is needed again, if it isn't in use.
+    """
     _lenders.add(lender)
 
 
-def withdraw(lender: Lender) -> None:
+def withdraw(lender: Any) -> None:
     """Undo `lend`."""
     _lenders.discard(lender)
 

@@ -59,6 +59,12 @@ def hub(part: str, source: str) -> Iterator[str]:
             module.HF_HUB_OFFLINE = value
 
 
+def reason_of(error: Exception) -> str:
+    """The class of an exception, and the first line of its text."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
 def unfetched(part: str, source: str, problem: str, path: str, error: Exception) -> ConfigError:
     """The error of something that neither the hub nor the cache gave.
 
@@ -66,8 +72,7 @@ def unfetched(part: str, source: str, problem: str, path: str, error: Exception)
         problem: what `hub` yielded.
         path: the key that names the source.
     """
-    lines = str(error).strip().splitlines()
-    why = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    why = reason_of(error)
     if not problem:
         return ConfigError(
             f"the {part} '{source}' can't be fetched from the hub",

@@ -26,6 +26,7 @@ from coterie.backends.models.sources import (
     KnownWeights,
     architecture_in,
     bounded_context,
+    check_model_folder,
     check_source,
     known_context,
     local_folder as local_folder,
@@ -56,11 +57,7 @@ class ModelFields(PolicyConfig):
 
     def external(self, folder: Path) -> PolicyConfig:
         """The frozen policy in a folder of a model, of an adapter, or of a table."""
-        if not any((folder / name).is_file() for name in (*MODEL_FILES, TABLE_FILE)):
-            raise ConfigError(
-                f"{folder} is neither a run's folder nor a model's",
-                why=f"none of config.yaml, {', '.join((*MODEL_FILES, TABLE_FILE))} is there",
-            )
+        check_model_folder(folder)
         model = {"init": "tabular"} if (folder / TABLE_FILE).is_file() else str(folder)
         kept = self.model_dump(include={"dtype", "context"})
         return type(self).model_validate({**kept, "model": model, "train": "none"})

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from coterie.backends.models.hub import hub, unfetched
+from coterie.backends.models.hub import hub, reason_of, unfetched
 from coterie.backends.models.loading import (
     attach_adapter,
     load_tokenizer,
@@ -256,11 +256,10 @@ def _read_config(source: str, revision: str | None, policy: str) -> Any:
             unread = unfetched("model", source, unreachable, path, error)
             unread.fix = advice(source, unread.fix)
             raise unread from error
-        lines = str(error).strip().splitlines()
         raise ConfigError(
             f"{source} can't be read here",
             path=path,
-            why=f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__,
+            why=reason_of(error),
             fix="download the model, or name a folder that holds its config.json",
         ) from error
 

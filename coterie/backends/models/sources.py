@@ -71,6 +71,14 @@ def check_source(ours: KnownWeights, theirs: KnownWeights, train: str, path: str
     _check_architecture(ours.architecture, theirs.architecture, at)
 
 
+def check_model_folder(folder: Path, at: str = "") -> None:
+    """Raise ConfigError for a folder that has no model, adapter or table; `at` is the key that names it."""
+    files = (*MODEL_FILES, TABLE_FILE)
+    if not any((folder / name).is_file() for name in files):
+        why = f"none of config.yaml, {', '.join(files)} is there"
+        raise ConfigError(f"{folder} is neither a run's folder nor a model's", path=at, why=why)
+
+
 def weights_in(folder: Path, at: str) -> KnownWeights:
     """What is known of the weights in a folder that holds no run.
 
@@ -83,33 +91,30 @@ def weights_in(folder: Path, at: str) -> KnownWeights:
         settings = adapter_settings(folder, at)
         lora = {"rank": settings.get("r"), "alpha": settings.get("lora_alpha")}
         return KnownWeights("tensors", lora, architecture_in(base_of(folder, settings)))
-    if not any((folder / name).is_file() for name in MODEL_FILES):
-        raise ConfigError(
-            f"{folder} is neither a run's folder nor a model's",
-            path=at,
-            why=f"none of config.yaml, {', '.join((*MODEL_FILES, TABLE_FILE))} is there",
-        )
+    check_model_folder(folder, at)
     return KnownWeights("tensors", None, architecture_in(str(folder)))
 
 
 def architecture_in(model: str) -> dict[str, Any]:
     """The architecture that a folder's config.json names; {} of a hub id."""
-    folder = named_folder(model)
-    if folder is None or not (folder / "config.json").is_file():
-        return {}
-    table = read_json(folder / "config.json", "")
+    table = _config_in(model)
     return {name: table[name] for name in ARCHITECTURE if name in table}
 
 
 def known_context(model: str) -> int | None:
     """The longest input that a folder's config.json names, in tokens; None: unknown, as of a hub id."""
-    folder = named_folder(model)
-    if folder is None or not (folder / "config.json").is_file():
-        return None
-    table = read_json(folder / "config.json", "")
+    table = _config_in(model)
     inner = table.get("text_config")
     longest = (inner if isinstance(inner, Mapping) else table).get("max_position_embeddings")
     return longest if isinstance(longest, int) and longest > 0 else None
+
+
+def _config_in(model: str) -> dict[str, Any]:
+    """A folder's config.json; {} of a hub id."""
+    folder = named_folder(model)
+    if folder is None or not (folder / "config.json").is_file():
+        return {}
+    return read_json(folder / "config.json", "")
 
 
 def bounded_context(longest: int | None, limit: int | None, path: str) -> int | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,20 +34,6 @@ class Unsupported(Exception):
     """The model's attention has a feature that the packed attention lacks."""
 
 
-class AttentionLayout(Protocol):
-    """A packed row's attention: the indices and masks of one kernel, on the device."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
-        """Attention of every token to its prompt and to itself.
-
-        Args:
-            query: shape (T, H, D); `key` and `value` (T, H_kv, D).
-
-        Returns:
-            shape (T, H, D).
-        """
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Blocks:
     """`PackedRows.blocks` on the device, each for one call of SDPA."""
@@ -62,6 +48,14 @@ class Blocks:
     mask SDPA would keep a copy for each."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
+        """Attention of every token to its prompt and to itself, as other kernels' layouts have it too.
+
+        Args:
+            query: shape (T, H, D); `key` and `value` (T, H_kv, D).
+
+        Returns:
+            shape (T, H, D).
+        """
         outputs = []
         repeats = query.shape[1] // key.shape[1] if query.device.type != "cpu" else 1
         for number, (queries, keys, mask) in enumerate(self.blocks):
@@ -173,13 +167,14 @@ def packed_attention(
     attention_mask: Tensor | None,
     scaling: float | None = None,
     dropout: float = 0.0,
-    layout: AttentionLayout | None = None,
+    layout: Any = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Packed attention with transformers' attention interface; plain SDPA without a layout.
 
     Args:
         query: shape (1, H, T, D); `key` and `value` (1, H_kv, T, D).
+        layout: a packed row's indices and masks for one kernel, as `attention_kernels.layout_for` gives them.
 
     Returns:
         shape (1, T, H, D).

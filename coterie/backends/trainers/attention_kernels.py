@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.backends.trainers.attention import NAME, AttentionLayout, layout_of
+from coterie.backends.trainers.attention import NAME, Blocks, layout_of
 from coterie.backends.trainers.packing import PackedLengths, PackedRows
 from coterie.core.errors import ConfigError
 
@@ -85,7 +85,7 @@ def kernel(model: Any, name: str, *, packed: bool) -> Iterator[None]:
         model.config._attn_implementation = before
 
 
-def layout_for(name: str, packed: PackedRows, device: Any) -> AttentionLayout:
+def layout_for(name: str, packed: PackedRows, device: Any) -> Blocks | Varlen | Flex:
     """A packed row's layout for a kernel."""
     if name == "sdpa":
         return layout_of(packed, device)

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from coterie.backends.cluster.actors import import_ray
 from coterie.backends.cluster.transfer import IPC, PATH, WORDS, Links, NoGroup
+from coterie.backends.cluster.wire import unwrapped
 from coterie.backends.engines.vllm.calls import WeightClient
 from coterie.backends.engines.vllm.published import packed
-from coterie.backends.engines.vllm.replica_actor import IN_HAND, unwrapped
+from coterie.backends.engines.vllm.replica_actor import IN_HAND
 from coterie.backends.engines.vllm.server import ServerLost
 from coterie.backends.models.compute_threads import compute
 from coterie.core.errors import UserError

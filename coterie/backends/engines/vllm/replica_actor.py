@@ -8,19 +8,18 @@ vLLM takes them on one machine.
 from __future__ import annotations
 
 import asyncio
-import functools
 import importlib.metadata
 import os
 import queue
 import socket
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from coterie.backends.cluster.code import SAME, Code, use_code
-from coterie.backends.cluster.wire import received_error, sent_error
+from coterie.backends.cluster.wire import answered, received_error
 from coterie.backends.engines.vllm.published import PackedTensor, unpacked
 from coterie.backends.engines.vllm.server import (
     Adapter,
@@ -32,12 +31,10 @@ from coterie.backends.engines.vllm.server import (
     VLLMServer,
 )
 from coterie.backends.engines.vllm.transfer import Folders, remove
-from coterie.core.errors import ConfigError, SystemFault, UserError
+from coterie.core.errors import ConfigError, SystemFault
 
 Files = Mapping[str, bytes]
 """The files of a folder, by name."""
-Answered = tuple[bool, Any]
-"""(whether the method returned, what it returned or (the exception, what caused it or b""))."""
 IN_HAND = 2
 """Objects with tensors that an actor holds: one that vLLM reads, and the next."""
 
@@ -60,41 +57,8 @@ class Beat(NamedTuple):
     """Grows as long as it computes; -1: vLLM's own processes are watched in the actor."""
 
 
-def answered(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Answered]]:
-    """A method that returns its exception with its cause, since `Replicas` reads both."""
-
-    @functools.wraps(method)
-    async def call(self: ReplicaActor, *arguments: Any) -> Answered:
-        try:
-            return True, await method(self, *arguments)
-        except Exception as error:
-            where = f"in {self.process}"
-            cause = _cause(error)
-            return False, (sent_error(error, where), b"" if cause is None else sent_error(cause, where))
-
-    return call
-
-
-def unwrapped(answer: Answered) -> Any:
-    """What the method returned; its exception is raised from what caused it."""
-    returned, value = answer
-    if returned:
-        return value
-    error, cause = value
-    raise received_error(error) from (received_error(cause) if cause else None)
-
-
-def _cause(error: Exception) -> BaseException | None:
-    """The cause of a lost server, in a class without vLLM, which the engine's process never imports."""
-    cause = error.__cause__
-    if not isinstance(error, ServerLost) or cause is None or type(cause).__name__ == "EngineDeadError":
-        return None
-    known = isinstance(cause, UserError | SystemFault)
-    return cause if known else RuntimeError(f"{type(cause).__name__}: {cause}")
-
-
 class ReplicaActor:
-    """One vLLM in an actor. A Ray actor; every method answers as `answered` says."""
+    """One vLLM in an actor. A Ray actor; every method answers as `wire.answered` says."""
 
     def __init__(self) -> None:
         self.process = f"a vLLM on node {socket.gethostname()}"

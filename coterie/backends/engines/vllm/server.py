@@ -11,11 +11,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
-from coterie.core.errors import SystemFault
+from coterie.core.errors import SystemFault, UserError
 
 
 class ServerLost(SystemFault):
     """The server can't go on: its process died, or a sync left it half-way. `restart` revives it."""
+
+    @property
+    def sent_cause(self) -> BaseException | None:
+        """What caused it, for another process: in a class without vLLM, which that process never imports."""
+        cause = self.__cause__
+        if cause is None or type(cause).__name__ == "EngineDeadError":
+            return None
+        known = isinstance(cause, UserError | SystemFault)
+        return cause if known else RuntimeError(f"{type(cause).__name__}: {cause}")
 
 
 class Adapter(NamedTuple):

@@ -128,17 +128,14 @@ class DirectWeights:
         if not ways or weights.adapter is not None or weights.folder is not None:
             return None
         if policy not in self._refused:
-            self._refused[policy] = not await self._can_send(weights)
+            there = isinstance(weights.module, Elsewhere)
+            can = await weights.module.can_send() if there else await asyncio.to_thread(has_gpu)
+            self._refused[policy] = not can
             if self._refused[policy]:
-                self._refuse(policy, ways)
+                self._refuse(policy)
         return None if self._refused[policy] else ways
 
-    async def _can_send(self, weights: Weights) -> bool:
-        if isinstance(weights.module, Elsewhere):
-            return await weights.module.can_send()
-        return await asyncio.to_thread(has_gpu)
-
-    def _refuse(self, policy: str, ways: Mapping[str, str]) -> None:
+    def _refuse(self, policy: str) -> None:
         stated = self._connection.settings.weights
         why = "its trainer sees no GPU of CUDA, although the cluster has given it one"
         if stated in WORDS:

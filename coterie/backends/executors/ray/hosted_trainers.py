@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,7 +19,7 @@ from coterie.backends.cluster.connection import Connection
 from coterie.backends.cluster.processes import sets_of, trainer_name
 from coterie.backends.cluster.wire import compact
 from coterie.backends.executors.ray.shipping import Elsewhere, sent_sources
-from coterie.backends.executors.ray.trainer_files import FileCall, bring, fetch, marked, parts, remove_parts
+from coterie.backends.executors.ray.trainer_files import FileCall, bring, fetch, marked
 from coterie.backends.executors.ray.trainer_host import Opening
 from coterie.backends.executors.ray.trainer_hosts import TrainerHandle, TrainerHosts
 from coterie.backends.models import device_memory
@@ -235,12 +236,13 @@ class HostedTrainers:
     def save(self, folder: Path) -> None:
         """Write the state that one trainer of all policies would write."""
         hosts = self._hosts
-        folders = parts(folder, [host.weights for host in hosts.hosts])
+        hidden = folder / ".parts"
+        folders = {host.weights: hidden / str(number) for number, host in enumerate(hosts.hosts)}
         for host in hosts.hosts:
             self._written(host, "save", (), {}, folders[host.weights])
         with plugin_call(self._plain, "join_states"):
             self._plain.join_states([*folders.values()], folder, self._starts)
-        remove_parts(folder)
+        shutil.rmtree(hidden, ignore_errors=True)  # its files were moved
         self._check_joined(folder)
 
     def _check_joined(self, folder: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -132,22 +132,8 @@ def bring(call: FileCall, files: Mapping[str, Path | bytes]) -> None:
     """Let a host have the files of a state, by their names there: contents, or paths here."""
     known = {name: file if isinstance(file, bytes) else stated(file) for name, file in files.items()}
     for name in call("take", known):
-        for piece in _pieces(files[name]):
-            call("append", name, piece)
-
-
-def _pieces(file: Path | bytes) -> Iterator[bytes]:
-    assert isinstance(file, Path), "contents travel at once"
-    with file.open("rb") as opened:
-        while piece := opened.read(PIECE):
-            yield piece
-
-
-def parts(folder: Path, names: Sequence[str]) -> dict[str, Path]:
-    """A folder for the state of each trainer, hidden in that of all."""
-    return {name: folder / ".parts" / str(number) for number, name in enumerate(names)}
-
-
-def remove_parts(folder: Path) -> None:
-    """Remove the folders of `parts`, whose files were moved."""
-    shutil.rmtree(folder / ".parts", ignore_errors=True)
+        file = files[name]
+        assert isinstance(file, Path), "contents travel at once"
+        with file.open("rb") as opened:
+            while piece := opened.read(PIECE):
+                call("append", name, piece)

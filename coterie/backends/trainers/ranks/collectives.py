@@ -64,10 +64,7 @@ def start(trainer: Any, world: int, config: Any, cluster: RanksOnCluster | None 
         commands.close()
         raise
 
-    def abort() -> None:
-        trainer.place.abort()
-
-    group.on_loss = abort
+    group.on_loss = lambda: trainer.place.abort()
     return commands
 
 

@@ -177,17 +177,16 @@ class RankGroup:
         closed: Callable[[], None] = lambda: None,
     ) -> None:
         self.ranks, self.host, self.lasting, self.local, self.closed = ranks, host, lasting, local, closed
-        self.on_loss: Callable[[], None] | None = None
+        self.on_loss: Callable[[], None] = lambda: None
         """Called once a rank has ended unexpectedly, in another thread."""
         self.ending = threading.Event()
         for rank in ranks:
             threading.Thread(
-                target=rank.watch, args=(self.ending, self._lost), name=f"rank {rank.number}", daemon=True
+                target=rank.watch,
+                args=(self.ending, lambda: self.on_loss()),
+                name=f"rank {rank.number}",
+                daemon=True,
             ).start()
-
-    def _lost(self) -> None:
-        if self.on_loss is not None:
-            self.on_loss()
 
     @property
     def world(self) -> int:

@@ -31,7 +31,7 @@ def start(world: int) -> RankGroup:
     """
 
     def spawn(number: int, port: int, key: bytes) -> HostProcess:
-        return HostProcess(number, _spawn(number, world, port, key))
+        return HostProcess(number, world, port, key)
 
     return RankGroup(greeted(_HOST, world, spawn), _HOST, lasting=False)
 
@@ -39,10 +39,29 @@ def start(world: int) -> RankGroup:
 class HostProcess:
     """A rank's process on this host."""
 
-    def __init__(self, number: int, process: subprocess.Popen[bytes]) -> None:
-        self._process = process
-        self.name = f"process {process.pid}"
-        self.log = logs.where(_log(number))
+    def __init__(self, number: int, world: int, port: int, key: bytes) -> None:
+        package, log = str(Path(__file__).parents[4]), f"rank-{number}"
+        env = {
+            "OMP_NUM_THREADS": str(max((os.cpu_count() or 1) // world, 1)),
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH")))),
+            "LOCAL_RANK": str(number),
+        }
+        opened = logs.opened(log)
+        self._process = process = subprocess.Popen(
+            [sys.executable, "-m", PROGRAM, "join", str(number), str(port)],
+            stdin=subprocess.PIPE,
+            stdout=opened or _messages(),
+            stderr=opened or _messages(),
+            env=env,
+        )
+        if opened is not None:
+            opened.close()
+        assert process.stdin is not None
+        with contextlib.suppress(OSError):  # it has ended already; `greeted` says so
+            process.stdin.write(key)  # not among its arguments, which every user of the machine can read
+            process.stdin.close()
+        self.name, self.log = f"process {process.pid}", logs.where(log)
 
     def ended(self, seconds: float = 0.0) -> str:
         try:
@@ -53,36 +72,6 @@ class HostProcess:
 
     def kill(self) -> None:
         self._process.kill()
-
-
-def _spawn(number: int, world: int, port: int, key: bytes) -> subprocess.Popen[bytes]:
-    package = str(Path(__file__).parents[4])
-    env = {
-        "OMP_NUM_THREADS": str(max((os.cpu_count() or 1) // world, 1)),
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH")))),
-        "LOCAL_RANK": str(number),
-    }
-    log = logs.opened(_log(number))
-    process = subprocess.Popen(
-        [sys.executable, "-m", PROGRAM, "join", str(number), str(port)],
-        stdin=subprocess.PIPE,
-        stdout=log or _messages(),
-        stderr=log or _messages(),
-        env=env,
-    )
-    if log is not None:
-        log.close()
-    assert process.stdin is not None
-    with contextlib.suppress(OSError):  # it has ended already; `_check_alive` says so
-        process.stdin.write(key)  # not among its arguments, which every user of the machine can read
-        process.stdin.close()
-    return process
-
-
-def _log(number: int) -> str:
-    """Whose log has the output of a rank."""
-    return f"rank-{number}"
 
 
 def _messages() -> int | None:
