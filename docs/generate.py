@@ -98,7 +98,7 @@ def rules_table() -> str:
 
 def sicknesses_table() -> str:
     """The known sicknesses of runs: how each is seen, what it means, and what helps."""
-    from coterie.analysis.diagnosis.rules import RULES
+    from coterie.analysis.diagnosis.run import RULES
 
     rows = ["| sickness | metrics | one sees | it means | what helps |", "|---|---|---|---|---|"]
     for rule in RULES:

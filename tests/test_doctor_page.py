@@ -7,7 +7,7 @@ from pathlib import Path
 
 from coterie.analysis.diagnosis import evidence, machine, machine_hardware, run
 from coterie.analysis.diagnosis.machine import CHECKS
-from coterie.analysis.diagnosis.rules import RULES
+from coterie.analysis.diagnosis.run import RULES
 from coterie.viewing.metric_names import METRICS
 
 PAGE = (Path(__file__).parents[1] / "docs" / "doctor.md").read_text(encoding="utf-8")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from coterie.api.episodes import TreeId, is_lost, tree_id
 from coterie.core.storage.run_folder import RunFolder
 
 ANSWERS = re.compile(r"\((.*); answers: (\d+)\)\Z")
@@ -26,8 +27,7 @@ class CoachedAction:
 
     step: int
     task: str
-    episode: tuple[str, int, int]
-    """Task, epoch and chain."""
+    episode: TreeId
     role: str
     stratum: str
     score: float | None
@@ -63,14 +63,14 @@ def actions_of(rows: list[dict[str, Any]], component: str, scale: float) -> Iter
         scale: value of a score of 10.
     """
     step = next((int(row["step"]) for row in rows if row["kind"] == "step"), 0)
-    success: dict[tuple[str, int, int], list[float]] = {}
+    success: dict[TreeId, list[float]] = {}
     for row in rows:
         if row["kind"] == "joint" and row["outcome"] is not None:
-            success.setdefault(_episode(row), []).append(float(row["outcome"]["success"]))
+            success.setdefault(tree_id(row), []).append(float(row["outcome"]["success"]))
     for row in rows:
         if row["kind"] != "branch" or component not in row["scores"]:
             continue
-        if row["fault"] is not None and row["fault"]["kind"] == "system":
+        if is_lost(row):
             continue  # nobody asked the coach
         others = dict(row["scores"])
         value = others.pop(component)
@@ -80,11 +80,11 @@ def actions_of(rows: list[dict[str, Any]], component: str, scale: float) -> Iter
         asked, answers = (int(lost[1]), int(lost[2])) if lost else (1, 0 if value is None else 1)
         if taken:
             asked = answers = int(taken[2])
-        outcomes = success.get(_episode(row), [])
+        outcomes = success.get(tree_id(row), [])
         yield CoachedAction(
             step=step,
             task=row["task_id"],
-            episode=_episode(row),
+            episode=tree_id(row),
             role=row["role"],
             stratum=row.get("stratum", ""),
             score=None if value is None else 10 * value / scale,
@@ -95,10 +95,6 @@ def actions_of(rows: list[dict[str, Any]], component: str, scale: float) -> Iter
             reason=reason,
             success=outcomes[0] if len(outcomes) == 1 else None,
         )
-
-
-def _episode(row: Mapping[str, Any]) -> tuple[str, int, int]:
-    return row["task_id"], row["epoch"], row["chain"]
 
 
 def calls_of(actions: Iterable[CoachedAction], trajectory: bool) -> dict[str, int]:

@@ -14,6 +14,8 @@ import numpy as np
 from coterie.core.training.metrics import UNSELECTED
 
 Row = Mapping[str, Any]
+TreeId = tuple[str, int, int]
+"""Task, epoch, chain."""
 
 
 @dataclass(slots=True)
@@ -202,6 +204,21 @@ def trees_of(rows: Iterable[Row], step: int = 0) -> list[RecordedTree]:
         tree.nodes[key] = node
         tree_of[key] = tree
     return trees
+
+
+def tree_id(row: Row) -> TreeId:
+    """The tree that a row is of."""
+    return row["task_id"], row["epoch"], row["chain"]
+
+
+def is_lost(row: Row) -> bool:
+    """Whether a system fault lost an action or a joint action."""
+    return row["fault"] is not None and row["fault"]["kind"] == "system"
+
+
+def answer_text(branch: Row) -> str:
+    """What an action wrote; spaces don't count."""
+    return " ".join(branch["completion"].split())
 
 
 def mean_advantage(branch: Row) -> float | None:

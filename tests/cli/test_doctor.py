@@ -9,7 +9,7 @@ import pytest
 
 import coterie as package
 from coterie.analysis.diagnosis import machine
-from coterie.analysis.diagnosis.health import fault, ok
+from coterie.analysis.diagnosis.machine_hardware import fault, ok
 from coterie.cli.commands.run import TOLD_BY_SIGNALS, report_sicknesses
 from tests.cli.support import TABULAR, coterie
 
@@ -97,7 +97,7 @@ def test_the_end_repeats_no_sign_and_raises_nothing(tmp_path, capsys):
 
 
 def test_the_signs_are_known():
-    from coterie.analysis.diagnosis.rules import RULES
+    from coterie.analysis.diagnosis.run import RULES
     from coterie.api.signals import RULES as SIGNS
 
     assert {*TOLD_BY_SIGNALS} == {sign.name for sign in SIGNS}

@@ -17,10 +17,18 @@ from coterie.analysis.credit.component_returns import (
     Rules,
     component_returns,
 )
-from coterie.api.episodes import RecordedDecision, RecordedNode, RecordedTree, mean_advantage, tokens_of
+from coterie.api.episodes import (
+    RecordedDecision,
+    RecordedNode,
+    RecordedTree,
+    Row,
+    answer_text,
+    is_lost,
+    mean_advantage,
+    tokens_of,
+)
 from coterie.core.types import TEAM
 
-Row = Mapping[str, Any]
 SAME = 1e-6
 """Of a return: what differs by less is rounding, of losses in float32 too."""
 
@@ -69,7 +77,7 @@ def credited_actions(trees: Iterable[RecordedTree], rules: Rules) -> Iterator[Cr
         for node in tree.nodes.values():
             for role, decision in node.decisions.items():
                 for index, row in enumerate(decision.branches):
-                    if row["fault"] is None or row["fault"]["kind"] != "system":
+                    if not is_lost(row):
                         yield _action(tree, node, role, decision, row, returns[node.key, role, index])
 
 
@@ -99,7 +107,7 @@ def _action(
         siblings=(tree.step, node.key, role) if several else place,
         siblings_of_prompt=(tree.step, node.key) if several else (tree.step, tree.epoch, *prompt),
         prompt=prompt,
-        text=" ".join(row["completion"].split()),
+        text=answer_text(row),
         tokens=tokens,
         advantage=mean_advantage(row),
         credited=credited,

@@ -1,4 +1,4 @@
-"""What each score component adds to the value of a recorded action, by kind of return.
+"""What each score component adds to the value of a recorded action, by kind of return; and whether it varies.
 
 A value is a weighted sum of components, so it splits into them exactly. There are four kinds, each the return
 of the same name (`plugins/algos/blocks/returns.py`): `immediate` is the action's reward as it is; in
@@ -9,16 +9,15 @@ came before.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from coterie.api.episodes import RecordedNode, RecordedTree
-from coterie.core.types import TEAM
+from coterie.api.episodes import RecordedNode, RecordedTree, Row, is_lost
+from coterie.core.types import RewardWeights, Score
 
 ReturnKind = Literal["immediate", "differences", "to_go", "episode"]
 RETURN_KINDS: tuple[ReturnKind, ...] = ("immediate", "differences", "to_go", "episode")
-Row = Mapping[str, Any]
 Component = tuple[str, str]
 """(owner, component): the owner is a role or TEAM."""
 
@@ -44,26 +43,14 @@ class Parts:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class Rules(RewardWeights):
     """How the scores of a step become rewards: its row of kind `step`, and the discount."""
 
-    weights: Mapping[str, float]
-    team_weight: float = 1.0
-    kinds: Mapping[str, str] = field(default_factory=dict)
     gamma: float = 1.0
 
     @classmethod
     def of(cls, step_row: Row, gamma: float = 1.0) -> Rules:
         return cls(step_row["weights"], step_row["team_weight"], step_row["kinds"], gamma)
-
-    def weight(self, owner: str, component: str) -> float:
-        """Weight of an owner's component in a reward; 0: it doesn't count."""
-        return self.weights.get(component, 1.0) * (self.team_weight if owner == TEAM else 1.0)
-
-    def counts(self, role: str, owner: str, component: str, whole: bool) -> bool:
-        """As `RewardWeights.counts`, of a recorded score."""
-        counted = self.team_weight != 0.0 or whole if owner == TEAM else owner == role
-        return counted and self.weights.get(component, 1.0) != 0.0
 
 
 def differ(values: Sequence[float]) -> bool:
@@ -159,8 +146,8 @@ def _with_later(
 
 def _scores(
     node: RecordedNode, joint: Row, role: str, rules: Rules
-) -> Iterator[tuple[Component, float | None, bool]]:
-    """((owner, component), score, whole) of what counts in a role's reward of a joint action."""
+) -> Iterator[tuple[Component, float | None]]:
+    """((owner, component), score) of what counts in a role's reward of a joint action."""
     tables = [joint["scores"]]
     if role in joint["branches"] and role in node.decisions:
         tables.append(node.decisions[role].branches[joint["branches"][role]]["own_scores"])
@@ -168,19 +155,14 @@ def _scores(
     for table in tables:
         for name, score in table.items():
             owner, _, component = name.partition(".")
-            of_all = owner == TEAM and component in whole
-            if rules.counts(role, owner, component, of_all):
-                yield (owner, component), score, of_all
-
-
-def _lost(joint: Row) -> bool:
-    return joint["fault"] is not None and joint["fault"]["kind"] == "system"
+            if rules.counts(role, owner, component, Score(score, whole=component in whole)):
+                yield (owner, component), score
 
 
 def _reward(node: RecordedNode, joint: Row, role: str, rules: Rules) -> Parts:
     """What a joint action pays a role, as its row's `reward` has it."""
-    parts, missing = dict[Component, float](), _lost(joint)
-    for (owner, component), score, _ in _scores(node, joint, role, rules):
+    parts, missing = dict[Component, float](), is_lost(joint)
+    for (owner, component), score in _scores(node, joint, role, rules):
         if score is None:
             missing = True
         else:
@@ -196,8 +178,8 @@ def _gain(
 
     A missing potential leaves the one before it in place: the sum over the path is that of the last ones.
     """
-    parts, missing, after = dict[Component, float](), _lost(joint), dict(before)
-    for (owner, component), score, _ in _scores(node, joint, role, rules):
+    parts, missing, after = dict[Component, float](), is_lost(joint), dict(before)
+    for (owner, component), score in _scores(node, joint, role, rules):
         kind = rules.kinds.get(component, "increment")
         if kind == "counterfactual":
             continue
@@ -209,3 +191,73 @@ def _gain(
             value, after[place] = value - after.get(place, 0.0), value
         parts[place] = parts.get(place, 0.0) + value
     return Parts(parts, missing), after
+
+
+# ------------------------------------------------------------------------------ do components vary
+
+LEAST_SCORES = 32
+"""Fewest scores of a component that is called dead."""
+
+
+@dataclass(slots=True)
+class ScoreRange:
+    """The scores of one component, over all joint actions and single actions that have one."""
+
+    owner: str
+    """A role, or `team`."""
+    component: str
+    weight: float
+    known: int = 0
+    missing: int = 0
+    lo: float = math.inf
+    hi: float = -math.inf
+
+    @property
+    def name(self) -> str:
+        return f"{self.owner}.{self.component}"
+
+    @property
+    def dead(self) -> bool:
+        """Whether it counts in rewards and all of its scores, 32 or more, are one number.
+
+        It then moves every reward by the same, which no comparison of siblings sees.
+        """
+        equal = self.hi - self.lo <= 1e-12 * max(1.0, abs(self.hi))
+        return self.weight != 0 and self.known >= LEAST_SCORES and equal
+
+    def add(self, score: float | None) -> None:
+        if score is None:
+            self.missing += 1
+        else:
+            self.known, self.lo, self.hi = self.known + 1, min(self.lo, score), max(self.hi, score)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "owner": self.owner,
+            "component": self.component,
+            "weight": self.weight,
+            "scores": self.known + self.missing,
+            "missing": self.missing,
+            "lo": self.lo if self.known else None,
+            "hi": self.hi if self.known else None,
+            "dead": self.dead,
+        }
+
+
+def add_ranges(ranges: dict[Component, ScoreRange], trees: Iterable[RecordedTree], rules: Rules) -> None:
+    """Add the scores of a step's trees to the ranges."""
+    for tree in trees:
+        for (owner, component), score in _every_score(tree):
+            if (owner, component) not in ranges:
+                ranges[owner, component] = ScoreRange(owner, component, rules.weight(owner, component))
+            ranges[owner, component].add(score)
+
+
+def _every_score(tree: RecordedTree) -> Iterator[tuple[Component, float | None]]:
+    for node in tree.nodes.values():
+        tables = [joint["scores"] for joint in node.joints]
+        tables += [row["own_scores"] for each in node.decisions.values() for row in each.branches]
+        for table in tables:
+            for name, score in table.items():
+                owner, _, component = name.partition(".")
+                yield (owner, component), score

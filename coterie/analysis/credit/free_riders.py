@@ -22,14 +22,22 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 
-from coterie.analysis.credit.actions import CreditedAction, grouped_by
-from coterie.analysis.credit.component_returns import ReturnKind, differ
+from coterie.analysis.credit.actions import CreditedAction, credited_actions, grouped_by, return_kind_of
+from coterie.analysis.credit.component_returns import (
+    Component,
+    ReturnKind,
+    Rules,
+    ScoreRange,
+    add_ranges,
+    differ,
+)
+from coterie.api.episodes import RecordedTree
 from coterie.stats import wilson
 
 LEAST_PROMPTS = 20
@@ -153,12 +161,85 @@ def _compared(effect: OwnEffect, measured: dict[str, OwnEffect]) -> OwnEffect:
     if not others:
         return effect
     partner = max(others, key=lambda other: other.often)
-    rides = effect.rides
+    beside = replace(effect, partner=partner.role, partner_varying=partner.often)
     if effect.prompts >= LEAST_PROMPTS and partner.prompts >= LEAST_PROMPTS:
         hi = wilson(effect.often, effect.prompts)[1]
         if hi < SELDOM * wilson(partner.often, partner.prompts)[0]:
-            rides = "siblings"
-    return OwnEffect(
-        effect.role, effect.prompts, effect.varying, effect.compared, effect.share, effect.share_hi,
-        partner.role, partner.often, rides,
-    )  # fmt: skip
+            return replace(beside, rides="siblings")
+    return beside
+
+
+# ---------------------------------------------------------------------------- as a diagnosis wants them
+
+
+@dataclass(frozen=True, slots=True)
+class CreditSickness:
+    """What is wrong with the credit of a run."""
+
+    kind: Literal["free_rider", "dead_component"]
+    subject: str
+    """The role, or the component as `owner.component`."""
+    metric: str
+    """What is compared with the threshold, in words."""
+    value: float
+    threshold: float
+    since: int
+    """The first of the steps that show it."""
+    says: str
+
+
+def sicknesses(
+    trees: Mapping[int, Sequence[RecordedTree]], rules: Mapping[int, Rules] | None = None
+) -> list[CreditSickness]:
+    """The free-riders and the dead components of some recorded steps.
+
+    Args:
+        trees: by step.
+        rules: by step, weights and kinds of components (`Rules.of` a row of kind `step`); None: weights of 1.
+    """
+    actions: list[CreditedAction] = []
+    ranges: dict[Component, ScoreRange] = {}
+    for step, of_step in trees.items():
+        how = Rules({}) if rules is None else rules[step]
+        actions += credited_actions(of_step, how)
+        add_ranges(ranges, of_step, how)
+    kind, _ = return_kind_of(actions)
+    since = min(trees, default=0)
+    riders = [_rider(effect, since) for effect in own_effects(actions, kind).values() if effect.rides]
+    return riders + [_dead(component, since) for component in ranges.values() if component.dead]
+
+
+def rider_text(effect: OwnEffect) -> str:
+    """How it shows, in a sentence without its subject."""
+    if effect.rides == "siblings":
+        return (
+            f"earns the same whatever it does: its answers differ in value at {effect.often:.0%} of "
+            f"{effect.prompts} prompts, those of '{effect.partner}' at {effect.partner_varying:.0%}"
+        )
+    share, most = (f"{max(value or 0.0, 0.0):.0%}" for value in (effect.share, effect.share_hi))
+    return (
+        f"earns the same whatever it does: {share} of what its values vary goes with its answers (at most "
+        f"{most}, over {effect.compared:,} repeated answers)"
+    )
+
+
+def _rider(effect: OwnEffect, since: int) -> CreditSickness:
+    if effect.rides == "siblings":
+        metric, value = "share of its prompts whose answers differ in value", effect.often
+        threshold = SELDOM * effect.partner_varying
+    else:
+        metric, value = "share of its values' variance that goes with its answers", effect.share or 0.0
+        threshold = OF_EQUAL_SHARE
+    says = f"'{effect.role}' {rider_text(effect)}"
+    return CreditSickness("free_rider", effect.role, metric, value, threshold, since, says)
+
+
+def dead_text(component: ScoreRange) -> str:
+    """That it never varies, in a sentence without its subject."""
+    return f"is {component.lo:.4g} in all of its {component.known:,} scores: it tells no answer from another"
+
+
+def _dead(component: ScoreRange, since: int) -> CreditSickness:
+    says = f"component '{component.name}' {dead_text(component)}"
+    metric = "difference of its largest and smallest score"
+    return CreditSickness("dead_component", component.name, metric, 0.0, 0.0, since, says)

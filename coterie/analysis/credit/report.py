@@ -9,8 +9,7 @@ from typing import Any
 
 from coterie.analysis.credit.actions import CreditedAction, credited_actions, return_kind_of
 from coterie.analysis.credit.check import Against, Counterfactual, counterfactual
-from coterie.analysis.credit.component_returns import Component, ReturnKind, Rules
-from coterie.analysis.credit.components import ScoreRange, add_ranges
+from coterie.analysis.credit.component_returns import Component, ReturnKind, Rules, ScoreRange, add_ranges
 from coterie.analysis.credit.effects import TurnEffect
 from coterie.analysis.credit.free_riders import OwnEffect, own_effects
 from coterie.analysis.credit.table import TurnCredit, turn_credits

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from coterie.analysis.credit.playouts import RecordedState
-from coterie.api.episodes import RecordedEpisode, RecordedTree, mean_advantage
+from coterie.api.episodes import RecordedEpisode, RecordedTree, is_lost, mean_advantage
 from coterie.core.training.run import Run
 from coterie.core.types import Task
 from coterie.core.types.seeding import seed64
@@ -83,7 +83,7 @@ def _of_tree(
         others = [
             index
             for index, row in enumerate(siblings)
-            if _opposite(choice.advantage, mean_advantage(row)) and not _lost(row)
+            if _opposite(choice.advantage, mean_advantage(row)) and not is_lost(row)
         ]
         if others:
             yield ChosenAction(
@@ -101,7 +101,7 @@ def _states(
         played = [
             index
             for index, joint in enumerate(node.joints)
-            if joint["branches"] and not joint["recombined"] and not _lost(joint)
+            if joint["branches"] and not joint["recombined"] and not is_lost(joint)
         ]
         if played and node.decisions:
             joint = played[seed64(seed, f"{tree.step} {node.key}", "credit check joint") % len(played)]
@@ -143,11 +143,6 @@ def _counterparts(
 
 def _opposite(a: float | None, b: float | None) -> bool:
     return a is not None and b is not None and a * b < 0
-
-
-def _lost(row: Mapping[str, object]) -> bool:
-    fault = row["fault"]
-    return isinstance(fault, Mapping) and fault["kind"] == "system"
 
 
 def tasks_of(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -36,17 +36,6 @@ class ComponentCredit:
     @property
     def name(self) -> str:
         return f"{self.owner}.{self.component}"
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "owner": self.owner,
-            "component": self.component,
-            "weight": self.weight,
-            "scores": self.scores,
-            "mean": self.mean,
-            "missing": self.missing,
-            "share": self.share,
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +83,7 @@ class TurnCredit:
             "tokens": self.tokens,
             "gradient_share": self.gradient,
             "own_share": self.own_share,
-            "components": [component.as_dict() for component in self.components],
+            "components": [asdict(component) for component in self.components],
         }
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coterie.analysis.credit.sicknesses import CreditSickness
+from coterie.analysis.credit.free_riders import CreditSickness
 from coterie.analysis.diagnosis.role_table import RoleInStep
 from coterie.api.rows import number_of
 

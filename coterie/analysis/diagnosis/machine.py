@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 
 from coterie.analysis.diagnosis import machine_hardware
-from coterie.analysis.diagnosis.health import HealthCheck, fault, ok, warning
+from coterie.analysis.diagnosis.machine_hardware import HealthCheck, fault, ok, warning
+from coterie.analysis.diagnosis.run import RunDiagnosis, diagnose_run
 from coterie.analysis.diagnosis.sandboxes import check_sandbox
 from coterie.api.run_record import LIBRARIES
 from coterie.core.errors import CoterieError
@@ -261,3 +262,25 @@ def diagnose_machine(*, with_self_test: bool = True) -> MachineDiagnosis:
 
 WHOLE = ("all", "dev", "docs", "test")
 """Extras that no plugin asks for."""
+
+
+@overload
+def doctor(folder: None = None, *, self_test: bool = True) -> MachineDiagnosis: ...
+
+
+@overload
+def doctor(folder: Path | str, *, self_test: bool = True) -> RunDiagnosis: ...
+
+
+def doctor(folder: Path | str | None = None, *, self_test: bool = True) -> MachineDiagnosis | RunDiagnosis:
+    """Say what is wrong with this machine, or with a run.
+
+    Args:
+        folder: a run's folder, whose metrics and rollout files are searched for known sicknesses; None: this
+            machine is checked.
+        self_test: of the machine, whether to train a tiny run of seconds too.
+
+    Raises:
+        RunFolderError: the folder is no run's, or its rows are damaged.
+    """
+    return diagnose_machine(with_self_test=self_test) if folder is None else diagnose_run(folder)

@@ -9,7 +9,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from coterie.api.coach_statistics import rank_correlation
-from coterie.api.episodes import RecordedNode, RecordedTree, Row, mean_advantage, tokens_of
+from coterie.api.episodes import (
+    RecordedNode,
+    RecordedTree,
+    Row,
+    answer_text,
+    is_lost,
+    mean_advantage,
+    tokens_of,
+)
 
 FAULT = 200
 """Most characters of a reason that a table has."""
@@ -69,7 +77,7 @@ def roles_in_step(trees: Sequence[RecordedTree]) -> list[RoleInStep]:
                 others = [text for other, text in before if other != role]
                 writer = {text: other for other, text in reversed(before)}  # the first one of each text
                 if others:
-                    texts = {id(row): _text(row) for row in decision.branches}
+                    texts = {id(row): answer_text(row) for row in decision.branches}
                     same = {
                         row: bool(text) and text == others[-1] and writer[text] != role
                         for row, text in texts.items()
@@ -89,23 +97,18 @@ def _with_texts_before(tree: RecordedTree) -> Iterator[tuple[RecordedNode, tuple
         yield node, before
         for index, child in reversed(node.children.items()):
             taken = node.joints[index]["branches"].items()
-            texts = [(role, _text(node.decisions[role].branches[branch])) for role, branch in taken]
+            texts = [(role, answer_text(node.decisions[role].branches[branch])) for role, branch in taken]
             stack.append((child, (*before, *texts)))
-
-
-def _text(branch: Row) -> str:
-    """What an action wrote; spaces don't count."""
-    return " ".join(branch["completion"].split())
 
 
 def _role(
     step: int, success: float | None, role: str, groups: Sequence[Sequence[Row]], repeats: dict[int, bool]
 ) -> RoleInStep:
     every = [row for group in groups for row in group]
-    rows = [row for row in every if row["fault"] is None or row["fault"]["kind"] == "policy"]
+    rows = [row for row in every if not is_lost(row)]
     faults = [row["fault"]["reason"] for row in rows if row["fault"] is not None]
     rewarded = [row for row in rows if row["reward"] is not None]
-    texts = [[*map(_text, group)] for group in groups if len(group) > 1]
+    texts = [[*map(answer_text, group)] for group in groups if len(group) > 1]
     return RoleInStep(
         step=step,
         role=role,
@@ -116,7 +119,7 @@ def _role(
         tokens=_mean(map(tokens_of, rows)),
         missing=_share(len(rows) - len(rewarded), rows),
         unparsed=_share(len(faults), rows),
-        empty=_share(sum(not _text(row) for row in rows), rows),
+        empty=_share(sum(not answer_text(row) for row in rows), rows),
         finish_length=_share(
             sum(bool(r["calls"]) and r["calls"][-1]["finish"] == "length" for r in rows), rows
         ),

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from coterie.analysis.credit.sicknesses import RIDER_HELPS
 from coterie.analysis.diagnosis.evidence import LEAST_STEPS, MetricTrace, RunEvidence
 from coterie.analysis.diagnosis.sicknesses import Seen, SicknessRule, seen
 
@@ -161,7 +160,10 @@ RULES = (
     SicknessRule("free_rider", "credit", "warning", ("rollouts/: values of a role's answers",),
         "a role's answers hardly change what it is paid, while its partner's do (coterie credit RUN)",
         "the role is paid for what others do, so that it learns nothing of its own",
-        RIDER_HELPS, _of_credit("free_rider")),
+        "a reward that tells its answers apart: a component of its role alone, or algorithm.alpha below 1; "
+        "credit over turns (a return `tree` or `to_go`) where what it does pays later; `coterie credit RUN "
+        "--check` shows whether the team needs the role",
+        _of_credit("free_rider")),
     SicknessRule("dead_component", "credit", "warning", ("rollouts/: scores of a component",),
         "a component that counts has the same score in every recorded step (coterie credit RUN)",
         "it pays every answer the same, and so teaches nothing",

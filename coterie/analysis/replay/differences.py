@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-Row = Mapping[str, Any]
+from coterie.api.episodes import Row, tree_id
+
 RowId = tuple[str, str, str, int]
 """Kind, node, role, and index of the branch or of the joint action."""
 
@@ -111,7 +112,7 @@ def compare_rows(
         recorded: rows without that of kind `step`; `replayed` likewise.
         exempt: whether a field of a recorded row is taken from the record, and so not compared.
     """
-    trees = _positions(_tree(row) for row in (*replayed, *recorded))
+    trees = _positions(tree_id(row) for row in (*replayed, *recorded))
     nodes = _positions(row["node"] for row in (*replayed, *recorded))
     turns = {row["node"]: row["turn"] for row in (*recorded, *replayed) if "turn" in row}
     differences: list[tuple[tuple[int, ...], Mismatch]] = []
@@ -120,7 +121,7 @@ def compare_rows(
         base = re.split(r"[.\[]", field)[0]
         rank = _RANK.get(f"{base}:{row['kind']}", _RANK.get(base, len(_RANKS) - 2))
         credit = base in _CREDIT
-        place = (int(credit), trees[_tree(row)], nodes[row["node"]], rank, at)
+        place = (int(credit), trees[tree_id(row)], nodes[row["node"]], rank, at)
         differences.append((place, mismatch_of(step, row, field, left, right, turns)))
 
     expected = {row_id(row): row for row in replayed}
@@ -219,13 +220,9 @@ def _positions(names: Iterable[Any]) -> dict[Any, int]:
     return {name: at for at, name in enumerate(dict.fromkeys(names))}
 
 
-def _tree(row: Row) -> tuple[str, int, int]:
-    return row["task_id"], row["epoch"], row["chain"]
-
-
 def mismatch_of(step: int, row: Row, field: str, left: Any, right: Any, turns: Mapping[str, int]) -> Mismatch:
     """The difference of a field of a row; `turns` has the turns of nodes by their keys."""
-    task, epoch, chain = _tree(row)
+    task, epoch, chain = tree_id(row)
     return Mismatch(
         step=step,
         field=field,

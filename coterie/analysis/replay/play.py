@@ -13,6 +13,7 @@ from coterie.analysis.recorded_codec import codecs_of
 from coterie.analysis.replay.differences import Mismatch, compare_rows, differing_state, mismatch_of
 from coterie.analysis.replay.shadows import divided
 from coterie.analysis.replay.side import PlayedTree, ReplaySide
+from coterie.api.episodes import Row, TreeId, tree_id
 from coterie.api.open_run import to_its_end
 from coterie.api.rollouts import as_read, rollout_rows, step_row
 from coterie.core.errors import UserError
@@ -23,10 +24,6 @@ from coterie.core.storage.jsonl import to_json
 from coterie.core.training.run import Run
 from coterie.core.types import Annotations, Credit, Key, Scores, Tree
 from coterie.watchdog import watching
-
-Row = Mapping[str, Any]
-TreeId = tuple[str, int, int]
-"""Task, epoch, chain."""
 
 
 @dataclass(slots=True)
@@ -119,7 +116,7 @@ def jobs_of(run: Run, step: int, rows: Sequence[Row]) -> tuple[list[RolloutJob],
         for task, epoch in tasks
         for chain in range(run.sampler.plan.chains)
     ]
-    known = list(dict.fromkeys(map(_tree, rows)))
+    known = list(dict.fromkeys(map(tree_id, rows)))
     wanted = [_tree_of(job) for job in jobs]
     if set(known) == set(wanted):  # rows that stand elsewhere are told of as such
         return jobs, []
@@ -200,7 +197,7 @@ def _compared(
     weights, annotations = batch.reward_weights, batch.annotations
     made = rollout_rows(batch.trees, batch.scores, credit, weights, annotations=annotations)
     broken = {_tree_of(each.job) for each in played if each.tree is None}
-    kept = [row for row in recorded if _tree(row) not in broken] if broken else recorded
+    kept = [row for row in recorded if tree_id(row) not in broken] if broken else recorded
     return compare_rows(step, kept, [as_read(row) for row in made], _exempt(side, recorded))
 
 
@@ -305,10 +302,6 @@ def _unanswered(step: int, number: int) -> UserError:
         why="an environment that steps with results of a sandbox needs them to play again",
         fix="--again sandbox runs them again",
     )
-
-
-def _tree(row: Row) -> TreeId:
-    return row["task_id"], row["epoch"], row["chain"]
 
 
 def _tree_of(job: RolloutJob) -> TreeId:

@@ -15,6 +15,7 @@ from coterie.analysis.replay.credit_again import CreditAgain, OtherCredit
 from coterie.analysis.replay.differences import Mismatch, differing_state
 from coterie.analysis.replay.play import PlayedStep, play_step
 from coterie.api.checkpoints import state_saved_at
+from coterie.api.episodes import tree_id
 from coterie.core.errors import ConfigError, did_you_mean
 from coterie.core.storage.jsonl import read_lines
 
@@ -266,7 +267,7 @@ class _Replaying:
 
 def _counted(rows: Sequence[Row]) -> Counter[str]:
     counts: Counter[str] = Counter()
-    counts["trees"] = len({(row["task_id"], row["epoch"], row["chain"]) for row in rows})
+    counts["trees"] = len(set(map(tree_id, rows)))
     for row in rows:
         if row["kind"] == "node":
             counts.update(("prompts", "digests"))

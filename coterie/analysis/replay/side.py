@@ -16,6 +16,7 @@ from coterie.analysis.recorded_engine import (
 )
 from coterie.analysis.replay.shadows import ignoring_shadows, with_shadows
 from coterie.answers import KEPT, KNOWN
+from coterie.api.episodes import Row, is_lost
 from coterie.core.concurrency.active_rollouts import together
 from coterie.core.errors import PolicyFault, SystemFault, UserError
 from coterie.core.plugins import PluginConfig, composed_fields
@@ -31,7 +32,6 @@ from coterie.core.training.run import Run
 from coterie.core.types import Action, Fault, Key, Score, Scores, Step, Task, Tree
 from coterie.discovery.members import CountsCalls, RunsInBackground
 
-Row = Mapping[str, Any]
 RUNS_PROGRAMS = ("run", "judge", "run_on")
 """Methods of a sandbox."""
 
@@ -128,7 +128,7 @@ class ReplaySide:
         lost = {
             (row["node"], row["joint"]): row["fault"]["reason"]
             for row in rows
-            if row["kind"] == "joint" and row["fault"] is not None and row["fault"]["kind"] == "system"
+            if row["kind"] == "joint" and is_lost(row)
         }
         return cls(
             side=replace(

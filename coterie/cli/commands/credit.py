@@ -209,7 +209,7 @@ def _signed(value: float | None) -> str:
 
 
 def _findings(report: CreditReport) -> list[str]:
-    from coterie.analysis.credit.sicknesses import dead_text, rider_text
+    from coterie.analysis.credit.free_riders import dead_text, rider_text
 
     lines = [f"free-rider: {role} {rider_text(report.by_role[role])}" for role in report.free_riders]
     lines += [f"dead component: {each.name} {dead_text(each)}" for each in report.components if each.dead]

@@ -12,8 +12,8 @@ from coterie.cli.output import print_json
 from coterie.viewing.text import harmless
 
 if TYPE_CHECKING:
-    from coterie.analysis.diagnosis.health import HealthCheck
     from coterie.analysis.diagnosis.machine import MachineDiagnosis
+    from coterie.analysis.diagnosis.machine_hardware import HealthCheck
     from coterie.analysis.diagnosis.run import RunDiagnosis
     from coterie.analysis.diagnosis.sicknesses import Sickness
 
@@ -36,7 +36,7 @@ def command(run: Path | None, no_self_test: bool, as_json: bool) -> None:
     sandbox, and a run of seconds. Of a run: each sickness with its metric, the step in which it began, and
     what helps; of its rollout files at most 24 are read. Exits 1 where there is a fault; warnings exit 0.
     """
-    from coterie.analysis.diagnosis.doctor import doctor
+    from coterie.analysis.diagnosis.machine import doctor
 
     result = doctor(self_test=not no_self_test) if run is None else doctor(run)
     if as_json:

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from itertools import count
 from typing import Any
 
-from coterie.analysis.diagnosis.rules import sicknesses
-from coterie.analysis.diagnosis.run import evidence_of
+from coterie.analysis.diagnosis.run import evidence_of, sicknesses
 from coterie.api.rows import interval_of, number_of, tokens_so_far
 from coterie.viewing.report.blocks import PackedRun
 from coterie.viewing.report.reading import ReportedRun, discarded

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from coterie.analysis.credit import components, free_riders
+from coterie.analysis.credit import component_returns, free_riders
 from coterie.cli.commands import credit
 
 PAGE = (Path(__file__).parents[3] / "docs" / "credit.md").read_text(encoding="utf-8")
@@ -25,4 +25,4 @@ def test_the_bounds_of_the_rules_are_those_of_the_code():
     assert free_riders.SELDOM == 1 / 5 and "less than a fifth as often" in PAGE
     assert free_riders.OF_EQUAL_SHARE == 1 / 4 and "a quarter of an equal share" in PAGE
     assert free_riders.LEAST_PROMPTS == 20 and "Twenty comparisons" in PAGE
-    assert components.LEAST_SCORES == 32 and "32 or more" in PAGE
+    assert component_returns.LEAST_SCORES == 32 and "32 or more" in PAGE

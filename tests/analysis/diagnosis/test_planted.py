@@ -7,8 +7,7 @@ from functools import cache
 
 import pytest
 
-from coterie.analysis.diagnosis.rules import RULES, sicknesses
-from coterie.analysis.diagnosis.run import evidence_of
+from coterie.analysis.diagnosis.run import RULES, evidence_of, sicknesses
 from tests.analysis.diagnosis.synthetic_runs import KINDS, SyntheticRun, make
 
 SEEDS = range(20)

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 import coterie
-from coterie.analysis.credit.sicknesses import CreditSickness
+from coterie.analysis.credit.free_riders import CreditSickness
 from coterie.analysis.diagnosis.evidence import RunEvidence
-from coterie.analysis.diagnosis.rules import RULES, sicknesses
-from coterie.analysis.diagnosis.run import diagnose_run
+from coterie.analysis.diagnosis.run import RULES, diagnose_run, sicknesses
 from coterie.api.signals import RULES as SIGNS
 from coterie.core.errors import RunFolderError
 from coterie.recipes import flatten
@@ -279,7 +278,7 @@ def test_versions_that_stand_still_are_stale():
 def test_what_explains_another_one_stands_alone():
     both = run_of(lambda n: {"policy/p/mismatch": 0.02 + 0.02 * (n - ONSET), "policy/q/mismatch": 0.2})
     assert kinds(both) == {("stale_weights", "p"), ("mismatch", "q")}
-    credit = [CreditSickness("dead_component", "team.pay", "scores", 0.0, 0.0, 1, "equal.", "read")]
+    credit = [CreditSickness("dead_component", "team.pay", "scores", 0.0, 0.0, 1, "equal.")]
     flat = CASES["no_variance"][0]
     assert kinds(run_of(flat, credit=credit)) == {("no_variance", "")}
     assert kinds(run_of(lambda n: {}, credit=credit)) == {("dead_component", "team.pay")}
@@ -287,7 +286,7 @@ def test_what_explains_another_one_stands_alone():
 
 def test_a_free_rider_needs_somebody_to_ride_on():
     riders = [
-        CreditSickness("free_rider", name, "share", 0.0, 0.25, 3, "It rides.", "pay")
+        CreditSickness("free_rider", name, "share", 0.0, 0.25, 3, "It rides.")
         for name in ("writer", "critic")
     ]
     (of,) = sicknesses(run_of(lambda n: {}, credit=riders[:1]))
