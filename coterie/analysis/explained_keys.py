@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -115,7 +116,7 @@ class _Readers:
         if parts[0] == "cluster" and len(parts) > 1:
             kind, name = self._components["executor"]
             entry = plugins().registry.find(kind, name)
-            return entry.label, getattr(entry.load(), "Cluster", RunConfig), ".".join(parts[1:])
+            return entry.label, entry.attribute("Cluster") or RunConfig, ".".join(parts[1:])
         if parts[0] == "evaluate" and len(parts) > 1:
             return self._evaluation(parts)
         place = next((".".join(parts[:count]) for count in range(len(parts) - 1, 0, -1)
@@ -184,7 +185,4 @@ def _name_of(model: Any) -> str:
 
 def by_origin(keys: Sequence[ExplainedKey]) -> Mapping[str, int]:
     """How many keys each layer set, the most frequent layer first."""
-    counts: dict[str, int] = {}
-    for key in keys:
-        counts[key.origin] = counts.get(key.origin, 0) + 1
-    return dict(sorted(counts.items(), key=lambda item: -item[1]))
+    return dict(Counter(key.origin for key in keys).most_common())

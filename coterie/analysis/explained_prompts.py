@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol, get_args, runtime_checkable
+from typing import Any, get_args
 
 from coterie.analysis.prompt_origins import (
     BEGIN,
@@ -29,14 +29,6 @@ from coterie.core.protocols.reward import ShowsFeedback
 from coterie.core.rollout.side import LocalRolloutSide
 from coterie.core.types import Message, RoleInput
 from coterie.discovery import plugins
-
-
-@runtime_checkable
-class WritesPrompts(Protocol):
-    """A codec that shows the text which it encodes."""
-
-    def prompt_text(self, messages: Sequence[Message]) -> str:
-        """The text of a prompt, with the marks of the format."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +97,7 @@ class _Explained:
         messages += [ExplainedMessage(role=role, parts=parts) for role, parts in attribution.messages]
         known = sample.codec if request.policy in codecs else None
         text: list[PromptPart] = []
-        if isinstance(known, WritesPrompts):
+        if hasattr(known, "prompt_text"):
             text = self._text(known, codecs[request.policy], messages, chat)
         return ExplainedPrompt(
             role=sample.role,
@@ -158,7 +150,7 @@ class _Explained:
         return str(origin_of(self._role))
 
     def _text(
-        self, codec: WritesPrompts, plain: Any, messages: Sequence[ExplainedMessage], chat: Any
+        self, codec: Any, plain: Any, messages: Sequence[ExplainedMessage], chat: Any
     ) -> list[PromptPart]:
         """The whole prompt, with the writers of the format and of what it says of tools."""
         tools = self._side.team.members[self._sample.role].tools
@@ -172,7 +164,7 @@ class _Explained:
 
 def whole_prompt(
     messages: Sequence[ExplainedMessage],
-    codec: WritesPrompts,
+    codec: Any,
     plain: Any,
     format_part: PromptPart,
     tool_part: PromptPart,
@@ -180,6 +172,7 @@ def whole_prompt(
     """A prompt as the model reads it: contents at their places, and what the format writes between them.
 
     Args:
+        codec: one with `prompt_text`, which shows the text that it encodes.
         plain: the codec without the role's tools; `codec` itself where it has none.
         format_part, tool_part: what the text of the format, and what it says of tools, come from.
 
@@ -215,7 +208,7 @@ _FIRST = 0xE100
 """Character after the mark that begins the first message's content; a later message's has a later one."""
 
 
-def _placed(codec: WritesPrompts, bare: Sequence[Message], whole: str) -> list[tuple[int, tuple[int, int]]]:
+def _placed(codec: Any, bare: Sequence[Message], whole: str) -> list[tuple[int, tuple[int, int]]]:
     """(message, (begin, end)) of the contents in the whole text, in the order in which they stand there: a
     template may trim a content, and move a system message."""
     for trim in (str, str.strip):
@@ -259,9 +252,9 @@ def _cut(parts: Sequence[PromptPart], text: str) -> list[PromptPart]:
     return kept
 
 
-def _tool_span(codec: WritesPrompts, plain: Any, bare: Sequence[Message], whole: str) -> tuple[int, int]:
+def _tool_span(codec: Any, plain: Any, bare: Sequence[Message], whole: str) -> tuple[int, int]:
     """(begin, end) of what a format writes of tools: what it leaves out without them."""
-    if codec is plain or not isinstance(plain, WritesPrompts):
+    if codec is plain or not hasattr(plain, "prompt_text"):
         return 0, 0
     head, tail = common_ends(whole, plain.prompt_text(bare))
     return head, len(whole) - tail

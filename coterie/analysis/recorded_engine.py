@@ -10,12 +10,13 @@ import math
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from coterie.core.concurrency.active_rollouts import together
 from coterie.core.errors import PolicyFault, SystemFault
-from coterie.core.protocols import Codec, EngineClient
+from coterie.core.plugins.origin import origin_of, record_origin
+from coterie.core.protocols import Codec, EngineClient, Member
 from coterie.core.protocols.tool import HasSchemas
 from coterie.core.types import Call, Key, Request
 
@@ -153,6 +154,7 @@ class RecordedTool:
 
     def __init__(self, tool: Any, actions: RecordedActions, used: dict[BranchPlace, int]) -> None:
         self.name, self._tool, self._actions, self._used = tool.name, tool, actions, used
+        record_origin(self, origin_of(tool))
         if isinstance(tool, HasSchemas):  # which the chat template shows to the model
             self.schemas = tool.schemas
 
@@ -179,6 +181,17 @@ class RecordedTool:
         if row["fault"]["kind"] == "policy":  # `_result` of the core writes the tool's name before it
             raise PolicyFault(reason.removeprefix(f"tool {self.name}: "))
         raise _as_raised(reason)
+
+
+def with_recorded_tools(
+    members: Mapping[str, Member], actions: RecordedActions, kind: type[RecordedTool] = RecordedTool
+) -> dict[str, Member]:
+    """The members, with tools that know what they answered in the record."""
+    used: dict[BranchPlace, int] = {}
+    return {
+        role: replace(member, tools=tuple(kind(tool, actions, used) for tool in member.tools))
+        for role, member in members.items()
+    }
 
 
 def _as_raised(reason: str) -> SystemFault:

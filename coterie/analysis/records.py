@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from coterie.api.changed_files import changed_files
 from coterie.api.episodes import RecordedTree, trees_of
+from coterie.api.rollout_lines import damaged
 from coterie.api.rollouts import read_rollouts
 from coterie.api.run_record import RunRecord, changed_versions, compose_recorded, recall
 from coterie.core.config import Resolved, RunConfig
@@ -106,14 +108,6 @@ class RunRecords:
         """The trees of a step; errors as of `rows`."""
         return trees_of(self.rows(step), step)
 
-    def step_row(self, step: int) -> Row:
-        """The row of kind `step`: weights, and the estimator's state before the step.
-
-        Raises:
-            RunFolderError: the file has none.
-        """
-        return step_row_of(self.rows(step), self.files[step])
-
     def run(self, step: int | None = None, extra: Sequence[str] = ()) -> Run:
         """The run, composed without weights: what is opened, if anything, is the caller's business.
 
@@ -172,3 +166,80 @@ def step_row_of(rows: Sequence[Row], path: Path) -> Row:
     what = f"{path} doesn't begin with a row of kind 'step'"
     why = "the first row has the reward weights and the estimator's state; it was removed or moved"
     raise RunFolderError(what, why=why, fix="restore the file from a copy")
+
+
+# -------------------------------------------------------------------------------- the shape of rows
+
+_PLACE: dict[str, tuple[type, ...]] = {"task_id": (str,), "epoch": (int,), "chain": (int,), "node": (str,)}
+_FAULT = (dict, NoneType)
+_NUMBER = (int, float, NoneType)
+SHAPES: dict[str, dict[str, tuple[type, ...]]] = {
+    "step": {
+        "step": (int,), "weights": (dict,), "team_weight": (int, float), "kinds": (dict,), "state": (object,),
+    },
+    "node": {
+        **_PLACE, "turn": (int,), "stage": (int,), "role": (str,), "policy": (str,), "prompt": (str,),
+        "prompt_ids": (list,), "prompt_sha256": (str,), "temperature": (int, float), "trainable": (bool,),
+        "state_digest": (str,),
+    },
+    "branch": {
+        **_PLACE, "role": (str,), "branch": (int,), "policy": (str,), "version": (int, NoneType),
+        "completion": (str,), "thought": (str,), "calls": (list,), "tool_results": (list,),
+        "tool_limit": (bool,), "fault": _FAULT, "scores": (dict,), "reasons": (dict,), "own_scores": (dict,),
+        "annotations": (dict,), "reward": _NUMBER, "return": _NUMBER, "advantage": (*_NUMBER, list),
+        "weight": _NUMBER,
+    },
+    "joint": {
+        **_PLACE, "joint": (int,), "branches": (dict,), "scores": (dict,), "reasons": (dict,),
+        "whole": (list,), "reward": (dict,), "state_digest": (str,), "fault": _FAULT, "rule": (str,),
+        "expanded": (bool,), "recombined": (bool,), "terminated": (bool,), "truncated": (bool,),
+        "outcome": (dict, NoneType), "child": (str, NoneType),
+    },
+}  # fmt: skip
+"""By kind of row: the types of the fields that a replay reads."""
+_CALL: dict[str, tuple[type, ...]] = {"token_ids": (list,), "logprobs": (list,), "finish": (str,)}
+_LATER_CALL = {**_CALL, "prompt_ids": (list,), "continues": (bool,), "version": (int,)}
+_REASON: dict[str, tuple[type, ...]] = {"kind": (str,), "reason": (str,)}
+
+
+def check_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Refuse rows that lack a field, or have one of another type.
+
+    Raises:
+        RunFolderError: it names the line and the field.
+    """
+    for line, row in enumerate(rows, 1):
+        where = f"line {line}"
+        shape = SHAPES.get(row["kind"])
+        if shape is None:
+            raise damaged(path, f"{where} is of the unknown kind {row['kind']!r}")
+        if row["kind"] == "step" and line > 1:
+            raise damaged(path, f"{where} is a second row of kind 'step'")
+        _check(row, shape, path, where)
+        if row.get("fault") is not None:
+            _check(row["fault"], _REASON, path, f"{where}, fault")
+        for index, call in enumerate(row.get("calls", ())):
+            inner = f"{where}, calls[{index}]"
+            if not isinstance(call, dict):
+                raise damaged(path, f"{inner} is {call!r:.60}")
+            _check(call, _LATER_CALL if index else _CALL, path, inner)
+            _check_tokens(call, path, inner)
+
+
+def _check(row: Mapping[str, Any], shape: Mapping[str, tuple[type, ...]], path: Path, where: str) -> None:
+    for name, types in shape.items():
+        if name not in row:
+            raise damaged(path, f"{where} has no field '{name}'")
+        if not isinstance(row[name], types):
+            raise damaged(path, f"{where}: the field '{name}' is {row[name]!r:.60}")
+
+
+def _check_tokens(call: Mapping[str, Any], path: Path, where: str) -> None:
+    tokens, logprobs = call["token_ids"], call["logprobs"]
+    if len(tokens) != len(logprobs):
+        raise damaged(path, f"{where} has {len(tokens)} tokens and {len(logprobs)} log-probs")
+    for name in ("token_ids", "prompt_ids"):
+        if any(type(token) is not int for token in call.get(name, ())):
+            raise damaged(path, f"{where}: an entry of '{name}' is no token id")
+    if any(not isinstance(value, _NUMBER) for value in logprobs):
+        raise damaged(path, f"{where}: an entry of 'logprobs' is no number")

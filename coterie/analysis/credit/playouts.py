@@ -10,16 +10,21 @@ may have been selected.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from coterie.analysis.credit.component_returns import Rules, component_returns
-from coterie.analysis.recorded_engine import CALL, RecordedActions, RecordedClient, RecordedTool, place_of
+from coterie.analysis.recorded_engine import (
+    CALL,
+    RecordedActions,
+    RecordedClient,
+    RecordedTool,
+    place_of,
+    with_recorded_tools,
+)
 from coterie.api.episodes import RecordedNode, RecordedTree, trees_of
 from coterie.api.rollouts import rollout_rows
 from coterie.core.protocols import EngineClient, PromptRequest, RolloutJob, Sampler
-from coterie.core.protocols.tool import HasSchemas
 from coterie.core.rollout.context import JobContext
 from coterie.core.rollout.rewards import score_episodes
 from coterie.core.rollout.side import LocalRolloutSide
@@ -134,14 +139,6 @@ class EitherTool(RecordedTool):
         return str(await self._tool.run(call))
 
 
-class EitherToolWithSchemas(EitherTool):
-    """One whose schemas the chat template shows to the model."""
-
-    def __init__(self, tool: Any, actions: RecordedActions, used: dict[Any, int]) -> None:
-        super().__init__(tool, actions, used)
-        self.schemas = tool.schemas
-
-
 @dataclass(slots=True)
 class Player:
     """Plays from recorded states of one step."""
@@ -183,24 +180,9 @@ class Player:
         )
         plain = self.side.context(job, client)
         values: dict[str, Any] = {each.name: getattr(plain, each.name) for each in fields(JobContext)}
-        values["team"] = replace(plain.team, members=self._members(plain.team.members))
+        members = with_recorded_tools(plain.team.members, self.actions, EitherTool)
+        values["team"] = replace(plain.team, members=members)
         return PlayoutContext(**values, state=state, arm=arm), client
-
-    def _members(self, members: Mapping[str, Any]) -> dict[str, Any]:
-        """The members, with tools that know what they answered in the record."""
-        used: dict[Any, int] = {}
-        return {
-            role: replace(
-                member,
-                tools=tuple(
-                    (EitherToolWithSchemas if isinstance(tool, HasSchemas) else EitherTool)(
-                        tool, self.actions, used
-                    )
-                    for tool in member.tools
-                ),
-            )
-            for role, member in members.items()
-        }
 
     def _judged(self, tree: Tree, context: PlayoutContext, state: RecordedState) -> Playout:
         made = rollout_rows([tree], context.scores, None, self.side.reward_weights)

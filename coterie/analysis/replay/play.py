@@ -11,8 +11,7 @@ import numpy as np
 
 from coterie.analysis.recorded_codec import codecs_of
 from coterie.analysis.replay.differences import Mismatch, compare_rows, differing_state, mismatch_of
-from coterie.analysis.replay.shadows import divided
-from coterie.analysis.replay.side import PlayedTree, ReplaySide
+from coterie.analysis.replay.side import PlayedTree, ReplaySide, divided
 from coterie.api.episodes import Row, TreeId, tree_id
 from coterie.api.open_run import to_its_end
 from coterie.api.rollouts import as_read, rollout_rows, step_row

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from coterie.analysis.recorded_rows import check_rows
-from coterie.analysis.records import Row, RunRecords, step_row_of
+from coterie.analysis.records import Row, RunRecords, check_rows, step_row_of
 from coterie.analysis.replay.credit_again import CreditAgain, OtherCredit
 from coterie.analysis.replay.differences import Mismatch, differing_state
 from coterie.analysis.replay.play import PlayedStep, play_step

@@ -8,20 +8,14 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from coterie.analysis.recorded_engine import (
-    BranchPlace,
-    RecordedActions,
-    RecordedClient,
-    RecordedTool,
-)
-from coterie.analysis.replay.shadows import ignoring_shadows, with_shadows
+from coterie.analysis.recorded_engine import RecordedActions, RecordedClient, with_recorded_tools
 from coterie.answers import KEPT, KNOWN
 from coterie.api.episodes import Row, is_lost
 from coterie.core.concurrency.active_rollouts import together
 from coterie.core.errors import PolicyFault, SystemFault, UserError
 from coterie.core.plugins import PluginConfig, composed_fields
 from coterie.core.plugins.origin import closed, origin_of, plugin_call, plugin_open, record_origin
-from coterie.core.protocols import Codec, Member, NamedRewardSource, RolloutJob
+from coterie.core.protocols import Codec, NamedRewardSource, RolloutJob
 from coterie.core.protocols.reward import ShowsFeedback
 from coterie.core.protocols.tool import Closes, Opens
 from coterie.core.protocols.transition import RepeatsTask
@@ -29,7 +23,18 @@ from coterie.core.rollout.context import JobContext
 from coterie.core.rollout.rewards import score_episodes
 from coterie.core.rollout.side import LocalRolloutSide
 from coterie.core.training.run import Run
-from coterie.core.types import Action, Fault, Key, Score, Scores, Step, Task, Tree
+from coterie.core.types import (
+    Action,
+    ComponentKind,
+    Fault,
+    Key,
+    RewardWeights,
+    Score,
+    Scores,
+    Step,
+    Task,
+    Tree,
+)
 from coterie.discovery.members import CountsCalls, RunsInBackground
 
 RUNS_PROGRAMS = ("run", "judge", "run_on")
@@ -116,8 +121,7 @@ class ReplaySide:
             for source in side.reward_sources  # the run has told of missing scores
         ]
         sources = with_shadows(sources, beside)
-        used: dict[BranchPlace, int] = {}
-        members = {name: _member(member, actions, used) for name, member in side.team.members.items()}
+        members = with_recorded_tools(side.team.members, actions)
         transition, feedback = side.team.transition, False
         if "coach" in asks(transition) - set(again):
             transition, feedback = RecordedTransition(transition), True
@@ -194,15 +198,6 @@ class ReplaySide:
         return played
 
 
-def _member(member: Member, actions: RecordedActions, used: dict[BranchPlace, int]) -> Member:
-    """The member with tools that answer from the record."""
-    tools = []
-    for tool in member.tools:
-        tools.append(RecordedTool(tool, actions, used))
-        record_origin(tools[-1], origin_of(tool))
-    return replace(member, tools=tuple(tools))
-
-
 def _refuse(sandbox: Any, unanswered: list[str]) -> None:
     """Have a sandbox of a composed run refuse every program."""
 
@@ -236,8 +231,9 @@ class RecordedSource:
     """A reward source that isn't asked: `RecordedScores` has what it answered."""
 
     def __init__(self, plugin: Any) -> None:
-        self.scope, self.components, self.weights = plugin.scope, plugin.components, plugin.weights
-        self.policy_fault = plugin.policy_fault
+        self._plugin, self.scope, self.policy_fault = plugin, plugin.scope, plugin.policy_fault
+        self.components: Mapping[str, ComponentKind] = plugin.components
+        self.weights: Mapping[str, float] = plugin.weights
         self.background = isinstance(plugin, RunsInBackground) and plugin.background
         record_origin(self, origin_of(plugin))
 
@@ -248,10 +244,6 @@ class RecordedSource:
 
 class RecordedSourceWithFeedback(RecordedSource):
     """One whose scores later roles read of."""
-
-    def __init__(self, plugin: Any) -> None:
-        super().__init__(plugin)
-        self._plugin = plugin
 
     def feedback(self, role: str, score: Score) -> str:
         return str(self._plugin.feedback(role, score))
@@ -318,3 +310,68 @@ def _scores_of(
                     row.get("comments", {}).get(short, ""),
                 )
                 break
+
+
+# ---------------------------------------------------------------------- sources that score beside the run's
+
+SUFFIX = "~again"
+"""Of the components of a source that scores beside another one."""
+
+
+class Shadow(RecordedSource):
+    """A reward source under other names of its components."""
+
+    def __init__(self, plugin: Any) -> None:
+        super().__init__(plugin)
+        self.components = {f"{name}{SUFFIX}": kind for name, kind in plugin.components.items()}
+        self.weights = dict.fromkeys(self.components, 0.0)
+
+    async def score(self, view: Any) -> Any:
+        table = await self._plugin.score(view)
+        return _renamed(table) if isinstance(table, Mapping) else [_renamed(each) for each in table]
+
+
+def _renamed(table: Mapping[tuple[str, str], Any]) -> dict[tuple[str, str], Any]:
+    return {(owner, f"{component}{SUFFIX}"): value for (owner, component), value in table.items()}
+
+
+def with_shadows(
+    sources: Sequence[NamedRewardSource], others: Sequence[NamedRewardSource]
+) -> list[NamedRewardSource]:
+    """The sources, each followed by the one of `others` with its name, which then scores beside it."""
+    by_name = {other.name: other for other in others}
+    both: list[NamedRewardSource] = []
+    for source in sources:
+        both.append(source)
+        if (other := by_name.get(source.name)) is not None:
+            shadow = Shadow(other.plugin)
+            per_role = [f"{name}{SUFFIX}" for name in other.per_role]
+            weights = dict(shadow.weights)
+            both.append(
+                replace(other, plugin=shadow, weights=weights, per_role=per_role, failed=True, _slots=None)
+            )
+    return both
+
+
+def ignoring_shadows(weights: RewardWeights, others: Sequence[NamedRewardSource]) -> RewardWeights:
+    """The weights with which what the shadows score counts nothing during play."""
+    names = [f"{name}{SUFFIX}" for other in others for name in other.plugin.components]
+    return replace(weights, weights={**weights.weights, **dict.fromkeys(names, 0.0)})
+
+
+def divided(scores: Scores, replaced: Collection[str]) -> tuple[Scores, Scores]:
+    """The scores of the run's own sources, and those with the shadows' in their place.
+
+    Args:
+        replaced: components that shadows score too.
+    """
+    ours, other = Scores(), Scores()
+    ours.answers |= scores.answers
+    for key, role, component, score in scores:
+        if component.endswith(SUFFIX):
+            other.add(key, role, component.removesuffix(SUFFIX), score)
+        else:
+            ours.add(key, role, component, score)
+            if component not in replaced:
+                other.add(key, role, component, score)
+    return ours, other

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 import coterie as package
-from coterie.analysis.recorded_rows import check_rows
+from coterie.analysis.records import check_rows
 from coterie.api.rollouts import read_rollouts, write_rollouts
 from tests.analysis.replay.support import SCRIPTED, TABULAR, table, trained
 from tests.cli.support import coterie, process
