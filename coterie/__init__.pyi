@@ -22,8 +22,7 @@ from coterie.api.evaluate import evaluate as evaluate
 from coterie.api.export import export as export
 from coterie.api.rollouts import read_rollouts as read_rollouts
 from coterie.api.rows import read_metrics as read_metrics
-from coterie.api.train import TrainResult as TrainResult, train as train
-from coterie.api.vocabulary import vocabulary as vocabulary
+from coterie.api.train import TrainResult as TrainResult, train as train, vocabulary as vocabulary
 from coterie.backends.chat_models.openai import OpenAIChat as OpenAIChat
 from coterie.backends.engines.request_batching import RequestBatcher as RequestBatcher
 from coterie.backends.models.minibatches import (

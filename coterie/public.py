@@ -4,7 +4,7 @@ from __future__ import annotations
 
 PUBLIC = {
     "coterie.analysis.explanation": "Explanation explain",
-    "coterie.api.train": "TrainResult train",
+    "coterie.api.train": "TrainResult train vocabulary",
     "coterie.analysis.credit.report": "CreditReport credit",
     "coterie.api.evaluate": "evaluate",
     "coterie.api.compare": "Comparison TeamEvaluation",
@@ -13,7 +13,6 @@ PUBLIC = {
     "coterie.estimate.plan": "RunEstimate plan",
     "coterie.api.rollouts": "read_rollouts",
     "coterie.api.rows": "read_metrics",
-    "coterie.api.vocabulary": "vocabulary",
     "coterie.analysis.diagnosis.machine_hardware": "HealthCheck",
     "coterie.analysis.diagnosis.machine": "MachineDiagnosis doctor",
     "coterie.analysis.diagnosis.run": "RunDiagnosis",

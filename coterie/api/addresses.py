@@ -12,6 +12,7 @@ from coterie.api.checkpoints import find_checkpoint
 from coterie.core.config import RunConfig
 from coterie.core.errors import ConfigError, RunFolderError, did_you_mean
 from coterie.core.storage.checkpoint import Checkpoint
+from coterie.core.training.run import Run
 
 log = logging.getLogger("coterie")
 Which = Literal["best", "latest"] | int
@@ -115,6 +116,16 @@ def checkpoint_of(named: WeightsAddress, default: Which, path: str) -> Checkpoin
             *(path, named.folder, checkpoint.step),
         )
     return checkpoint
+
+
+def check_role(run: Run, role: str, option: str) -> None:
+    """Refuse a role that an option names and the team lacks.
+
+    Raises:
+        ConfigError: there is none; the nearest name is in the message.
+    """
+    if role not in run.team.members:
+        raise ConfigError(f"unknown role '{role}'", path=option, fix=did_you_mean(role, run.team.members))
 
 
 def choose_policy(config: RunConfig, named: WeightsAddress, path: str, default: str, why: str) -> str:

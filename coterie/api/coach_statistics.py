@@ -10,7 +10,7 @@ clustered by task (Liang & Zeger 1986).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -163,19 +163,16 @@ def effects(actions: ScoredActions) -> Effects | None:
     stepped = np.ptp(step) > 0
     if stepped:
         blocks.append(((step - step.mean()) / DRIFT_STEPS)[:, None])
-    coefficients, covariance = _regression(np.hstack(blocks), score, actions.task[known])
+    fit = coefficients, covariance = _regression(np.hstack(blocks), score, actions.task[known])
     first = blocks[0].shape[1]
-    roles = range(first, first + len(role_names) - 1)
-    kinds = range(roles.stop, roles.stop + len(kind_names) - 1)
-    drift = Estimate(float(coefficients[-1]), _root(covariance[-1, -1])) if stepped else None
-    biased_roles = _biased(coefficients, covariance, list(roles), role_names)
-    biased_kinds = _biased(coefficients, covariance, list(kinds), kind_names)
+    roles = {name: first + at for at, name in enumerate(role_names[1:])}  # the first has no column
+    kinds = {name: first + len(roles) + at for at, name in enumerate(kind_names[1:])}
     return Effects(
-        roles=_against_others(coefficients, covariance, list(roles), role_names),
-        kinds=_against_others(coefficients, covariance, list(kinds), kind_names),
-        drift=drift,
-        biased_roles=biased_roles,
-        biased_kinds=biased_kinds,
+        roles=_against_others(*fit, roles, role_names),
+        kinds=_against_others(*fit, kinds, kind_names),
+        drift=Estimate(float(coefficients[-1]), _root(covariance[-1, -1])) if stepped else None,
+        biased_roles=_biased(*fit, roles, role_names),
+        biased_kinds=_biased(*fit, kinds, kind_names),
     )
 
 
@@ -216,45 +213,33 @@ def _regression(x: Floats, y: Floats, clusters: npt.NDArray[np.str_]) -> tuple[F
     return coefficients, small * inverse @ (sums.T @ sums) @ inverse
 
 
-def _estimate(weights: Floats, coefficients: Floats, covariance: Floats) -> Estimate:
-    """A linear combination of coefficients."""
-    return Estimate(float(weights @ coefficients), _root(float(weights @ covariance @ weights)))
-
-
 def _root(variance: float) -> float:
     return math.sqrt(variance) if variance > 0 else math.nan
 
 
 def _against_others(
-    coefficients: Floats, covariance: Floats, columns: Sequence[int], names: Sequence[str]
+    coefficients: Floats, covariance: Floats, columns: Mapping[str, int], names: Sequence[str]
 ) -> dict[str, Estimate]:
-    """By name: its effect minus the mean effect of the others. The first has no column: its effect is 0."""
+    """By name: its effect minus the mean effect of the others; of a name without a column it is 0."""
     estimates: dict[str, Estimate] = {}
     for name in names if len(names) > 1 else ():
         weights = np.zeros(len(coefficients))
-        for other, column in zip(names[1:], columns, strict=True):
-            weights[column] = 1.0 if other == name else -1.0 / (len(names) - 1)
-        estimates[name] = _estimate(weights, coefficients, covariance)
+        for other in columns.keys() & {*names}:
+            weights[columns[other]] = 1.0 if other == name else -1.0 / (len(names) - 1)
+        error = _root(float(weights @ covariance @ weights))
+        estimates[name] = Estimate(float(weights @ coefficients), error)
     return estimates
 
 
 def _biased(
-    coefficients: Floats, covariance: Floats, columns: Sequence[int], names: Sequence[str]
+    coefficients: Floats, covariance: Floats, columns: Mapping[str, int], names: Sequence[str]
 ) -> tuple[str, ...]:
     """The names whose effect differs from the others', one by one: the largest leaves before the next is
     compared, so that a favoured role doesn't make the others look disfavoured."""
     flagged: list[str] = []
-    base = names[0] if names else ""
     left = list(names)
-    column = dict(zip(names[1:], columns, strict=True))
     while len(left) > 1:
-        estimates: dict[str, Estimate] = {}
-        for name in left:
-            weights = np.zeros(len(coefficients))
-            for other in left:
-                if other != base:
-                    weights[column[other]] = 1.0 if other == name else -1.0 / (len(left) - 1)
-            estimates[name] = _estimate(weights, coefficients, covariance)
+        estimates = _against_others(coefficients, covariance, columns, left)
         # Of two that differ by the same, the one that is scored higher.
         largest = max(left, key=lambda name: (round(abs(estimates[name].value), 9), estimates[name].value))
         if not estimates[largest].beyond(LEAST_BIAS):

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from coterie.api.addresses import check_role
 from coterie.api.at_k import AtK, at_k
-from coterie.core.errors import ConfigError, PluginError, UserError, did_you_mean
+from coterie.core.errors import ConfigError, PluginError, UserError
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.storage.atomic import write_atomic
 from coterie.core.storage.jsonl import to_json
@@ -95,10 +96,7 @@ class Changes:
     def _check_roles(self, run: Run) -> None:
         for option, roles in (("--swap", self.swap or ()), ("--null", self.null)):
             for role in roles:
-                if role not in run.team.members:
-                    raise ConfigError(
-                        f"unknown role '{role}'", path=option, fix=did_you_mean(role, run.team.members)
-                    )
+                check_role(run, role, option)
 
 
 @dataclass(frozen=True, slots=True)

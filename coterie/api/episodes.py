@@ -5,17 +5,19 @@ Rows are those of `api/rollouts.py`, of a file or just made. Nothing is computed
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from coterie.core.training.metrics import UNSELECTED
+from coterie.core.types import Node
 
 Row = Mapping[str, Any]
 TreeId = tuple[str, int, int]
 """Task, epoch, chain."""
+N = TypeVar("N", Node, "RecordedNode")
 
 
 @dataclass(slots=True)
@@ -146,18 +148,32 @@ class RecordedTree:
 
     def episodes(self) -> Iterator[RecordedEpisode]:
         """Every path, as `core/training/metrics.episodes` has them; depth first, by joint action."""
-        stack: list[tuple[RecordedNode | None, tuple[tuple[RecordedNode, int | None], ...], float]]
-        stack, count = [(self.root, (), 1.0)], 0
-        while stack:
-            node, path, share = stack.pop()
-            if node is None:  # the path has ended
-                yield RecordedEpisode(self, count, path, share)
-                count += 1
-                continue
-            following: list[int | None] = [*node.expanded] or [None]
-            for index in reversed(following):
-                child = None if index is None else node.children.get(index)
-                stack.append((child, (*path, (node, index)), share / len(following)))
+        walk = paths_of(self.root, lambda node, index: node.children.get(index))
+        for index, (path, share) in enumerate(walk):
+            yield RecordedEpisode(self, index, path, share)
+
+
+def paths_of(
+    root: N, child: Callable[[N, int], N | None]
+) -> Iterator[tuple[tuple[tuple[N, int | None], ...], float]]:
+    """Every path of a tree, recorded or just played, with the probability of a walk from the root.
+
+    A path is (node, its joint action on the path); None at the end: no joint action of the last node could
+    go on.
+
+    Args:
+        child: the node after a joint action; None: it ended the episode.
+    """
+    stack: list[tuple[N | None, tuple[tuple[N, int | None], ...], float]] = [(root, (), 1.0)]
+    while stack:
+        node, path, share = stack.pop()
+        if node is None:
+            yield path, share
+            continue
+        following: list[int | None] = [*node.expanded] or [None]
+        for index in reversed(following):
+            after = None if index is None else child(node, index)
+            stack.append((after, (*path, (node, index)), share / len(following)))
 
 
 def trees_of(rows: Iterable[Row], step: int = 0) -> list[RecordedTree]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +15,15 @@ from coterie.api.at_k import ks_of
 from coterie.api.changed_files import changed_files
 from coterie.api.checkpoints import find_checkpoint
 from coterie.api.compare import Changes, TeamEvaluation, evaluate_team
-from coterie.api.configurations import configuration_digest, recorded_settings
 from coterie.api.external_policies import resolve_policies
 from coterie.api.open_run import open_run, to_its_end
-from coterie.api.run_record import RunRecord, compose_recorded, recall
+from coterie.api.run_record import (
+    RunRecord,
+    compose_recorded,
+    configuration_digest,
+    recall,
+    recorded_settings,
+)
 from coterie.api.train import Source
 from coterie.compose.evaluation_sets import first_tasks
 from coterie.core.config import Resolved
@@ -92,14 +97,9 @@ def evaluate(
         finally:
             await run.close()
 
-    return _run(source, go())
-
-
-def _run(source: Source, work: Coroutine[Any, Any, TeamEvaluation]) -> TeamEvaluation:
-    """Evaluate, with logs where the source is a run's folder."""
     folder = run_folder(source)
     with logs.kept_in(RunFolder(folder).logs) if folder is not None else nullcontext():
-        return to_its_end(work)
+        return to_its_end(go())
 
 
 def _composed(
@@ -111,7 +111,10 @@ def _composed(
     checkpoint: Which | None,
 ) -> tuple[Run, Path | None]:
     """The run with the facts of its evaluation, and the folder of the checkpoint that plays."""
-    source, named = _named(source, checkpoint)
+    source, named = run_address(source)
+    if named is not None and checkpoint not in (None, named):
+        fix = "name the checkpoint once"
+        raise ConfigError(f"RUN_DIR says @{named}", path="--checkpoint", why=f"it says {checkpoint}", fix=fix)
     played, record, known = None, None, None
     if is_run(source):
         source = Path(str(source))  # as a string, a bare name would be a recipe's
@@ -131,19 +134,6 @@ def _composed(
         settings = recorded_settings(Path(source))
         facts |= {"run_seed": settings.get("seed", 0), "configuration": configuration_digest(settings)}
     return replace(run, facts=facts), None if played is None else played.path
-
-
-def _named(source: Any, checkpoint: Which | None) -> tuple[Any, Which | None]:
-    """The source without its checkpoint, and the checkpoint.
-
-    Raises:
-        ConfigError: it names no checkpoint of a run, or another one than `checkpoint`.
-    """
-    source, named = run_address(source)
-    if named is not None and checkpoint not in (None, named):
-        fix = "name the checkpoint once"
-        raise ConfigError(f"RUN_DIR says @{named}", path="--checkpoint", why=f"it says {checkpoint}", fix=fix)
-    return source, named
 
 
 def _facts(run: Run, record: RunRecord | None) -> dict[str, Any]:

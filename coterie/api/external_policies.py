@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from coterie.api.addresses import WeightsAddress, Which, address, checkpoint_of, choose_policy
+from coterie.api.addresses import WeightsAddress, Which, address, check_role, checkpoint_of, choose_policy
 from coterie.api.run_record import load_run, recall
 from coterie.core.config import PolicyConfig
-from coterie.core.errors import ConfigError, CoterieError, did_you_mean
+from coterie.core.errors import ConfigError, CoterieError
 from coterie.core.storage.checkpoint import Checkpoint
 from coterie.core.training.run import Run
 from coterie.core.types import Weights
@@ -58,10 +58,7 @@ def resolve_policies(
     resolved: dict[str, ExternalPolicy] = {}
     plays: dict[str, str] = {}
     for role, text in policies.items():
-        if role not in run.team.members:
-            raise ConfigError(
-                f"unknown role '{role}'", path="--policy", fix=did_you_mean(role, run.team.members)
-            )
+        check_role(run, role, "--policy")
         team_policy = run.team.policies[role]
         external = _resolve(str(text), role, run.config.policies[team_policy], checkpoint)
         if external.name in run.config.policies:

@@ -118,22 +118,72 @@ def _branch_row(
 ) -> dict[str, Any]:  # fmt: skip
     """Without `reward` and `annotations`."""
     key, decision = node.key.of_branch(role, branch), node.decisions[role]
+    action = decision.branches[branch]
+    texts = [
+        each["content"] for each in action.dialogue[len(decision.messages) :] if each["role"] == "assistant"
+    ]
+    calls = []
+    for index, call in enumerate(action.calls):
+        row: dict[str, Any] = {
+            "token_ids": list(call.token_ids),
+            "logprobs": list(call.logprobs),
+            "finish": call.finish,
+        }
+        if index > 0:  # the first call's prompt is the node's
+            row |= {"prompt_ids": list(call.prompt_ids), "continues": call.continues, "version": call.version}
+        elif call.version != action.calls[-1].version:
+            row["version"] = call.version
+        if call.version_runs:
+            row["version_runs"] = [list(pair) for pair in call.version_runs]
+        if index < len(texts):  # of a tool call; the last call's text is the completion
+            row["text"] = texts[index]
+        calls.append(row if decode is None else {**row, "text": decode(decision.policy, call)})
     return {
         "kind": "branch",
         "format": FORMAT,
         **place,
-        **_branch(node, role, branch, decode),
+        "role": role,
+        "branch": branch,
+        "policy": decision.policy,
+        "version": action.calls[-1].version if action.calls else None,
+        "completion": action.text,
+        "thought": action.thought,
+        "calls": calls,
+        "tool_results": list(action.tool_results),
+        "tool_limit": action.tool_limit,
+        "fault": _fault(action.fault),
         **_cells("scores", branch_scores(node, role, branch, scores), role),
         "own_scores": _named(scores.at(key)),
         "reward": None,
-        **_credit(key, credit, decision.trainable and decision.branches[branch].trainable),
+        **_credit(key, credit, decision.trainable and action.trainable),
     }
 
 
 def _joint_row(
     place: Mapping[str, Any], node: Node, index: int, scores: Scores, weights: RewardWeights
 ) -> dict[str, Any]:
-    return {"kind": "joint", "format": FORMAT, **place, **_joint(node, index, scores, weights)}
+    joint, cell = node.joints[index], scores.at(node.key.of_joint(index))
+    return {
+        "kind": "joint",
+        "format": FORMAT,
+        **place,
+        # Where a prompt outgrew the context, no row of a node or a branch has turn and stage.
+        **({} if node.decisions else {"turn": node.turn, "stage": node.stage}),
+        "joint": index,
+        "branches": dict(joint.branches),
+        **_cells("scores", cell),
+        "whole": sorted({component for (_, component), score in cell.items() if score.whole}),
+        "reward": {role: joint_reward(node, index, role, scores, weights) for role in joint.branches},
+        "child": joint.child.key.text() if joint.child is not None else None,
+        "expanded": index in node.expanded,
+        "rule": node.rule,
+        "recombined": joint.recombined,
+        "terminated": joint.terminated,
+        "truncated": joint.truncated,
+        "outcome": dict(joint.outcome) if joint.outcome is not None else None,
+        "state_digest": joint.state_digest,
+        "fault": _fault(joint.fault),
+    }
 
 
 def _place(tree: Tree, node: Node) -> dict[str, Any]:
@@ -195,42 +245,6 @@ def prompt_text(messages: Sequence[Message]) -> str:
     return "\n\n".join(f"[{message.get('role', '')}]\n{message.get('content', '')}" for message in messages)
 
 
-def _branch(node: Node, role: str, branch: int, decode: Decode | None) -> dict[str, Any]:
-    decision = node.decisions[role]
-    action = decision.branches[branch]
-    texts = [
-        each["content"] for each in action.dialogue[len(decision.messages) :] if each["role"] == "assistant"
-    ]
-    calls = []
-    for index, call in enumerate(action.calls):
-        row: dict[str, Any] = {
-            "token_ids": list(call.token_ids),
-            "logprobs": list(call.logprobs),
-            "finish": call.finish,
-        }
-        if index > 0:  # the first call's prompt is the node's
-            row |= {"prompt_ids": list(call.prompt_ids), "continues": call.continues, "version": call.version}
-        elif call.version != action.calls[-1].version:
-            row["version"] = call.version
-        if call.version_runs:
-            row["version_runs"] = [list(pair) for pair in call.version_runs]
-        if index < len(texts):  # of a tool call; the last call's text is the completion
-            row["text"] = texts[index]
-        calls.append(row if decode is None else {**row, "text": decode(decision.policy, call)})
-    return {
-        "role": role,
-        "branch": branch,
-        "policy": decision.policy,
-        "version": action.calls[-1].version if action.calls else None,
-        "completion": action.text,
-        "thought": action.thought,
-        "calls": calls,
-        "tool_results": list(action.tool_results),
-        "tool_limit": action.tool_limit,
-        "fault": _fault(action.fault),
-    }
-
-
 def _credit(key: Key, credit: Credit | None, trained: bool) -> dict[str, Any]:
     if credit is None or key not in credit.advantage or not trained:
         return {"return": credit.returns.get(key) if credit else None, "advantage": None, "weight": None}
@@ -239,28 +253,6 @@ def _credit(key: Key, credit: Credit | None, trained: bool) -> dict[str, Any]:
         "return": credit.returns.get(key),
         "advantage": advantage.tolist() if isinstance(advantage, np.ndarray) else float(advantage),
         "weight": float(credit.weight.get(key, 1.0)),
-    }
-
-
-def _joint(node: Node, index: int, scores: Scores, reward_weights: RewardWeights) -> dict[str, Any]:
-    joint, cell = node.joints[index], scores.at(node.key.of_joint(index))
-    return {
-        # Where a prompt outgrew the context, no row of a node or a branch has turn and stage.
-        **({} if node.decisions else {"turn": node.turn, "stage": node.stage}),
-        "joint": index,
-        "branches": dict(joint.branches),
-        **_cells("scores", cell),
-        "whole": sorted({component for (_, component), score in cell.items() if score.whole}),
-        "reward": {role: joint_reward(node, index, role, scores, reward_weights) for role in joint.branches},
-        "child": joint.child.key.text() if joint.child is not None else None,
-        "expanded": index in node.expanded,
-        "rule": node.rule,
-        "recombined": joint.recombined,
-        "terminated": joint.terminated,
-        "truncated": joint.truncated,
-        "outcome": dict(joint.outcome) if joint.outcome is not None else None,
-        "state_digest": joint.state_digest,
-        "fault": _fault(joint.fault),
     }
 
 

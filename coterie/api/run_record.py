@@ -9,6 +9,7 @@ when the run began.
 from __future__ import annotations
 
 import copy
+import hashlib
 import importlib.metadata
 import json
 import logging
@@ -17,6 +18,7 @@ import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -319,3 +321,45 @@ def load_remembered(manager: Plugins, files: Iterable[str], folder: Path) -> Non
             log.info("%s: the plugin file %s is loaded again", folder, file)
         else:
             log.warning("%s: the plugin file %s is gone; name its new place: -p FILE", folder, file)
+
+
+# -------------------------------------------------------------------------- seeds of one configuration
+
+SAME = (
+    *("seed", "name", "summary"),
+    *("schedule.steps", "schedule.epochs", "schedule.tokens", "schedule.stop_after"),
+    *("schedule.record_every", "schedule.evaluate_every", "schedule.checkpoint_every"),
+    *("schedule.keep_checkpoints", "trackers", "trackers.*"),
+)
+"""Patterns of settings in which the runs of one configuration may differ: the seed, names, the length of a
+run and its reports. They decide nothing that a step learns."""
+BUDGET = "schedule.tokens"
+"""Counts where a learning rate decays over it."""
+
+
+def recorded_settings(folder: Path) -> dict[str, Any]:
+    """The settings of a run by dotted path, of `resolved.yaml`, or of `config.yaml` where there is none.
+
+    Raises:
+        ConfigError: a file is damaged.
+    """
+    config = RunFolder(folder).config
+    record = read_yaml(folder / RECORD) if (folder / RECORD).is_file() else {}
+    settings = dict(flatten(record.get("settings") or read_yaml(config)))
+    settings["name"] = read_yaml(config).get("name")
+    return settings
+
+
+def tells_apart(path: str, settings: Mapping[str, Any]) -> bool:
+    """Whether a setting tells configurations apart."""
+    if path == BUDGET and any(
+        name.endswith(".optimizer.horizon") and value == "budget" for name, value in settings.items()
+    ):
+        return True
+    return not any(fnmatchcase(path, pattern) for pattern in SAME)
+
+
+def configuration_digest(settings: Mapping[str, Any]) -> str:
+    """A digest (64 bits) of the settings that tell configurations apart: equal for the seeds of one."""
+    kept = {path: value for path, value in settings.items() if tells_apart(path, settings)}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True, default=str).encode()).hexdigest()[:16]

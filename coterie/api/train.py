@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -13,21 +14,28 @@ from typing import Any
 from coterie import logs
 from coterie.api.checkpoints import CheckpointStore
 from coterie.api.discarded import Cancelled, Discarded
+from coterie.api.episodes import action_row, paths_of
 from coterie.api.open_run import open_run, to_its_end
-from coterie.api.recording import step_recorder
 from coterie.api.resume import Resumption, resumption
+from coterie.api.rollouts import rollout_recorder, rows_on_path
 from coterie.api.rows import read_metrics
 from coterie.api.run_files import check_out, claimed, new_run, resumable
 from coterie.api.run_record import RunRecord, read_record
 from coterie.api.signals import Signals
 from coterie.api.starting_weights import find_sources
-from coterie.compose import check_hosts, check_packages, prepare, trained_splits
+from coterie.compose import check_hosts, check_packages, compose, prepare, trained_splits
 from coterie.core.config import Resolved, RunConfig
 from coterie.core.errors import ConfigError, RunFolderError
 from coterie.core.loop import train as train_loop
+from coterie.core.protocols import Batch
 from coterie.core.storage.jsonl import read_lines
 from coterie.core.storage.run_folder import RunFolder
+from coterie.core.training.metrics_writer import MetricsWriter
 from coterie.core.training.run import Progress, Run
+from coterie.core.training.steps_in_play import Recorder
+from coterie.core.types import Credit
+from coterie.core.types.messages import encodable
+from coterie.core.types.seeding import generator
 from coterie.estimate.cost import warn_of_tasks
 from coterie.estimate.least import acceptable, check_size, check_trees, warn_of_size, warn_of_trees
 from coterie.estimate.val_interval import evaluating
@@ -175,7 +183,8 @@ async def _train(run: Run, store: CheckpointStore, resumed: Resumption | None) -
         reached = checkpoint.step if checkpoint is not None else -1
         if checkpoint is not None:
             run.restore(checkpoint)
-            if run.finished or _out_of_time(run):
+            limit = run.config.schedule.stop_after
+            if run.finished or (limit is not None and run.state.seconds >= limit):  # no step is left
                 state = run.state
                 why = "finished" if run.finished else "at its end (schedule.stop_after)"
                 log.info("the run is %s: %d steps, %d tokens", why, state.step, state.tokens)
@@ -235,7 +244,82 @@ def _warn_of_unscored(run: Run) -> None:
         )
 
 
-def _out_of_time(run: Run) -> bool:
-    """Whether the loop would play no step, although the schedule has some left."""
-    limit = run.config.schedule.stop_after
-    return limit is not None and run.state.seconds >= limit
+def vocabulary(
+    source: Source, *, overrides: Sequence[str] = (), scale: str | None = None, overlays: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """The words that a recipe's environment, roles and transition write, in alphabetical order, each once.
+
+    A tokenizer of whole words must know them. Words of plugins that name none are not among them.
+
+    Args:
+        source: as of `train`, and so are `overrides`, `scale` and `overlays`; or a run's folder.
+
+    Raises:
+        UserError: something in the input is wrong.
+    """
+    return compose(load(source, overrides=overrides, scale=scale, overlays=overlays)).vocabulary
+
+
+# ------------------------------------------------------------------------ what a run keeps of its episodes
+
+
+def step_recorder(folder: RunFolder, config: RunConfig) -> Recorder:
+    """Write the rollout files that `schedule.record_every` asks for, and hand episodes to the trackers."""
+    write, every = rollout_recorder(folder), config.schedule.record_every
+
+    def record(step: int, batch: Batch, state: Any, credit: Credit, trackers: MetricsWriter) -> None:
+        if every and step % every == 0:
+            write(step, batch, state, credit)
+        made = cache(lambda number: episode_rows(batch, credit, step, config.seed, number))
+        trackers.episodes(step, lambda number: [_copied(row) for row in made(number)])
+
+    return record
+
+
+def episode_rows(batch: Batch, credit: Credit, step: int, seed: int, number: int) -> list[dict[str, Any]]:
+    """Some episodes of a step as rows, one an action (`api/episodes.action_rows`), in the order of the trees.
+
+    Every episode of the step is as likely as another, whatever it earned and whenever it ended. The draw is
+    keyed by the run's seed and the step. A smaller number's episodes are among those of a larger one.
+    """
+    walks = (paths_of(tree.root, lambda node, at: node.joints[at].child) for tree in batch.trees)
+    paths = [[path for path, _ in walk] for walk in walks]
+    rows = []
+    for place, wanted in drawn([len(of) for of in paths], step, seed, number).items():
+        for index in sorted(wanted):
+            path, tree = paths[place][index], batch.trees[place]
+            node, joint = path[-1]
+            outcome = node.joints[joint].outcome if joint is not None else None
+            of = {"step": step, "episode": index, "success": (outcome or {}).get("success")}
+            for node, joint in path:
+                if joint is not None:
+                    weights = batch.reward_weights
+                    row, committed = rows_on_path(tree, node, joint, batch.scores, credit, weights)
+                    rows += [action_row(row, role, *of_role) | of for role, of_role in committed.items()]
+    return [{name: _encodable(value) for name, value in row.items()} for row in rows]
+
+
+def _copied(row: dict[str, Any]) -> dict[str, Any]:
+    """A tracker's own copy; `copy.deepcopy` takes as long as making the row."""
+    return {**row, "scores": {**row["scores"]}, "tool_results": [*row["tool_results"]]}
+
+
+def _encodable(value: Any) -> Any:
+    """Half a surrogate pair in a model's text would make a library refuse the whole table."""
+    if isinstance(value, str):
+        return encodable(value)
+    return [_encodable(item) for item in value] if isinstance(value, list) else value
+
+
+def drawn(counts: Sequence[int], step: int, seed: int, number: int) -> dict[int, set[int]]:
+    """Place of a tree -> its episodes that were drawn, in the order of the trees.
+
+    Args:
+        counts: episodes of each tree.
+    """
+    every = [(place, index) for place, count in enumerate(counts) for index in range(count)]
+    order = generator(seed, f"step {step}", "logged episodes").permutation(len(every))[:number]
+    chosen: dict[int, set[int]] = {}
+    for place, index in sorted(every[at] for at in order):
+        chosen.setdefault(place, set()).add(index)
+    return chosen

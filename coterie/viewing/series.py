@@ -19,8 +19,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from coterie.api.configurations import recorded_settings, tells_apart
 from coterie.api.rows import interval_of, number_of, read_metrics, tokens_so_far
+from coterie.api.run_record import recorded_settings, tells_apart
 from coterie.core.errors import UserError
 from coterie.core.storage.run_folder import RunFolder
 from coterie.secret_settings import without_secrets

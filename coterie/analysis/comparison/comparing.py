@@ -11,8 +11,8 @@ from typing import Any, Literal
 from coterie.analysis.comparison.report import ComparisonReport, PairedResult, SideValues, compared, summary
 from coterie.analysis.comparison.sources import Recorded, Side, sides_of
 from coterie.api.compare import TeamEvaluation
-from coterie.api.configurations import configuration_digest, recorded_settings
 from coterie.api.evaluate import evaluate, run_folder
+from coterie.api.run_record import configuration_digest, recorded_settings
 from coterie.core.errors import UserError
 from coterie.recipes import load
 

@@ -14,7 +14,7 @@ from coterie.analysis.credit.states import ChosenAction, choices
 from coterie.analysis.recorded_codec import learn_words
 from coterie.analysis.recorded_engine import RecordedActions
 from coterie.analysis.records import RunRecords, step_row_of
-from coterie.api.addresses import Which
+from coterie.api.addresses import Which, check_role
 from coterie.api.checkpoints import CheckpointStore, find_checkpoint
 from coterie.api.episodes import RecordedTree, trees_of
 from coterie.api.external_policies import ExternalPolicy, load_policies
@@ -92,7 +92,8 @@ def counterfactual(
     """
     away = records.config.executor["type"] != "local"
     run = records.run(steps[-1], (*OVERRIDES, *(HERE if away else ())))
-    _check_roles(run, roles)
+    for role in roles:
+        check_role(run, role, "--role")
     chosen = _checkpoint(records, steps[-1], checkpoint)
     rows = {step: records.rows(step) for step in steps}
     trees: dict[int, list[RecordedTree]] = {step: trees_of(rows[step], step) for step in steps}
@@ -311,13 +312,6 @@ def _checkpoint(records: RunRecords, newest: int, which: Which | None) -> Checkp
             fix="without --check, the table needs none; or train on with `coterie run --resume`",
         )
     return store.load(min(steps, key=lambda step: (abs(step - (newest - 1)), step)))
-
-
-def _check_roles(run: Run, roles: Collection[str]) -> None:
-    for role in roles:
-        if role not in run.team.members:
-            fix = did_you_mean(role, run.team.members)
-            raise ConfigError(f"unknown role '{role}'", path="--role", fix=fix)
 
 
 def _listed(steps: Sequence[int]) -> str:

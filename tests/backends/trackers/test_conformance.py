@@ -10,8 +10,8 @@ import pytest
 
 from coterie import train
 from coterie.api.episodes import action_rows, trees_of
-from coterie.api.recording import drawn
 from coterie.api.rollouts import read_rollouts
+from coterie.api.train import drawn
 from coterie.backends.trackers import common
 from coterie.backends.trackers.common import configuration, flat, numbers_and_texts
 from coterie.backends.trackers.tensorboard import escaped
