@@ -128,6 +128,11 @@ def translated(source: str | None, overrides: Sequence[str], flags: Flags) -> Tr
     return translation
 
 
+def configured(source: str, settings: Sequence[str], flags: Flags | None) -> Any:
+    """What a configuration is loaded from: the source, or with `--from comlrl` its translation."""
+    return source if flags is None else translated(source, settings, flags).table
+
+
 def run_folder(translation: Translation) -> Path | None:
     """A new run's folder under the original's `output.base_dir`; None where that is not set."""
     if translation.base_dir is None:

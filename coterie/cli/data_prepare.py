@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from coterie.cli.data_show import data_out_option, force_option, show_files
-from coterie.cli.options import json_option, overrides, plugin_option
+from coterie.cli.options import json_option, plugin_option, settings_table
 from coterie.cli.output import print_json, table
 from coterie.core.errors import UserError
 from coterie.data.task_files import (
@@ -83,7 +83,7 @@ def prepare(
         raise UserError("SOURCE is empty", fix="name a file, a set of the Hub as OWNER/NAME, or a known set")
     if _is_known(source):
         given = {"key": keys, "rename": renames, **options}
-        manifest, notes = _prepare_set(source, overrides(settings), given, out, force=force)
+        manifest, notes = _prepare_set(source, settings, given, out, force=force)
         if as_json:
             print_json({**manifest, "notes": notes})
         else:
@@ -272,8 +272,6 @@ def _prepare_set(
     """
     from coterie import __version__
     from coterie.data.sources import data_table, records_of_set
-    from coterie.recipes.layers import parse_override
-    from coterie.recipes.merging import Layers
 
     for option, value in options.items():
         if value:
@@ -283,10 +281,7 @@ def _prepare_set(
                 fix=f"leave it out; settings are written as train='test[:100]'; or prepare a file of {name}",
             )
     existing_files(out, force=force)
-    layers = Layers()
-    for setting in settings:
-        layers.add(parse_override(setting), "override")
-    table = layers.table
+    table = settings_table(settings)
     records, notes = records_of_set(name, table)
     facts = {"made_by": "coterie data prepare", "version": __version__, "source": name, "settings": table}
     manifest = _write_splits(out, records, facts, force=force)

@@ -32,6 +32,21 @@ def overrides(arguments: Sequence[str]) -> tuple[str, ...]:
     return tuple(arguments)
 
 
+def settings_table(arguments: Sequence[str]) -> dict[str, Any]:
+    """The nested table of overrides `key=value`.
+
+    Raises:
+        UserError: an argument without `=`, or one that is no setting.
+    """
+    from coterie.recipes.layers import parse_override
+    from coterie.recipes.merging import Layers
+
+    layers = Layers()
+    for setting in overrides(arguments):
+        layers.add(parse_override(setting), "override")
+    return layers.table
+
+
 def source_and_overrides(arguments: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
     """Parse `[RECIPE|FILE] [key=value ...]`: the first argument is the source unless it is an override."""
     if arguments and ("=" not in arguments[0] or Path(arguments[0]).exists()):

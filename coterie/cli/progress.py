@@ -7,7 +7,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Any
 
 import click
@@ -189,7 +188,5 @@ class Live:
         self._rich.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._rich.__exit__(kind, error, trace)
+    def __exit__(self, *error: Any) -> None:
+        self._rich.__exit__(*error)

@@ -83,7 +83,7 @@ def right(record: Any, transcript: Any) -> float:
 
 
 def test_of_a_generator_the_first_tasks_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coterie.cli.data_packs.GENERATED", 20)
+    monkeypatch.setattr("coterie.cli.commands.data.GENERATED", 20)
     counted = output("mix", "plan_path")
     assert counted["splits"]["train"] == {"tasks": 20, "mix": {}}
     assert counted["notes"][0] == "of train the first 20 of 1,000,000 tasks are counted"

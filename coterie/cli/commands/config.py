@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from coterie.cli.comlrl import FromCommand, from_option, translated
+from coterie.cli.comlrl import FromCommand, configured, from_option
 from coterie.cli.options import json_option, layer_options, overrides, plugin_option
 from coterie.cli.output import print_json
 from coterie.core.errors import MissingExtra
 
 if TYPE_CHECKING:
     from coterie.comlrl import Flags
-    from coterie.core.config import Resolved
 
 log = logging.getLogger("coterie")
 PLAIN = re.compile(r"[A-Za-z_][\w./+-]*")
@@ -39,11 +38,15 @@ def command(
     The configuration is checked as by `coterie run`. Settings of plugins that the recipe does not set are
     shown with their defaults. The output is YAML that `coterie run` takes.
     """
+    from coterie.compose import prepare
+    from coterie.estimate.cost import read_splits
     from coterie.recipes import flatten, load
 
-    chosen: Any = source if flags is None else translated(source, settings, flags).table
-    resolved = load(chosen, overrides=overrides(settings), **layers)
-    _check(resolved)
+    resolved = load(configured(source, settings, flags), overrides=overrides(settings), **layers)
+    try:  # the engine and the trainer are not made: they may import large libraries
+        prepare(resolved, read_splits(resolved.config))
+    except MissingExtra as error:  # the configuration can still be shown
+        log.warning("not checked in full: %s; %s", error.what, error.fix)
     table = with_defaults(resolved.table)
     origins = {path: resolved.origins.get(path, "default") for path, _ in flatten(table)}
     if as_json:
@@ -53,18 +56,6 @@ def command(
     width = min(64, max(len(text) for text, _ in lines))  # one long value must not push all comments out
     for text, origin in lines:
         click.echo(f"{text:<{width}}  {click.style('# ' + origin, dim=True)}" if origin else text)
-
-
-def _check(resolved: Resolved) -> None:
-    from coterie.compose import prepare
-    from coterie.estimate.cost import read_splits
-
-    try:
-        prepare(
-            resolved, read_splits(resolved.config)
-        )  # the engine and the trainer are not made: they may import large libraries
-    except MissingExtra as error:  # the configuration can still be shown
-        log.warning("not checked in full: %s; %s", error.what, error.fix)
 
 
 def with_defaults(table: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from coterie.cli.comlrl import FromCommand, from_option, translated
+from coterie.cli.comlrl import FromCommand, configured, from_option
 from coterie.cli.commands.config import flow
 from coterie.cli.interrupt import interruptible
 from coterie.cli.options import json_option, layer_options, overrides, plugin_option
@@ -19,7 +19,7 @@ from coterie.viewing.text import LONGEST_ERROR, cut, harmless, message
 if TYPE_CHECKING:
     from coterie.analysis.explained_keys import ExplainedKey
     from coterie.analysis.explained_prompts import ExplainedPrompt
-    from coterie.analysis.explanation import Explanation, ObserverCall, ServedPart
+    from coterie.analysis.explanation import Explanation, LoadedPlugin, ObserverCall, ServedPart
     from coterie.analysis.prompt_origins import PromptPart
     from coterie.comlrl import Flags
 
@@ -67,11 +67,10 @@ def command(
     from coterie.analysis.explained_keys import select
     from coterie.analysis.explanation import explain
 
-    chosen: Any = source if flags is None else translated(source, settings, flags).table
     of_keys = (all_keys or path is not None) and role is None
     with interruptible(at_once=True):  # a plugin's methods are called
         explanation = explain(
-            chosen,
+            configured(source, settings, flags),
             overrides=overrides(settings),
             prompts=not of_keys,
             tokenizers=as_json or role is not None,
@@ -100,9 +99,11 @@ def _show(explanation: Explanation) -> None:
     """Print the parts, the hooks, the prompts and where the keys' values come from."""
     title = explanation.name + (f" ({explanation.folder})" if explanation.folder else "")
     parts = [
-        (part.path, f"{part.kind} '{part.plugin}'", _package(part), _place(part), part.chosen_by)
+        (part.path, f"{part.kind} '{part.plugin}'",
+         _package(part) + (f" (made with {part.recorded})" if part.recorded else ""), _place(part),
+         part.chosen_by)
         for part in explanation.parts
-    ]
+    ]  # fmt: skip
     click.echo(f"{click.style(title, bold=True)}\n")
     click.echo(table(("part", "served by", "of", "file", "chosen by"), parts))
     click.echo("\n" + "\n".join(_hooks(explanation)))
@@ -117,10 +118,9 @@ def _show(explanation: Explanation) -> None:
     _echo_missing(explanation)
 
 
-def _package(part: ServedPart) -> str:
-    """The distribution with its version; of a run's part also that with which it was made."""
-    now = " ".join(filter(None, (part.distribution, part.version)))
-    return f"{now} (made with {part.recorded})" if part.recorded else now
+def _package(of: ServedPart | ObserverCall | LoadedPlugin) -> str:
+    """The distribution with its version."""
+    return " ".join(filter(None, (of.distribution, of.version)))
 
 
 def _place(part: ServedPart | ObserverCall) -> str:
@@ -136,12 +136,12 @@ def _place(part: ServedPart | ObserverCall) -> str:
 def _hooks(explanation: Explanation) -> Iterator[str]:
     """The functions that observe a run, and the plugins that are loaded beside Coterie's."""
     for call in explanation.observers:
-        package = " ".join(filter(None, (call.distribution, call.version)))
-        yield f"{call.hook}: {call.function} of {package} ({_place(call) or 'file unknown'}), {call.when}"
+        place = _place(call) or "file unknown"
+        yield f"{call.hook}: {call.function} of {_package(call)} ({place}), {call.when}"
     if not explanation.observers:
         yield "hooks: no plugin observes steps or episodes"
     for plugin in explanation.loaded:
-        package = " ".join(filter(None, (plugin.distribution, plugin.version)))
+        package = _package(plugin)
         if plugin.errors:
             yield f"{click.style('broken', fg='red')}: {package} is left out"
             lines = [line for error in plugin.errors for line in message(error, LONGEST_ERROR).splitlines()]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from coterie.cli.comlrl import FromCommand, from_option, translated
+from coterie.cli.comlrl import FromCommand, configured, from_option
 from coterie.cli.interrupt import interruptible
 from coterie.cli.options import json_option, layer_options, overrides, plugin_option
 from coterie.cli.output import print_json
@@ -77,7 +77,7 @@ def command(
     from coterie.cli.plan_output import show
     from coterie.estimate.plan import plan
 
-    chosen: Any = source if flags is None else translated(source, settings, flags).table
+    chosen = configured(source, settings, flags)
     given = click.get_current_context().get_parameter_source("gpu_memory") == ParameterSource.COMMANDLINE
     memory = gpu_memory if given else None
     with interruptible(at_once=True):  # a plugin's methods are called

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -46,7 +45,10 @@ def command(ctx: click.Context, as_json: bool, list_hooks: bool) -> None:
     from coterie.discovery import plugins
     from coterie.recipes.listing import broken_files
 
-    reports = [_with_files(report, broken_files) for report in plugins().reports]
+    reports = []
+    for report in plugins().reports:
+        absent = broken_files(report.provides, report.distribution)
+        reports.append(replace(report, ok=report.ok and not absent, errors=[*report.errors, *absent]))
     if as_json:
         print_json([asdict(report) for report in reports])
         return
@@ -91,12 +93,6 @@ def _list_hooks(as_json: bool) -> None:
         for hook in hooks()
     ]
     click.echo("\n".join(parts))
-
-
-def _with_files(report: Report, broken: Callable[[Any, str], list[str]]) -> Report:
-    """The report, with the recipe files and overlays that aren't there."""
-    errors = broken(report.provides, report.distribution)
-    return replace(report, ok=report.ok and not errors, errors=[*report.errors, *errors])
 
 
 def _as_text(report: Report) -> str:

@@ -164,12 +164,12 @@ def _print_other(other: OtherCredit) -> None:
     click.echo(table(head, rows))
     click.echo("\nthe largest changes")
     names = ("step", "task", "chain", "turn", "role", "branch", "advantage", "by the other rule")
-    click.echo(table(names, [_largest(row) for row in other.largest]))
+    largest = [
+        (*map(str, (row["step"], row["task"], row["chain"], row["turn"] + 1, row["role"], row["branch"])),
+         number(row["advantage"]), number(row["other_advantage"]))
+        for row in other.largest
+    ]  # fmt: skip
+    click.echo(table(names, largest))
     single = sum(row.one_only for row in other.table)
     if single:
         click.echo(shown(f"{single:,} actions are trained by one of the two rules only"))
-
-
-def _largest(row: dict[str, Any]) -> tuple[str, ...]:
-    place = (str(row["step"]), row["task"], str(row["chain"]), str(row["turn"] + 1), row["role"])
-    return (*place, str(row["branch"]), number(row["advantage"]), number(row["other_advantage"]))

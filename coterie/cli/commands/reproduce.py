@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -93,7 +92,8 @@ def command(
     folder = out if out is not None else Path("runs") / f"reproduce-{name}"
     files = [str(Path(r.distribution).resolve()) for r in plugins().reports if Path(r.distribution).is_file()]
     then, kept = "the same command continues from here", logs.kept_in(folder / "logs")
-    with interruptible(then) as interrupt, _watcher() as watcher, kept:
+    shown: Any = _Live() if sys.stderr.isatty() else _Lines()
+    with interruptible(then) as interrupt, shown as watcher, kept:
         result = reproduce(
             prepared,
             folder,
@@ -138,25 +138,15 @@ def _list(as_json: bool) -> None:
     studies = [(name, load_study(name).summary) for name in registry.names("study")]
     columns = [load_column(name) for name in registry.names("column")]
     if as_json:
-        print_json(
-            {
-                "studies": [{"name": name, "summary": summary} for name, summary in studies],
-                "columns": [
-                    {"name": column.name, "title": column.title, "scales": list(column.scales)}
-                    for column in columns
-                ],
-            }
-        )
+        known = [{"name": each.name, "title": each.title, "scales": list(each.scales)} for each in columns]
+        of_studies = [{"name": name, "summary": summary} for name, summary in studies]
+        print_json({"studies": of_studies, "columns": known})
         return
     click.echo(table(("study", "summary"), studies))
     click.echo()
     rows = [(column.name, column.title, ", ".join(column.scales)) for column in columns]
     click.echo(table(("column", "title", "scales"), rows))
     click.echo("\ncoterie reproduce NAME runs one.")
-
-
-def _watcher() -> Any:
-    return _Live() if sys.stderr.isatty() else _Lines()
 
 
 def _facts(row: Mapping[str, Any]) -> str:
@@ -214,10 +204,8 @@ class _Live:
         self._rich.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._rich.__exit__(kind, error, trace)
+    def __exit__(self, *error: Any) -> None:
+        self._rich.__exit__(*error)
 
     def started(self, job: Job, done: int, total: int) -> None:
         self._rich.update(self._all, completed=done, total=total)

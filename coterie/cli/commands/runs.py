@@ -72,6 +72,7 @@ def status_of(path: Path) -> RunStatus:
     from coterie.api.rows import read_metrics
     from coterie.core.storage.checkpoint import saved_steps
     from coterie.core.storage.run_folder import RunFolder
+    from coterie.core.training.schedule import End
     from coterie.recipes import read_yaml
 
     folder = RunFolder(path)
@@ -84,10 +85,10 @@ def status_of(path: Path) -> RunStatus:
     step = max(saved, int(rows[-1]["step"]) if rows else 0)
     schedule = config.get("schedule") or {}
     steps, budget = schedule.get("steps"), schedule.get("tokens")
-    spent = budget is not None and bool(rows) and rows[-1].get("tokens/total", 0) >= budget
+    reached = End(steps, budget).reached(step, rows[-1].get("tokens/total", 0) if rows else 0)
     # The folder does not tell how many steps a schedule in epochs has.
     has_length = steps is not None or (budget is not None and schedule.get("epochs") is None)
-    finished = spent or (steps is not None and step >= steps) if has_length or spent else None
+    finished = reached if has_length or reached else None
     return RunStatus(path.name, str(path), config.get("name"), step, steps, _success(rows), finished)
 
 

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from coterie.cli.options import json_option, out_option, overrides, plugin_option
+from coterie.cli.options import json_option, out_option, plugin_option, settings_table
 from coterie.cli.output import columns, print_json
 from coterie.core.errors import UserError
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from coterie.core.protocols import Ran, Sandbox
+    from coterie.core.protocols import Ran
 
 
 @click.group(short_help="Run a program in a sandbox, or check its protections.")
@@ -71,13 +71,10 @@ def run(
         collect=tuple(collect),
     )
 
-    async def go(sandbox: Sandbox) -> Ran:
-        return await ran(sandbox, program)
-
     out = out or Path()
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is no folder", path="--out", fix="name a folder with --out")
-    result = use_sandbox(_settings(settings), go)
+    result = use_sandbox(settings_table(settings), lambda sandbox: ran(sandbox, program))
     if not as_json:  # before the files, which may not be written
         click.echo(result.stdout, nl=False)
         click.echo(result.stderr, nl=False, err=True)
@@ -107,7 +104,7 @@ def check(settings: Sequence[str], as_json: bool) -> None:
     """
     from coterie.analysis.diagnosis.sandboxes import check_sandbox
 
-    checked = check_sandbox(_settings(settings))
+    checked = check_sandbox(settings_table(settings))
     if as_json:
         rows = {
             "protections": [protection._asdict() for protection in checked.protections],
@@ -137,25 +134,6 @@ def _open_row(row: Any) -> tuple[Text, str, str]:
     from rich.text import Text
 
     return Text("open", style="red"), row.name, row.what
-
-
-def _settings(settings: Sequence[str]) -> dict[str, Any]:
-    """The table of overrides."""
-    from coterie.recipes import parse_override
-
-    table: dict[str, Any] = {}
-    for setting in overrides(settings):
-        _put(table, parse_override(setting))
-    return table
-
-
-def _put(table: dict[str, Any], more: dict[str, Any]) -> None:
-    """Merge `more` into a nested table."""
-    for key, value in more.items():
-        if isinstance(value, dict) and isinstance(table.get(key), dict):
-            _put(table[key], value)
-        else:
-            table[key] = value
 
 
 def _named(files: Sequence[Path]) -> dict[str, bytes]:
