@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import logging
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Any
 
 from coterie.compose.curriculum import taken
 from coterie.compose.rules.table import check
-from coterie.core.config import table_digest
+from coterie.core.config import Resolved, table_digest
 from coterie.core.errors import PluginError, UserError
 from coterie.core.plugins import FILES, Table
 from coterie.discovery import plugins
@@ -76,8 +77,10 @@ def recipes(*, details: bool = False) -> list[RecipeInfo]:
     Args:
         details: also resolve each recipe, alone and with each overlay.
     """
+    overlays = _readable_overlays() if details else {}
     return [
-        _recipe(entry.name, entry.distribution, details) for entry in plugins().registry.entries("recipe")
+        _recipe(entry.name, entry.distribution, details, overlays)
+        for entry in plugins().registry.entries("recipe")
     ]
 
 
@@ -111,39 +114,59 @@ def broken_files(provides: Mapping[str, Sequence[str]], distribution: str) -> li
     return errors
 
 
-def _recipe(name: str, distribution: str, details: bool) -> RecipeInfo:
+def _readable_overlays() -> dict[str, tuple[Table, str]]:
+    """(table, origin) of each registered overlay, by name; one whose file is wrong fits no recipe."""
+    tables = {}
+    for name in plugins().registry.names("overlay"):
+        with contextlib.suppress(UserError):
+            tables[name] = read_overlay(name)
+    return tables
+
+
+def _recipe(
+    name: str, distribution: str, details: bool, overlays: Mapping[str, tuple[Table, str]]
+) -> RecipeInfo:
     info = RecipeInfo(name=name, summary="", path="", distribution=distribution)
     try:
         info = replace(info, path=str(locate(name)[0]))
         if not details:
             return replace(info, summary=str(read_yaml(Path(info.path)).get("summary", "")))
         merged = gather(name)
-        config = resolve(copy.deepcopy(merged)).config
+        resolved = resolve(copy.deepcopy(merged))
     except UserError as error:
         return replace(info, error=str(error))
+    config, scales = resolved.config, list(merged.table.get("scales", {}))
+    alone = {None: _settings(resolved)}
+    alone |= {scale: _settings(resolve(copy.deepcopy(merged), scale=scale)) for scale in scales}
     stages = [[stage] if isinstance(stage, str) else stage for stage in config.team.order]
     return replace(
         info,
         summary=config.summary,
         environment=str(config.env.get("type", "")),
         order=" > ".join(" + ".join(stage) for stage in stages),
-        scales=list(merged.table.get("scales", {})),
-        overlays=[overlay for overlay in plugins().registry.names("overlay") if _fits(merged, overlay)],
+        scales=scales,
+        overlays=[overlay for overlay, layer in overlays.items() if _fits(merged, layer, alone)],
     )
 
 
-def _fits(merged: Layers, overlay: str) -> bool:
-    """Whether the recipe resolves with the overlay, and differs then at one scale or without any."""
-    with_overlay = copy.deepcopy(merged)
+def _fits(merged: Layers, overlay: tuple[Table, str], alone: Mapping[str | None, str]) -> bool:
+    """Whether the recipe resolves with the overlay, and differs then at one scale or without any.
+
+    Args:
+        alone: by scale, the digest of the recipe's settings without the overlay.
+    """
+    layers = copy.deepcopy(merged)
     try:
-        with_overlay.overlay([read_overlay(overlay)])
-        config = resolve(copy.deepcopy(with_overlay)).config
-        check(config)
-        if not _has_settings(config.env):
+        layers.overlay([copy.deepcopy(overlay)])
+        resolved = resolve(copy.deepcopy(layers))
+        check(resolved.config)
+        if not _has_settings(resolved.config.env):
             return False
-        before, after = (list(layers.table.get("scales", {})) for layers in (merged, with_overlay))
-        return before != after or any(
-            _settings(merged, scale) != _settings(with_overlay, scale) for scale in (None, *before)
+        scales = list(layers.table.get("scales", {}))
+        return (
+            [None, *scales] != [*alone]
+            or _settings(resolved) != alone[None]
+            or any(_settings(resolve(copy.deepcopy(layers), scale=name)) != alone[name] for name in scales)
         )
     except UserError:
         return False
@@ -158,9 +181,9 @@ def _has_settings(env: Table) -> bool:
     return model is None or {*taken(env)[1]} - {"type"} <= {*model.model_fields}
 
 
-def _settings(merged: Layers, scale: str | None) -> str:
-    """A digest of the configuration in which policies are named after the roles that play them."""
-    table = resolve(copy.deepcopy(merged), scale=scale).table
+def _settings(resolved: Resolved) -> str:
+    """A digest of a configuration, which is used up; policies are named after the roles that play them."""
+    table = resolved.table
     roles: dict[str, list[str]] = {}
     for role, policy in policy_of(table).items():
         roles.setdefault(policy, []).append(role)
