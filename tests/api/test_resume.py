@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
@@ -16,10 +13,10 @@ import coterie
 from coterie.api.checkpoints import CheckpointStore
 from coterie.api.run_record import RunRecord
 from coterie.core.errors import ConfigError, RunFolderError
+from tests.cli.support import anew
 from tests.test_resume import rows, same, weights
 
 MATRIX = str(Path(__file__).parents[1] / "recipes" / "matrix.yaml")
-ROOT = Path(__file__).parents[2]
 
 
 def started(folder: Path, *overrides: str, steps: int = 2) -> Path:
@@ -268,24 +265,20 @@ def plugin(path: Path, bonus: float = 0.5, weight: float = 1.0, more: str = "") 
 
 
 def command(*arguments, fails: bool = False) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "coterie", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert (done.returncode != 0) == fails, done.stderr
-    assert "Traceback" not in done.stderr
+    """What the command says, as a process of its own: it reads plugin files anew."""
+    done = anew(*arguments)
+    assert (done.exit_code != 0) == fails, done.output
+    assert done.exception is None or isinstance(done.exception, SystemExit)
     return done.stderr
 
 
 @pytest.fixture
-def judged(tmp_path):
+def judged(tmp_path, monkeypatch):
     """A run with a plugin file, and the file."""
     file = plugin(tmp_path / "code" / "my_judge.py")
     judge = ["rewards.environment.type=environment", "rewards.judge.type=judge"]
-    named = os.path.relpath(file, ROOT)  # `command` runs there
+    monkeypatch.chdir(file.parents[1])
+    named = "code/my_judge.py"
     command("run", MATRIX, *judge, "schedule.steps=2", "--out", tmp_path / "run", "-p", named)
     return tmp_path / "run", file
 

@@ -10,16 +10,50 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
+import pytest
 from click.testing import CliRunner, Result
 
 from coterie.cli.main import cli
+from coterie.discovery import plugins
 
-TABULAR = Path(__file__).parents[1] / "recipes" / "tabular.yaml"
+ROOT = Path(__file__).parents[2]
+TABULAR = ROOT / "tests" / "recipes" / "tabular.yaml"
+INSTALLED = (ROOT, sys.prefix, sys.base_prefix)
+"""The folders of modules that no test writes."""
 
 
 def coterie(*arguments: object) -> Result:
     """In this process. `.exit_code`, `.stdout`, `.stderr`; `.exception` is a bug's."""
     return CliRunner().invoke(cli, [str(argument) for argument in arguments], prog_name="coterie")
+
+
+def anew(*arguments: object, path: object = None, **environment: str) -> Result:
+    """In this process, with what a new process would have: plugins that are discovered now, and modules of
+    tests' folders that are imported now.
+
+    Args:
+        path: a folder that sys.path has meanwhile.
+        environment: variables of the environment, meanwhile.
+    """
+    before = set(sys.modules)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        if path is not None:
+            patch.syspath_prepend(str(path))
+        plugins.cache_clear()
+        try:
+            return coterie(*arguments)
+        finally:
+            plugins.cache_clear()
+            for name in set(sys.modules) - before:
+                if _is_of_a_test(getattr(sys.modules[name], "__file__", None)):
+                    del sys.modules[name]
+
+
+def _is_of_a_test(file: str | None) -> bool:
+    """Whether a module's file is one that a test wrote."""
+    return file is not None and not any(Path(file).is_relative_to(each) for each in INSTALLED)
 
 
 def process(*arguments: object, code: str = "", **environment: str) -> subprocess.CompletedProcess[str]:

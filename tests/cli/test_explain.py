@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from tests.cli.support import TABULAR, coterie, plugin_package, process
+from tests.cli.support import TABULAR, anew, coterie, plugin_package
 
 OBSERVER = '''
     """An observer of a made-up package, and a role."""
@@ -132,8 +132,8 @@ def test_hooks_of_a_package_are_listed_and_a_broken_one_is_named_with_its_fix(tm
     path = plugin_package(tmp_path, "acme-polite", OBSERVER)
     plugin_package(tmp_path, "acme-broken", "import a_library_that_is_not_there")
     role = "team.roles.executor={type: polite, policy: shared}"
-    done = process("explain", "plan_path", role, PYTHONPATH=path)
-    assert done.returncode == 0, done.stderr
+    done = anew("explain", "plan_path", role, path=path)
+    assert done.exit_code == 0, done.stderr
     text = done.stdout
     assert re.search(r"^team.roles.executor +role 'polite' +acme-polite 1.2 +.*acme_polite.py:6 ", text, re.M)
     lines = [line for line in text.splitlines() if line.startswith(("episode_ended", "step_ended"))]
@@ -152,11 +152,11 @@ def test_a_role_of_a_plugin_file_is_explained_with_its_settings(tmp_path):
 
     file = tmp_path / "polite_role.py"
     file.write_text(textwrap.dedent(OBSERVER).replace('"polite"', '"polite_of_file"'))
-    done = process(
+    done = anew(
         "explain", TABULAR, "-p", file, "team.roles.executor={type: polite_of_file, policy: shared}",
         "--prompt", "executor", "--json",
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     made = json.loads(done.stdout)
     (parts,) = [message["parts"] for message in made["prompts"][0]["messages"]]
     assert [(part["kind"], part["names"]) for part in parts][:3] == [

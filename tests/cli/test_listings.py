@@ -14,7 +14,8 @@ from coterie.cli.commands.schema import plugin_schema
 from coterie.cli.output import table
 from coterie.core.config import RunConfig
 from coterie.discovery import Entry, plugins
-from tests.cli.support import TABULAR, coterie, process
+from coterie.recipes import load
+from tests.cli.support import TABULAR, anew, coterie, process
 
 
 def as_json(*arguments):
@@ -28,8 +29,8 @@ def test_recipes_are_listed_with_summary_and_path():
     keys = "name summary path distribution environment order scales overlays error"
     assert all(set(recipe) == set(keys.split()) for recipe in recipes)
     by_name = {recipe["name"]: recipe for recipe in recipes}
-    assert by_name["plan_path"]["path"].endswith("plan_path.yaml") and by_name["plan_path"]["summary"]
-    assert by_name["plan_path"]["summary"] in coterie("recipes").stdout
+    assert by_name["plan_path"]["path"].endswith("plan_path.yaml")
+    assert by_name["plan_path"]["summary"] == load("plan_path").config.summary
 
 
 def test_plugins_are_listed_by_kind():
@@ -45,7 +46,7 @@ def test_a_plugin_file_is_loaded_first(tmp_path):
         "from coterie import hookimpl\n\n\n"
         "@hookimpl\ndef register_roles(register):\n    register('mine', 'x:Y')\n"
     )
-    listed = json.loads(process("plugins", "--json", "-p", file).stdout)
+    listed = json.loads(anew("plugins", "--json", "-p", file).stdout)
     assert listed[-1]["provides"] == {"role": ["mine"]} and listed[-1]["distribution"] == str(file)
 
 
@@ -57,8 +58,8 @@ def test_a_plugin_file_that_is_broken_is_an_error(tmp_path, code, message):
     file = tmp_path / "mine.py"
     if code is not None:
         file.write_text(code)
-    done = process("plugins", "-p", file)
-    assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
+    done = anew("plugins", "-p", file)
+    assert done.exit_code == 2 and message in done.stderr and "Traceback" not in done.stderr
 
 
 def test_config_shows_each_value_with_where_it_came_from():
@@ -209,15 +210,18 @@ def test_no_line_of_a_table_ends_in_spaces():
     assert lines[0] == "a     summary" and not [line for line in lines if line != line.rstrip()]
 
 
-def test_recipes_are_grouped_by_environment_and_import_no_torch(tmp_path):
+def test_recipes_are_grouped_by_environment_and_broken_ones_are_told(tmp_path):
     (tmp_path / "wrong.yaml").write_text("env: {type: plan_path}\nteam: 3\n")
     (tmp_path / "mine.py").write_text(
         "from coterie import hookimpl\n@hookimpl\ndef register_recipes(register):\n"
         f"    register('wrong_one', {str(tmp_path / 'wrong.yaml')!r})\n"
+        "    register('no_file', 'acme_nothing:x.yaml')\n"
+        "@hookimpl\ndef register_overlays(register):\n    register('no_overlay', 'mine:x.yaml')\n"
     )
-    code = "import atexit, sys\natexit.register(lambda: print('torch' in sys.modules, file=sys.stderr))"
-    done = process("recipes", "-p", tmp_path / "mine.py", code=code)
-    assert done.returncode == 0 and done.stderr == "False\n"
+    done = anew("recipes", "-p", tmp_path / "mine.py")
+    assert done.exit_code == 0 and "Traceback" not in done.stderr, done.output
+    assert f"overlay 'no_overlay' of {tmp_path / 'mine.py'} is left out" in done.stderr
+    assert f"'no_file' of {tmp_path / 'mine.py'} has no file" in done.stdout
     heads = [line for line in done.stdout.splitlines() if line and not line.startswith(" ")]
     code = ["code_collab:", "code_game:", "code_tests:"]
     games = [*code, "data_science:", "math:", "plan_path:", "sokoban:", "sudoku:", "team_task:", "writing:"]
@@ -225,6 +229,7 @@ def test_recipes_are_grouped_by_environment_and_import_no_torch(tmp_path):
     [wrong] = [line for line in done.stdout.splitlines() if "wrong_one" in line]
     assert "team: " in wrong
     [split] = [line for line in done.stdout.splitlines() if "sudoku_split" in line and "--with" not in line]
+    assert load("sudoku_split").config.summary in split
     assert (
         split.endswith("gpu_24gb, gpu_80gb, l0, l1, l2, one_gpu, per_role, ray, sudoku_9x9")
         and "planner > executor" in split

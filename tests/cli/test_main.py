@@ -13,7 +13,7 @@ from coterie.cli.main import COMMANDS, cli
 from coterie.core.errors import ConfigError, PolicyFault, SystemFault, TooManyMissing
 from coterie.discovery import plugins
 from coterie.viewing.text import CONTROLS
-from tests.cli.support import coterie, plugin_package, process
+from tests.cli.support import anew, coterie, plugin_package, process
 
 PLUGIN = """
     from coterie import hookimpl
@@ -76,17 +76,17 @@ def test_commands_of_plugins_are_listed_without_importing_them_and_run(acme):
     listed = process("--help", code=watch, PYTHONPATH=acme)
     assert "Commands of plugins" in listed.stdout and "From acme-greet." in listed.stdout
     assert listed.stdout.endswith("False\n")
-    assert process("greet", "you", PYTHONPATH=acme).stdout == "hello you\n"
+    assert anew("greet", "you", path=acme).stdout == "hello you\n"
 
 
 def test_a_plugins_command_with_a_built_in_name_is_had_by_its_distribution(acme):
-    assert "acme-greet:run" in process("--help", PYTHONPATH=acme).stdout
-    assert process("acme-greet:run", "you", PYTHONPATH=acme).stdout == "hello you\n"
+    assert "acme-greet:run" in anew("--help", path=acme).stdout
+    assert anew("acme-greet:run", "you", path=acme).stdout == "hello you\n"
 
 
 def test_a_plugins_command_with_a_built_in_name_is_told(acme):
-    done = process("recipes", PYTHONPATH=f"{acme}:{os.environ.get('PYTHONPATH', '')}")
-    assert done.returncode == 0
+    done = anew("plugins", path=acme)
+    assert done.exit_code == 0
     assert "command 'run' of acme-greet is already registered by coterie" in done.stderr
     assert "select it as 'acme-greet:run'" in done.stderr
 
@@ -96,8 +96,8 @@ def test_the_built_in_commands_are_registered():
 
 
 def test_a_plugins_command_that_is_none_says_so(acme):
-    done = process("odd", PYTHONPATH=acme)
-    assert done.returncode == 2
+    done = anew("odd", path=acme)
+    assert done.exit_code == 2
     assert "command 'odd' of acme-greet is a function, and no click command" in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -107,15 +107,15 @@ def test_an_exception_of_a_plugins_command_names_it_and_its_distribution(acme, t
     done = process("greet", "Ada", PYTHONPATH=acme)
     assert done.returncode == 1 and "Traceback" in done.stderr
     assert "This is a bug in command 'greet' of acme-greet: please report it" in done.stderr
-    assert process("greet", PYTHONPATH=acme).returncode == 2, "wrong input is click's to tell"
+    assert anew("greet", path=acme).exit_code == 2, "wrong input is click's to tell"
 
 
 def test_a_broken_plugin_is_listed_and_stops_nothing(tmp_path):
     path = plugin_package(tmp_path, "acme-broken", "import nothing_of_that_name")
-    done = process("--help", PYTHONPATH=path)
-    assert done.returncode == 0 and "quickstart" in done.stdout
-    listed = process("plugins", PYTHONPATH=path)
-    assert listed.returncode == 0
+    done = anew("--help", path=path)
+    assert done.exit_code == 0 and "quickstart" in done.stdout
+    listed = anew("plugins", path=path)
+    assert listed.exit_code == 0
     assert "acme-broken 1.2 broken" in listed.stdout and "nothing_of_that_name" in listed.stdout
     assert "plugin 'acme_broken' of acme-broken: import failed" in listed.stderr
     assert "Traceback" not in done.stderr + listed.stderr
@@ -130,25 +130,24 @@ def test_what_a_broken_plugin_would_have_is_told_with_its_error(tmp_path):
         ("reproduce", "theirs"),
         ("countdown",),
     ):
-        done = process(*arguments, PYTHONPATH=f"{path}:{os.environ.get('PYTHONPATH', '')}")
-        assert done.returncode == 2, done.stderr
+        done = anew(*arguments, path=path)
+        assert done.exit_code == 2, done.stderr
         error = done.stderr[done.stderr.index("Error: ") :]
         assert "acme-broken is broken: import failed" in error and "nothing_of_that_name" in error, error
         assert "Traceback" not in done.stderr
 
 
 def test_what_a_plugin_that_is_left_out_has_is_told(acme):
-    path = f"{acme}:{os.environ.get('PYTHONPATH', '')}"
-    done = process("greet", "you", PYTHONPATH=path, COTERIE_PLUGINS="acme")
-    assert done.returncode == 2
+    done = anew("greet", "you", path=acme, COTERIE_PLUGINS="acme")
+    assert done.exit_code == 2
     assert "COTERIE_PLUGINS leaves out 'acme_greet' of acme-greet" in done.stderr
     assert "COTERIE_PLUGINS names 'acme', which no installed plugin has: did you mean 'acme" in done.stderr
 
 
 def test_strict_plugins_make_a_broken_one_an_error_even_of_help(tmp_path):
     path = plugin_package(tmp_path, "acme-broken", "import nothing_of_that_name")
-    done = process("--help", PYTHONPATH=path, COTERIE_STRICT_PLUGINS="1")
-    assert done.returncode == 2 and "acme-broken" in done.stderr
+    done = anew("--help", path=path, COTERIE_STRICT_PLUGINS="1")
+    assert done.exit_code == 2 and "acme-broken" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -202,13 +201,6 @@ def test_what_a_server_said_in_an_error_does_nothing_to_the_terminal(monkeypatch
     assert done.stderr.endswith("xxx\n  in engine 'far' of coterie-far: open\n")
 
 
-def test_nor_does_the_traceback_of_a_bug():
-    error = f"def recipes(**_): raise ZeroDivisionError({HOSTILE!r})"
-    code = f"import coterie.recipes as c\n{error}\nc.recipes = recipes"
-    done = process("recipes", code=code)
-    assert f"ZeroDivisionError: {WRITTEN_OUT}" in done.stderr and not CONTROLS.search(done.stderr)
-
-
 def test_a_policy_fault_where_it_means_nothing_says_where_it_means_something(monkeypatch):
     fault = PolicyFault("too long")
     fault.add_note("in transition 'mine' of mine: tell")
@@ -248,18 +240,19 @@ def test_a_traceback_of_a_plugin_names_it_and_whom_to_tell(tmp_path):
 
 
 def test_debug_shows_the_traceback_of_wrong_input_too():
-    plain, debug = process("evl"), process("evl", COTERIE_DEBUG="1")
-    assert plain.returncode == debug.returncode == 2
+    plain, debug = coterie("evl"), anew("evl", COTERIE_DEBUG="1")
+    assert plain.exit_code == debug.exit_code == 2
     assert "Traceback" not in plain.stderr and "Traceback" in debug.stderr
     assert "did you mean 'eval'?" in debug.stderr
 
 
-def test_a_bug_shows_its_traceback_and_asks_for_a_report():
-    code = "import coterie.recipes as c\ndef recipes(**_): raise ZeroDivisionError('oh')\nc.recipes = recipes"
+def test_a_bug_shows_its_traceback_which_does_nothing_to_the_terminal_and_asks_for_a_report():
+    error = f"def recipes(**_): raise ZeroDivisionError({HOSTILE!r})"
+    code = f"import coterie.recipes as c\n{error}\nc.recipes = recipes"
     done = process("recipes", code=code)
     assert done.returncode == 1
-    assert "Traceback" in done.stderr and "ZeroDivisionError: oh" in done.stderr
-    assert "please report it" in done.stderr
+    assert "Traceback" in done.stderr and f"ZeroDivisionError: {WRITTEN_OUT}" in done.stderr
+    assert "please report it" in done.stderr and not CONTROLS.search(done.stderr)
 
 
 def test_ctrl_c_in_a_command_that_saves_nothing_exits_130(monkeypatch):

@@ -16,7 +16,7 @@ from coterie.core.plugins import KINDS, UNCONFIGURED, Composed, MayChange, Plugi
 from coterie.core.protocols import RewardSource
 from coterie.discovery import Entry, hookspecs, plugins
 from coterie.discovery.validation import validate
-from tests.cli.support import coterie, plugin_package, process
+from tests.cli.support import anew, coterie, plugin_package, process
 
 PLUGIN = '''
     """Rewards of a made-up package."""
@@ -74,7 +74,7 @@ def installed(tmp_path_factory):
 
 
 def test_a_plugin_of_a_package_is_shown_with_all_that_it_has(installed):
-    (one,) = json.loads(process("plugins", "show", "polite", "--json", PYTHONPATH=installed).stdout)
+    (one,) = json.loads(anew("plugins", "show", "polite", "--json", path=installed).stdout)
     assert (one["kind"], one["distribution"], one["version"]) == ("reward", "acme-polite", "1.2")
     assert one["entry_point"] == "acme_polite = acme_polite" and one["target"] == "acme_polite:Polite"
     assert one["file"] == f"{installed}/acme_polite.py" and one["line"] == 12
@@ -96,7 +96,7 @@ def test_a_plugin_of_a_package_is_shown_with_all_that_it_has(installed):
 
 
 def test_a_name_that_another_has_is_shown_by_its_distribution_and_with_the_other_one(installed):
-    text = process("plugins", "show", "reward:environment", PYTHONPATH=installed).stdout
+    text = anew("plugins", "show", "reward:environment", path=installed).stdout
     assert text.count("reward 'environment'\n") == 2 and "from         coterie" in text
     assert "from         acme-polite 1.2" in text and "already registered by coterie" in text
     assert "fix: choose another name, or select it as 'acme-polite:environment'" in text
@@ -105,8 +105,8 @@ def test_a_name_that_another_has_is_shown_by_its_distribution_and_with_the_other
 
 def test_a_distribution_is_shown_with_its_errors(tmp_path):
     path = plugin_package(tmp_path, "acme-broken", "import a_library_that_is_not_there")
-    done = process("plugins", "show", "acme-broken", PYTHONPATH=path)
-    assert done.returncode == 0 and "acme-broken 1.2 broken" in done.stdout
+    done = anew("plugins", "show", "acme-broken", path=path)
+    assert done.exit_code == 0 and "acme-broken 1.2 broken" in done.stdout
     assert "No module named 'a_library_that_is_not_there'" in done.stdout
     assert "fix: pip install the package that has 'a_library_that_is_not_there'" in done.stdout
 
@@ -117,7 +117,7 @@ def test_a_plugin_file_is_shown(tmp_path):
         "from coterie import Plugin, hookimpl\n\n\nclass Mine(Plugin):\n    '''Mine alone.'''\n\n\n"
         "@hookimpl\ndef register_roles(register):\n    register('mine', Mine)\n"
     )
-    (one,) = json.loads(process("plugins", "show", "of_mine.py:mine", "--json", "-p", file).stdout)
+    (one,) = json.loads(anew("plugins", "show", "of_mine.py:mine", "--json", "-p", file).stdout)
     assert one["distribution"] == str(file) and one["entry_point"] == "" and one["docstring"] == "Mine alone."
 
 

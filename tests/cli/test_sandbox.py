@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.support import coterie, process
+from tests.cli.support import anew, coterie
 
 
 @pytest.fixture
@@ -115,8 +115,8 @@ def test_a_plugin_that_breaks_its_contract_is_named(tmp_path: Path):
         (("run", tmp_path / "program.py"), "none", "run returned None"),
         (("run", tmp_path / "program.py"), "close", "close raised ValueError: mine"),
     ):
-        done = process("sandbox", *command, "type=odd", f"how={how}", "-p", tmp_path / "odd.py")
-        assert done.returncode == 2 and message in done.stderr and "odd" in done.stderr.lower(), done.stderr
+        done = anew("sandbox", *command, "type=odd", f"how={how}", "-p", tmp_path / "odd.py")
+        assert done.exit_code == 2 and message in done.stderr and "odd" in done.stderr.lower(), done.stderr
         assert "bug" not in done.stderr and "Traceback" not in done.stderr
 
 
