@@ -31,8 +31,7 @@ from rich.console import Console
 from rich.table import Table
 
 from coterie.backends.engines.lean.decode import LeanDecoder
-from coterie.backends.engines.rows import BatchRow
-from coterie.backends.engines.rows import SharedBase
+from coterie.backends.engines.rows import BatchRow, SharedBase
 from coterie.backends.models.merged_weights import MergedWeights
 
 HERE = Path(__file__).resolve().parent

@@ -22,7 +22,7 @@ settings.load_profile("coterie")
 def pytest_collection_finish() -> None:
     """Keep the modules and the tests, which live until the end, out of every collection of garbage.
 
-    What runs out of memory collects all garbage before it goes on; among millions of objects that takes a second.
+    Code that runs out of memory collects all garbage first: a second, where there are millions of objects.
     """
     gc.collect()
     gc.freeze()
