@@ -229,6 +229,7 @@ from coterie.plugins.algos.blocks.estimator import (
     GroupConfig as GroupConfig,
     GroupEstimator as GroupEstimator,
     Pieces as Pieces,
+    RowConfig as RowConfig,
     SumConfig as SumConfig,
     check_pieces as check_pieces,
 )
@@ -256,7 +257,6 @@ from coterie.plugins.algos.blocks.returns import (
 )
 from coterie.plugins.algos.blocks.rows import (
     Advantage as Advantage,
-    RowConfig as RowConfig,
     RowEstimator as RowEstimator,
     Rows as Rows,
     ScoredRow as ScoredRow,
@@ -265,8 +265,6 @@ from coterie.plugins.losses.blocks.common import (
     Correction as Correction,
     LossConfig as LossConfig,
     TokenLoss as TokenLoss,
-)
-from coterie.plugins.losses.blocks.ratios import (
     clipped_term as clipped_term,
     detached as detached,
     k2 as k2,

@@ -83,17 +83,17 @@ def register_rewards(register: Register) -> None:
 def register_estimators(register: Register) -> None:
     register("at_grpo", "coterie.plugins.algos.at_grpo:ATGRPO")
     register("compose", "coterie.plugins.algos.compose:Compose")
-    register("dr_grpo", "coterie.plugins.algos.dr_grpo:DrGRPO")
+    register("dr_grpo", "coterie.plugins.algos.grpo:DrGRPO")
     register("gae", "coterie.plugins.algos.gae:GAE")
     register("grpo", "coterie.plugins.algos.grpo:GRPO")
     register("magrpo", "coterie.plugins.algos.magrpo:MAGRPO")
-    register("mareinforce", "coterie.plugins.algos.mareinforce:MAREINFORCE")
-    register("maremax", "coterie.plugins.algos.maremax:MAReMax")
-    register("marloo", "coterie.plugins.algos.marloo:MARLOO")
+    register("mareinforce", "coterie.plugins.algos.magrpo:MAREINFORCE")
+    register("maremax", "coterie.plugins.algos.magrpo:MAReMax")
+    register("marloo", "coterie.plugins.algos.magrpo:MARLOO")
     register("rae", "coterie.plugins.algos.rae:RAE")
     register("reinforce", "coterie.plugins.algos.reinforce:Reinforce")
     register("reinforce_pp", "coterie.plugins.algos.reinforce_pp:ReinforcePP")
-    register("reinforce_pp_baseline", "coterie.plugins.algos.reinforce_pp_baseline:ReinforcePPBaseline")
+    register("reinforce_pp_baseline", "coterie.plugins.algos.reinforce_pp:ReinforcePPBaseline")
     register("rloo", "coterie.plugins.algos.rloo:RLOO")
 
 

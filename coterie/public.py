@@ -68,7 +68,9 @@ PUBLIC = {
     "coterie.core.concurrency.active_rollouts": "ActiveRollouts",
     "coterie.plugins.samplers.tree": "SamplingSettings TreeSampler",
     "coterie.plugins.samplers.expansion": "NodeExpansion NodePosition SteppedJoint",
-    "coterie.plugins.algos.blocks.estimator": "GroupConfig GroupEstimator Pieces SumConfig check_pieces",
+    "coterie.plugins.algos.blocks.estimator": """
+        GroupConfig GroupEstimator Pieces RowConfig SumConfig check_pieces
+    """,
     "coterie.plugins.algos.blocks.groups": """
         BASELINES GROUPINGS Group Normalised Normaliser by_decision by_task credit_groups grouped
         normalise_batch turn_weights
@@ -76,10 +78,9 @@ PUBLIC = {
     "coterie.plugins.algos.blocks.returns": """
         RETURNS Horizon Row episode_return gain lost_chains token_counts
     """,
-    "coterie.plugins.algos.blocks.rows": "Advantage RowConfig RowEstimator Rows ScoredRow",
-    "coterie.plugins.losses.blocks.common": "Correction LossConfig TokenLoss",
-    "coterie.plugins.losses.blocks.ratios": """
-        clipped_term detached k2 k3 log_ratio sequence_means sequence_sums
+    "coterie.plugins.algos.blocks.rows": "Advantage RowEstimator Rows ScoredRow",
+    "coterie.plugins.losses.blocks.common": """
+        Correction LossConfig TokenLoss clipped_term detached k2 k3 log_ratio sequence_means sequence_sums
     """,
     "coterie.backends.chat_models.openai": "OpenAIChat",
     "coterie.backends.engines.request_batching": "RequestBatcher",

@@ -26,7 +26,7 @@ from coterie.core.storage.run_folder import RunFolder
 from coterie.core.training.schedule import End
 from coterie.recipes import read_yaml
 from coterie.viewing.metric_names import described
-from coterie.viewing.reading import readable
+from coterie.viewing.series import readable
 
 LOCKS = Path("/proc/locks")
 CHUNK = 1 << 22

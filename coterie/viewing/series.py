@@ -10,7 +10,8 @@ import difflib
 import json
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -21,18 +22,31 @@ import numpy.typing as npt
 
 from coterie.api.rows import interval_of, number_of, read_metrics, tokens_so_far
 from coterie.api.run_record import recorded_settings, tells_apart
-from coterie.core.errors import UserError
+from coterie.core.errors import RunFolderError, UserError
 from coterie.core.storage.run_folder import RunFolder
 from coterie.secret_settings import without_secrets
 from coterie.stats import clustered_bootstrap
 from coterie.viewing.metric_names import described
-from coterie.viewing.reading import readable
 from coterie.viewing.text import cut
 
 log = logging.getLogger("coterie")
 
 Floats = npt.NDArray[np.float64]
 By = Literal["step", "tokens"]
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Turn what the system refuses about a run folder into an error of the user.
+
+    Raises:
+        RunFolderError: the folder, or a file in it, can't be read.
+    """
+    try:
+        yield
+    except OSError as error:
+        fix = "ask the run's owner to let you read the folder, or copy it"
+        raise RunFolderError(f"{path} can't be read", why=str(error), fix=fix) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from ruamel.yaml import YAML
 import coterie
 from coterie.api.rollouts import read_rollouts, write_rollouts
 from coterie.core.errors import MissingExtra, RunFolderError, UserError
-from coterie.viewing.report import blocks, differences, page, report
+from coterie.viewing.report import blocks, page, report
 from coterie.viewing.report.blocks import PackedRun, PackedTree
 from coterie.viewing.report.reading import read_run
 from coterie.viewing.text import CONTROLS, MOST_MARKS
@@ -146,13 +146,13 @@ def test_secrets_of_settings_are_in_no_report(runs, tmp_path):
     text = report(folders, tmp_path / "out.html").read_text(encoding="utf-8")
     assert "hush" not in text.lower() and "https://(hidden)@host/" in text
     read = [read_run(folder) for folder in folders]
-    assert {row["path"]: row["values"] for row in differences.differing(read)} == {
+    assert {row["path"]: row["values"] for row in page.differing(read)} == {
         "env.token": ["(hidden)", "(hidden)"],
         "env.at": ["https://(hidden)@host/"] * 2,
         "rewards.environment.headers.X-Own": ["(hidden)"] * 2,
     }
     changed = {"step": 1, "path": "env.token", "before": "(hidden)", "after": "(hidden)"}
-    assert changed in differences.changes(read[0])
+    assert changed in page.changes(read[0])
 
 
 def test_characters_that_nobody_sees_are_shown():

@@ -1,1 +1,1 @@
-"""Advantage estimators, one algorithm a file."""
+"""Advantage estimators, an algorithm and its variants a file."""

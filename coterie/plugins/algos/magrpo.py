@@ -1,4 +1,4 @@
-"""MAGRPO: multi-agent GRPO over trees of joint actions (arXiv 2508.04652)."""
+"""MAGRPO: multi-agent GRPO over trees of joint actions (arXiv 2508.04652); with other baselines (CoMLRL)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pydantic import Field
 from coterie.core.errors import ConfigError
 from coterie.core.protocols import Batch, Plan, Team
 from coterie.core.types import Credit
-from coterie.plugins.algos.blocks.estimator import GroupEstimator, SumConfig
-from coterie.plugins.algos.blocks.groups import Normaliser, turn_weights
+from coterie.plugins.algos.blocks.estimator import GroupEstimator, RowConfig
+from coterie.plugins.algos.blocks.groups import turn_weights
 
 
 class MAGRPO(GroupEstimator):
@@ -30,8 +30,7 @@ class MAGRPO(GroupEstimator):
     that its partners happened to sample.
     """
 
-    class Config(SumConfig):
-        normalise: Normaliser = Field(default_factory=lambda: Normaliser(type="none"))
+    class Config(RowConfig):
         turn_weights: tuple[float, ...] = Field(
             (),
             description="Loss weight of each turn, shared by its branches; default: 1 each.",
@@ -72,3 +71,36 @@ class MAGRPO(GroupEstimator):
         credit, state = super().__call__(batch, state)
         weight = turn_weights(batch.trees, credit.advantage, self.config.turn_weights)
         return dataclasses.replace(credit, weight=weight), state
+
+
+class MAREINFORCE(MAGRPO):
+    """A_g = R_g, the return itself: unbiased and noisy, since every candidate with a positive return is
+    reinforced.
+
+    With a normaliser that re-centres it is MAGRPO (and logs a warning). K = 1 is allowed, since nothing is
+    compared.
+    """
+
+    baseline = "none"
+
+
+class MAReMax(MAGRPO):
+    """A_g = R_g - max over the node's candidates.
+
+    Biased, since the baseline contains the action's own return: no advantage is positive, the best
+    candidate's is 0, and the policy learns only from the negative advantages of the others. It is not ReMax
+    (arXiv 2310.10505), whose baseline is the return of a *greedy* rollout and doesn't depend on the sampled
+    actions. With a normaliser that re-centres it is MAGRPO (and logs a warning).
+    """
+
+    baseline = "max"
+
+
+class MARLOO(MAGRPO):
+    """A_g = R_g - mean of the other candidates' returns: K/(K-1) times MAGRPO's, which makes it unbiased
+    (RLOO is arXiv 2402.14740).
+
+    With a normaliser that re-centres it is MAGRPO (and logs a warning).
+    """
+
+    baseline = "loo"

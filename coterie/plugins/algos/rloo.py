@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import Field
-
-from coterie.plugins.algos.blocks.estimator import GroupEstimator, SumConfig
-from coterie.plugins.algos.blocks.groups import Normaliser
+from coterie.plugins.algos.blocks.estimator import GroupEstimator, RowConfig
 
 
 class RLOO(GroupEstimator):
@@ -17,9 +14,7 @@ class RLOO(GroupEstimator):
     in GRPO.
     """
 
-    class Config(SumConfig):
-        normalise: Normaliser = Field(default_factory=lambda: Normaliser(type="none"))
-
+    Config = RowConfig
     group = "task"
     returns = "episode"
     paper_loss = "reinforce, sequence_sum"

@@ -7,8 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from coterie.core.protocols import Surrogate, TokenBatch
-from coterie.plugins.losses.blocks.common import LossConfig, TokenLoss
-from coterie.plugins.losses.blocks.ratios import detached, log_ratio
+from coterie.plugins.losses.blocks.common import LossConfig, TokenLoss, detached, log_ratio
 
 
 class CISPO(TokenLoss):

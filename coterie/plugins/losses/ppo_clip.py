@@ -7,8 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from coterie.core.protocols import Surrogate, TokenBatch
-from coterie.plugins.losses.blocks.common import LossConfig, TokenLoss
-from coterie.plugins.losses.blocks.ratios import clipped_term, log_ratio
+from coterie.plugins.losses.blocks.common import LossConfig, TokenLoss, clipped_term, log_ratio
 
 
 class PPOClip(TokenLoss):

@@ -17,7 +17,7 @@ from coterie.discovery.members import (
     RecordsTasks,
     ShowsWork,
 )
-from coterie.plugins.rewards.coach.from_environment import brief_fault, work_fault
+from coterie.plugins.rewards.coach.shown import brief_fault, work_fault
 from coterie.testing.support.episodes import Players, initial_stage
 from coterie.testing.support.failure import ConformanceError, guarded, require, warn
 from coterie.testing.support.opening import SOURCE_FIX

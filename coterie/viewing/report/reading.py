@@ -21,7 +21,7 @@ from coterie.core.storage.checkpoint import saved_steps
 from coterie.core.storage.run_folder import RunFolder
 from coterie.recipes import read_yaml
 from coterie.viewing.follow import FollowedRun, State, trained_by
-from coterie.viewing.reading import readable
+from coterie.viewing.series import readable
 
 PER_TASK = "per_task"
 """Of an evaluation's JSON: each task's successes, which a report leaves out."""

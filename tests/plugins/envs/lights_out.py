@@ -10,11 +10,10 @@ from typing import Any, ClassVar, Literal
 from coterie.core.types import Task
 from coterie.core.types.splits import Split
 from coterie.plugins.agents.games import GameRole, system_prompts
-from coterie.plugins.envs.board.effects import Effect, play
+from coterie.plugins.envs.board.effects import Effect, components, play, weights
 from coterie.plugins.envs.board.game import BoardGame, GameConfig
 from coterie.plugins.envs.board.grid import Cell, Rectangle, bits, neighbours
 from coterie.plugins.envs.board.parsing import cell_word, read_cell
-from coterie.plugins.envs.board.rewards import components, weights
 from coterie.plugins.envs.board.values import BoardObservation, BoardState, grid_line, pictured
 from coterie.plugins.envs.board.wording import Wording
 from coterie.plugins.envs.common.generated import split_of

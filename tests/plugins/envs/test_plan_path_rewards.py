@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from coterie.core.types import TEAM
-from coterie.plugins.envs.board.rewards import team_rewards
+from coterie.plugins.envs.board.effects import team_rewards
 from coterie.plugins.envs.plan_path import PlanPath
 from tests.plugins.envs.mazes import WALLED, distance_by_the_book, start
 from tests.plugins.envs.players import PLAN_PATH

@@ -57,6 +57,12 @@ class SumConfig(GroupConfig):
     )
 
 
+class RowConfig(SumConfig):
+    """Settings of every row estimator: no normaliser unless the configuration names one."""
+
+    normalise: Normaliser = Field(default_factory=lambda: Normaliser(type="none"))
+
+
 @dataclass(frozen=True, slots=True)
 class Pieces:
     """The pieces of an estimator."""

@@ -13,18 +13,16 @@ from functools import cached_property
 from typing import Any, overload
 
 import numpy as np
-from pydantic import Field
 
 from coterie.core.errors import ConfigError, PluginError
 from coterie.core.plugins import PluginConfig
 from coterie.core.plugins.origin import origin_of
 from coterie.core.protocols import Batch, Plan, Team
 from coterie.core.types import Action, Credit, Decision, Key
-from coterie.plugins.algos.blocks.estimator import PiecedEstimator, SumConfig, check_pieces
+from coterie.plugins.algos.blocks.estimator import PiecedEstimator, RowConfig, check_pieces
 from coterie.plugins.algos.blocks.groups import (
     GROUPINGS,
     GroupCounts,
-    Normaliser,
     by_branch,
     credit_groups,
     grouped,
@@ -37,12 +35,6 @@ from coterie.plugins.algos.blocks.returns import RETURNS, Row, token_counts, tra
 Advantage = float | np.ndarray | None
 """What a row gets: a number, or an array of shape (tokens of the row,), its branches after one another; None:
 nothing, so that its branches are not trained."""
-
-
-class RowConfig(SumConfig):
-    """Settings of every row estimator: no normaliser unless the configuration names one."""
-
-    normalise: Normaliser = Field(default_factory=lambda: Normaliser(type="none"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,10 +22,9 @@ from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import StepContext, TaskSource
 from coterie.core.types import TEAM, Action, ComponentKind, Step, Task, as_tuple
 from coterie.core.types.splits import Split
-from coterie.plugins.envs.board.effects import Effect
+from coterie.plugins.envs.board.effects import Effect, message_rewards, team_rewards
 from coterie.plugins.envs.board.grid import check_shape, rows_of
 from coterie.plugins.envs.board.parsing import write
-from coterie.plugins.envs.board.rewards import message_rewards, team_rewards
 from coterie.plugins.envs.board.roles import (
     COMPACT_ROLES,
     MOVERS,

@@ -30,10 +30,10 @@ from pydantic import Field, model_validator
 
 from coterie.core.types import Task
 from coterie.core.types.splits import Split
+from coterie.plugins.envs.board.effects import components, weights
 from coterie.plugins.envs.board.game import BoardGame, GameConfig
 from coterie.plugins.envs.board.grid import MOVES
 from coterie.plugins.envs.board.parsing import cell_word
-from coterie.plugins.envs.board.rewards import components, weights
 from coterie.plugins.envs.board.values import BoardPlan
 from coterie.plugins.envs.plan_path import messages
 from coterie.plugins.envs.plan_path.grid import (

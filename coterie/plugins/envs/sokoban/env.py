@@ -28,10 +28,10 @@ from pydantic import Field, model_validator
 
 from coterie.core.types import Task
 from coterie.core.types.splits import Split
+from coterie.plugins.envs.board.effects import components, gain, weights
 from coterie.plugins.envs.board.game import BoardGame, GameConfig
 from coterie.plugins.envs.board.grid import MOVES, bits
 from coterie.plugins.envs.board.parsing import cell_word, write
-from coterie.plugins.envs.board.rewards import components, gain, weights
 from coterie.plugins.envs.board.values import BoardPlan
 from coterie.plugins.envs.sokoban import messages
 from coterie.plugins.envs.sokoban.board import Board, PushingWalk, board_of, deadlocked, follow, play

@@ -26,13 +26,12 @@ from pydantic import Field, field_validator, model_validator
 
 from coterie.core.types import Task
 from coterie.core.types.splits import Split
+from coterie.plugins.envs.board.effects import components, weights
 from coterie.plugins.envs.board.game import BoardGame, GameConfig
 from coterie.plugins.envs.board.parsing import cell_word, write
-from coterie.plugins.envs.board.rewards import components, weights
 from coterie.plugins.envs.board.values import BoardPlan
 from coterie.plugins.envs.common.code import printing_program
 from coterie.plugins.envs.sudoku import messages
-from coterie.plugins.envs.sudoku.fills import Assignment, Fill, fill
 from coterie.plugins.envs.sudoku.grid import (
     DEFAULT_BLANKS,
     FEWEST_CLUES,
@@ -43,6 +42,7 @@ from coterie.plugins.envs.sudoku.grid import (
     record_of,
     solved,
 )
+from coterie.plugins.envs.sudoku.messages import Assignment, Fill, fill
 from coterie.plugins.envs.sudoku.state import WORDING, SudokuObservation, SudokuState, picture
 
 

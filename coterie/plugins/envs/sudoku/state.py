@@ -17,9 +17,14 @@ from coterie.plugins.envs.board.values import BoardObservation, BoardState
 from coterie.plugins.envs.board.wording import Wording
 from coterie.plugins.envs.common.teams import Rendering
 from coterie.plugins.envs.sudoku import messages
-from coterie.plugins.envs.sudoku.fills import still_wrong
 from coterie.plugins.envs.sudoku.grid import Grid, Puzzle, conflicts
-from coterie.plugins.envs.sudoku.messages import NOTHING, PlanLanguage, assignment_word, plan_word
+from coterie.plugins.envs.sudoku.messages import (
+    NOTHING,
+    PlanLanguage,
+    assignment_word,
+    plan_word,
+    still_wrong,
+)
 
 WORDING = Wording(
     item="assignment",
