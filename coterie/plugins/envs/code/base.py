@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, cast
 
 from pydantic import Field
 
@@ -12,9 +13,11 @@ from coterie.core.plugins import Composed, Plugin, PluginConfig
 from coterie.core.protocols import DataSource, Limits, TaskSource, Verdict
 from coterie.core.types import Task
 from coterie.core.types.splits import Split
-from coterie.plugins.envs.code.judging import CodeJudge, worst
+from coterie.plugins.envs.code.judging import CodeJudge, never_ran, worst
 from coterie.plugins.envs.code.problem import CodeProblem, Tests, content, record_of, task_of
+from coterie.plugins.envs.code.state import Attempt, JudgedWork
 from coterie.plugins.envs.common.record_tasks import RecordTasks
+from coterie.plugins.reports import CodeReport
 
 
 class CodeConfig(PluginConfig):
@@ -42,6 +45,7 @@ class CodeEnvironment(Plugin):
                 "programs need a sandbox", path=f"{build.path}.sandbox", fix="set sandbox=local"
             )
         self._judge = CodeJudge(config.sandbox, config.limits)
+        self._counts: Counter[str] = Counter()
         self._tasks = self.problems()
 
     def problems(self) -> RecordTasks | None:
@@ -101,8 +105,35 @@ class CodeEnvironment(Plugin):
         return "" if self._tasks is None else self._tasks.places.get(task.id, "")
 
     def counted(self) -> Mapping[str, float]:
-        """What the judge counted."""
-        return self._judge.counted()
+        """What the judge counted. In `code_collab` also `feedback/hidden_tests`: prompts of training that
+        hidden tests were told in; in `code_tests` written tests that no reference could check:
+        `tests/no_reference` (the problem has none), `tests/wrong_reference` (it fails a hidden test)."""
+        counts, self._counts = self._counts, Counter()
+        return {**self._judge.counted(), **counts}
+
+    def report(self, judged: JudgedWork | Attempt, tests: Tests, defined: bool, **more: bool) -> CodeReport:
+        """The report on a program.
+
+        Args:
+            tests: the hidden ones.
+            defined: whether it has what the problem asks for.
+            more: fields that are otherwise than in a team without a helper.
+        """
+        report = CodeReport(
+            team=False,
+            aux=False,
+            main=defined,
+            builds=judged.builds,
+            runs=not judged.error and defined and not never_ran(judged.verdict, tests),
+            passed=judged.verdict.passed,
+            total=judged.verdict.total,
+            visible_passed=judged.visible.passed,
+            visible_total=judged.visible.total,
+            called=False,
+            thin=False,
+            ignored=False,
+        )
+        return cast(CodeReport, {**report, **more})
 
     async def verdict(
         self, problem: CodeProblem, program: str, tests: Tests, *, error: str, defined: bool

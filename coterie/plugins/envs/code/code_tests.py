@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Annotated, Any
@@ -17,12 +16,12 @@ from coterie.core.types import TEAM, Action, ComponentKind, Finding, Step, Task,
 from coterie.core.types.splits import Split
 from coterie.plugins.envs.code import feedback, sources
 from coterie.plugins.envs.code.base import CodeConfig, CodeEnvironment
-from coterie.plugins.envs.code.judging import never_ran, whole_program
+from coterie.plugins.envs.code.judging import whole_program
 from coterie.plugins.envs.code.problem import CodeProblem, Tests
 from coterie.plugins.envs.code.state import Attempt, CodeTestsObservation, CodeTestsState, Suite
 from coterie.plugins.envs.code.written_tests import WrittenTests, answer_of, written_tests
 from coterie.plugins.envs.common.teams import check_not_lost, team_of
-from coterie.plugins.reports import CodeReport, WrittenTestsReport
+from coterie.plugins.reports import WrittenTestsReport
 
 log = logging.getLogger("coterie")
 
@@ -72,7 +71,6 @@ class CodeTests(CodeEnvironment):
         self._coder, self._tester = self._team[0], self._team[-1]
         if "coder" in self._team:
             self._coder, self._tester = PAIR
-        self._counts: Counter[str] = Counter()
         self._unsound: set[str] = set()
         """Statements of problems whose reference fails a hidden test."""
 
@@ -122,7 +120,7 @@ class CodeTests(CodeEnvironment):
         if self._coder in actions:
             attempt = await self._attempt(state.problem, texts[self._coder], ctx.turn)
             after = replace(after, attempt=attempt)
-            info["code"] = _code_report(attempt, state.problem.tests)
+            info["code"] = self.report(attempt, state.problem.tests, attempt.defined)
             scores = {(TEAM, "solved"): float(attempt.solved), (TEAM, "passed"): attempt.share}
         if self._tester in actions:
             suite = self._suite(state.problem, texts[self._tester], ctx.turn)
@@ -148,12 +146,6 @@ class CodeTests(CodeEnvironment):
             "valid_tests": suite.valid if suite is not None else 0.0,
             "agreed": float(compared is not None and compared.ok),
         }
-
-    def counted(self) -> Mapping[str, float]:
-        """What the judge counted, and written tests that no reference could check: `tests/no_reference` (the
-        problem has none), `tests/wrong_reference` (it fails a hidden test)."""
-        counts, self._counts = self._counts, Counter()
-        return {**super().counted(), **counts}
 
     # ---- the optional part ---------------------------------------------------------------------------------
 
@@ -219,9 +211,7 @@ class CodeTests(CodeEnvironment):
         whole = whole_program(problem, written)
         defined = bool(code.strip())
         if problem.entry_point:
-            defined = sources.defines(written, problem.entry_point) or bool(
-                sources.method_wrapper(written, problem.entry_point)
-            )
+            defined = sources.defines_entry(written, problem.entry_point)
         error = sources.syntax_error(whole)
         hidden, shown = problem.tests, problem.visible
         verdict = await self.verdict(problem, whole, hidden, error=error, defined=defined)
@@ -292,23 +282,6 @@ class CodeTests(CodeEnvironment):
         if not state.compared.total:
             return ("There was no test that could be read.",)
         return feedback.tests_finding(state.compared).details
-
-
-def _code_report(attempt: Attempt, tests: Tests) -> CodeReport:
-    return CodeReport(
-        team=False,
-        aux=False,
-        main=attempt.defined,
-        builds=attempt.builds,
-        runs=not attempt.error and attempt.defined and not never_ran(attempt.verdict, tests),
-        passed=attempt.verdict.passed,
-        total=attempt.verdict.total,
-        visible_passed=attempt.visible.passed,
-        visible_total=attempt.visible.total,
-        called=False,
-        thin=False,
-        ignored=False,
-    )
 
 
 def _reading(suite: Suite, asked: int) -> Finding:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any, ClassVar, Literal, cast
@@ -19,12 +18,11 @@ from coterie.plugins.envs.code import feedback, sources
 from coterie.plugins.envs.code.analysis import usage
 from coterie.plugins.envs.code.base import CodeConfig, CodeEnvironment
 from coterie.plugins.envs.code.entry import AUX, without
-from coterie.plugins.envs.code.judging import never_ran, whole_program, worst
+from coterie.plugins.envs.code.judging import whole_program, worst
 from coterie.plugins.envs.code.problem import CodeProblem, Tests, compared_assert, tests_of
 from coterie.plugins.envs.code.state import CodeObservation, CodeState, JudgedWork, WrittenCode
 from coterie.plugins.envs.common.teams import check_not_lost, team_of
 from coterie.plugins.functions import FunctionReference, load_function
-from coterie.plugins.reports import CodeReport
 
 log = logging.getLogger("coterie")
 
@@ -76,7 +74,6 @@ class CodeCollab(CodeEnvironment):
         self._tests = None
         if config.feedback_tests not in ("visible", "hidden"):
             self._tests = load_function(config.feedback_tests, f"{build.path}.feedback_tests")
-        self._counts: Counter[str] = Counter()
         self._warned = False
 
     # ---- the game ------------------------------------------------------------------------------------------
@@ -123,7 +120,9 @@ class CodeCollab(CodeEnvironment):
             return Step(state=after, info=info)
         work = await self._work(after)
         after = replace(after, work=work, over=self.config.end_when_solved and work.solved)
-        info["code"] = self._report(state.problem, work)
+        uses = {"called": work.called, "thin": work.thin, "ignored": bool(work.ignored)}
+        made = {"team": AUX in self._team, "aux": work.aux, "main": work.main and not work.excess}
+        info["code"] = self.report(work, state.problem.tests, work.main, **made, **uses)
         share = work.verdict.passed / work.verdict.total if work.verdict.total else 0.0
         scores = {(TEAM, "solved"): float(work.solved), (TEAM, "passed"): share}
         return Step(state=after, scores=scores, info=info)
@@ -187,12 +186,6 @@ class CodeCollab(CodeEnvironment):
             self._counts["feedback/hidden_tests"] += 1
         return feedback.findings(state.problem, work, verdict, role, helped=AUX in self._team)
 
-    def counted(self) -> Mapping[str, float]:
-        """What the judge counted, and `feedback/hidden_tests`: prompts of training that hidden tests were
-        told in."""
-        counts, self._counts = self._counts, Counter()
-        return {**super().counted(), **counts}
-
     async def diagnose(self, state: CodeState, role: str) -> str:
         """The findings that did not pass, in sentences; empty: all did."""
         return feedback.sentences(await self.findings(state, role, 0))
@@ -238,8 +231,7 @@ class CodeCollab(CodeEnvironment):
             program=program,
             written=bool(aux_code.strip() or main_code.strip()),
             aux=aux is not None and sources.defines(aux_code, AUX),
-            main=sources.defines(main_code, problem.entry_point)
-            or bool(sources.method_wrapper(main_code, problem.entry_point)),
+            main=sources.defines_entry(main_code, problem.entry_point),
             excess=max(0, sources.main_size(main_code) - limit) if limit is not None else 0,
             error=sources.syntax_error(program),
             verdict=worst(problem, problem.tests, "NotReached", ""),
@@ -300,19 +292,3 @@ class CodeCollab(CodeEnvironment):
     def _limit(self, problem: CodeProblem) -> int | None:
         """Most characters of the main role's code; a solver has no helper, and so no limit."""
         return problem.size_limit if AUX in self._team else None
-
-    def _report(self, problem: CodeProblem, work: JudgedWork) -> CodeReport:
-        return CodeReport(
-            team=AUX in self._team,
-            aux=work.aux,
-            main=work.main and not work.excess,
-            builds=work.builds,
-            runs=not work.error and work.main and not never_ran(work.verdict, problem.tests),
-            passed=work.verdict.passed,
-            total=work.verdict.total,
-            visible_passed=work.visible.passed,
-            visible_total=work.visible.total,
-            called=work.called,
-            thin=work.thin,
-            ignored=bool(work.ignored),
-        )

@@ -9,6 +9,8 @@ import ast
 import re
 from collections.abc import Iterator
 
+from coterie.plugins.envs.common.code import PYTHON, blocks as fenced_blocks
+
 _FENCE = re.compile(r"(`{3,}|~{3,})[ \t]*([\w+-]*)[ \t]*$")
 _BEGINS = re.compile(r"(?:def|class|async def|import|from|@|if __name__)\b|@")
 _PROSE = re.compile(r"[A-Z][a-z]+(?:'[a-z]+)?,? [a-zA-Z]|[-*] |#{2,} |\d+\. ")
@@ -48,7 +50,7 @@ def answered_code(text: str) -> str:
     """
     fenced = list(blocks(text))
     if fenced:
-        named = [code for language, code in fenced if language in ("python", "py", "python3")]
+        named = [code for language, code in fenced if language in PYTHON]
         plain = [code for language, code in fenced if not language]
         return (named or plain or [""])[-1]
     lines = text.split("\n")
@@ -136,6 +138,11 @@ def inside(function: Function) -> Iterator[ast.AST]:
             stack.extend(reversed(list(ast.iter_child_nodes(node))))
 
 
+def defines_entry(code: str, name: str) -> bool:
+    """Whether code has what tests call: a function of that name, or a method of class `Solution`."""
+    return defines(code, name) or bool(method_wrapper(code, name))
+
+
 def method_wrapper(code: str, name: str) -> str:
     """A function that calls the method of class `Solution` with that name; empty where there is no need.
 
@@ -167,20 +174,8 @@ def main_size(code: str) -> int:
 
 
 def blocks(text: str) -> Iterator[tuple[str, str]]:
-    """(language, code) of every fenced block; the last may be open."""
-    fence, language, lines = "", "", list[str]()
-    for line in text.split("\n"):
-        match = _FENCE.match(line.strip())
-        if not fence:
-            if match is not None:
-                fence, language, lines = match[1], match[2].lower(), []
-        elif match is not None and not match[2] and match[1][0] == fence[0] and len(match[1]) >= len(fence):
-            yield language, "".join(code + "\n" for code in lines)
-            fence = ""
-        else:
-            lines.append(line)
-    if fence:
-        yield language, "".join(code + "\n" for code in lines)
+    """(language, code) of every fenced block, in backticks or tildes; the last may be open."""
+    return ((language, code) for language, code, _ in fenced_blocks(text, _FENCE))
 
 
 def _gives(node: ast.stmt) -> bool:

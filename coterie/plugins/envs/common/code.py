@@ -8,7 +8,7 @@ what it would earn on a fork.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
@@ -22,6 +22,8 @@ T = TypeVar("T")
 _OUTPUT, _PROBLEM = 2000, 300
 """Characters kept from the end of the output and of the problem."""
 _FENCE = re.compile(r"(`{3,})[ \t]*([\w+-]*)$")
+PYTHON = ("python", "py", "python3")
+"""Languages of a block of Python."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +38,27 @@ class ToolRun:
     """Why the program did not finish, in words; empty: it did."""
 
 
+def blocks(text: str, fences: re.Pattern[str] = _FENCE) -> Iterator[tuple[str, str, bool]]:
+    """(language, code, whether it is closed) of every fenced block; only the last may be open.
+
+    Args:
+        fences: a line that opens or closes a block: its marks, then the language.
+    """
+    fence, language, lines = "", "", list[str]()
+    for line in text.split("\n"):
+        match = fences.match(line.strip())
+        if not fence:
+            if match is not None:
+                fence, language, lines = match[1], match[2].lower(), []
+        elif match is not None and not match[2] and match[1][0] == fence[0] and len(match[1]) >= len(fence):
+            yield language, "".join(code_line + "\n" for code_line in lines), True
+            fence = ""
+        else:
+            lines.append(line)
+    if fence:
+        yield language, "".join(code_line + "\n" for code_line in lines), False
+
+
 def read_program(text: str) -> str:
     """The program of an answer: its last closed block of ```python, else its last one without a language.
 
@@ -45,22 +68,10 @@ def read_program(text: str) -> str:
     Raises:
         PolicyFault: the text has no such block, or it is blank.
     """
-    named, plain, fence, language, lines = "", "", "", "", list[str]()
-    for line in text.split("\n"):
-        match = _FENCE.match(line.strip())
-        if not fence:
-            if match is not None:
-                fence, language, lines = match[1], match[2].lower(), []
-        elif match is not None and not match[2] and len(match[1]) >= len(fence):
-            block = "".join(code_line + "\n" for code_line in lines)
-            if language in ("python", "py", "python3"):
-                named = block
-            elif not language:
-                plain = block
-            fence = ""
-        else:
-            lines.append(line)
-    code = named or plain
+    closed = [(language, code) for language, code, is_closed in blocks(text) if is_closed]
+    named = [code for language, code in closed if language in PYTHON]
+    plain = [code for language, code in closed if not language]
+    code = (named or [""])[-1] or (plain or [""])[-1]
     if text.strip() and not code.strip():
         raise PolicyFault("no closed block of Python in the answer")
     return code
