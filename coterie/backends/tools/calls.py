@@ -1,4 +1,5 @@
-"""Parsers of tool calls in a reply: a fenced block, or the model's native call.
+"""Tool calls in a reply: parsers of a fenced block and of the model's native call, and the base of tools that
+take one text.
 
 Both parsers accept any text and take time linear in its length, so a reply can't stall the run.
 """
@@ -7,9 +8,12 @@ from __future__ import annotations
 
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
+
+from coterie.core.plugins import Plugin
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 # Possessive quantifiers never backtrack, so no line is read more than once.
@@ -111,30 +115,71 @@ def _use(inside: str) -> ToolUse | None:
     return ToolUse(table["name"], arguments)
 
 
-def schema(
-    name: str, description: str, properties: Mapping[str, Any], required: Sequence[str]
-) -> dict[str, Any]:
+def schema(name: str, description: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """A tool's schema in the form that chat templates take."""
-    parameters = {"type": "object", "properties": dict(properties), "required": list(required)}
     return {
         "type": "function",
         "function": {"name": name, "description": description, "parameters": parameters},
     }
 
 
-def text_argument(use: ToolUse, name: str) -> str:
-    """A call's only argument, a text.
+class TextTool(Plugin, ABC):
+    """A tool that takes one text: the reply's last fenced block, or the argument of the model's native calls.
 
-    Raises:
-        ValueError: the argument is missing or not a string, or the call can't be run. The message is for the
-            model.
+    Its settings `calls` and `announce` say which of the two, and whether the chat template gets the schema.
     """
-    if use.error:
-        raise ValueError(use.error)
-    value = use.arguments.get(name)
-    if not isinstance(value, str):
-        raise ValueError(f"the call needs the argument '{name}', a string")
-    return value
+
+    plain_name: ClassVar[str]
+    """Its name where no configuration gives it one."""
+    description: ClassVar[str]
+    argument: ClassVar[str]
+    argument_is: ClassVar[str]
+    undone: ClassVar[str]
+    """What the answer to a call that can't be run begins with."""
+
+    @property
+    def name(self) -> str:
+        return str(self.build.name) if self.build is not None else self.plain_name
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """Of the fenced blocks that are calls."""
+        return (self.name.lower(),)
+
+    @property
+    def schemas(self) -> tuple[dict[str, Any], ...]:
+        """The tool's schema for the chat template; empty unless it is announced."""
+        if self.config.calls == "fenced" or not self.config.announce:
+            return ()
+        properties = {self.argument: {"type": "string", "description": self.argument_is}}
+        parameters = {"type": "object", "properties": properties, "required": [self.argument]}
+        return (schema(self.name, self.description, parameters),)
+
+    def find(self, text: str) -> str | tuple[ToolUse, ...] | None:
+        """The text of the block, or the native calls."""
+        if self.config.calls == "fenced":
+            return fenced(text, self.languages)
+        return native(text, (self.name,)) or None
+
+    async def run(self, call: str | tuple[ToolUse, ...]) -> str:
+        """The answers to the calls, for the model. Raises as `_answer`."""
+        if isinstance(call, str):
+            return await self._answer(call)
+        return numbered([await self._used(use) for use in call])
+
+    async def _used(self, use: ToolUse) -> str:
+        value = use.arguments.get(self.argument)
+        if use.error or not isinstance(value, str):
+            return f"{self.undone}: {use.error or f'the call needs the argument {self.argument!r}, a string'}"
+        return await self._answer(value)
+
+    @abstractmethod
+    async def _answer(self, text: str) -> str:
+        """The answer to one call.
+
+        Raises:
+            SystemFault, PolicyFault: as of `Tool.run`.
+        """
 
 
 def numbered(results: Sequence[str]) -> str:

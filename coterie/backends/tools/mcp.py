@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from coterie import logs
 from coterie.backends.models.patience import Patience
 from coterie.backends.remote.secrets import filled, secrets_in
-from coterie.backends.tools.calls import ToolUse, beginning, native, numbered
+from coterie.backends.tools.calls import ToolUse, beginning, native, numbered, schema
 from coterie.core.errors import ConfigError, MissingExtra, SystemFault
 from coterie.core.plugins import Plugin, PluginConfig
 
@@ -182,12 +182,7 @@ class McpTool(Plugin):
         while True:
             page = await client.list_tools(cursor=cursor)
             for tool in page.tools:
-                function = {
-                    "name": tool.name,
-                    "description": tool.description or "",
-                    "parameters": tool.input_schema,
-                }
-                schemas[tool.name] = {"type": "function", "function": function}
+                schemas[tool.name] = schema(tool.name, tool.description or "", tool.input_schema)
             cursor = page.next_cursor
             if cursor is None:
                 return schemas

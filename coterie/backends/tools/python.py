@@ -6,16 +6,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from coterie.backends.tools.calls import ToolUse, ending, fenced, native, numbered, schema, text_argument
-from coterie.core.plugins import Composed, Plugin, PluginConfig
+from coterie.backends.tools.calls import TextTool, ending
+from coterie.core.plugins import Composed, PluginConfig
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import Limits, Program, Ran
 
-LANGUAGES = ("python", "py", "python3")
 _WORDS = {"failed": "failed", "timeout": "timed out", "killed": "was killed"}
 
 
-class PythonTool(Plugin):
+class PythonTool(TextTool):
     """Runs the reply's last fenced block of Python, or its native calls; returns stdout, stderr, exit code.
 
     Every run is a new process in an empty folder, without variables, imports or files of earlier calls. Only
@@ -41,44 +40,20 @@ class PythonTool(Plugin):
 
     config: Config
 
-    @property
-    def name(self) -> str:
-        return str(self.build.name) if self.build is not None else "python"
+    plain_name = "python"
+    languages = ("python", "py", "python3")
+    description = "Runs a Python program in a fresh process and returns what it prints."
+    argument = "code"
+    argument_is = "The whole program. It must print what you want to see."
+    undone = "not run"
 
-    @property
-    def schemas(self) -> tuple[dict[str, Any], ...]:
-        """The tool's schema for the chat template; empty unless it is announced."""
-        if self.config.calls == "fenced" or not self.config.announce:
-            return ()
-        description = "Runs a Python program in a fresh process and returns what it prints."
-        code = {"type": "string", "description": "The whole program. It must print what you want to see."}
-        return (schema(self.name, description, {"code": code}, ["code"]),)
-
-    def find(self, text: str) -> str | tuple[ToolUse, ...] | None:
-        """The program, or the native calls."""
-        if self.config.calls == "fenced":
-            return fenced(text, LANGUAGES)
-        return native(text, (self.name,)) or None
-
-    async def run(self, call: str | tuple[ToolUse, ...]) -> str:
-        """A text about the program's run, for the model.
+    async def _answer(self, code: str) -> str:
+        """A text about the program's run.
 
         Raises:
             SystemFault: the sandbox failed.
             PolicyFault: the program killed its sandbox twice.
         """
-        if isinstance(call, str):
-            return await self._ran(call)
-        return numbered([await self._used(use) for use in call])
-
-    async def _used(self, use: ToolUse) -> str:
-        try:
-            code = text_argument(use, "code")
-        except ValueError as error:
-            return f"not run: {error}"
-        return await self._ran(code)
-
-    async def _ran(self, code: str) -> str:
         with plugin_call(self.config.sandbox, "run"):
             ran = await self.config.sandbox.run(Program(code=code, limits=self.config.limits))
         return described(ran, self.config.result_chars)

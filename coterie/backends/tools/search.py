@@ -11,9 +11,9 @@ from pydantic import Field
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from coterie.backends.remote.secrets import secrets_in
-from coterie.backends.tools.calls import ToolUse, beginning, fenced, native, numbered, schema, text_argument
+from coterie.backends.tools.calls import TextTool, beginning
 from coterie.core.errors import SystemFault
-from coterie.core.plugins import Plugin, PluginConfig
+from coterie.core.plugins import PluginConfig
 
 REFUSED = frozenset((400, 413, 414, 422))
 """Status codes for a query that the endpoint rejects; the model gets them as a result."""
@@ -23,7 +23,7 @@ class _Again(Exception):
     """A temporary failure of the endpoint; the query is sent again."""
 
 
-class SearchTool(Plugin):
+class SearchTool(TextTool):
     """Sends the query, reads the results from the JSON answer, and returns the first `top_k`."""
 
     class Config(PluginConfig):
@@ -72,17 +72,11 @@ class SearchTool(Plugin):
     config: Config
     _client: httpx.AsyncClient | None = None
 
-    @property
-    def name(self) -> str:
-        return str(self.build.name) if self.build is not None else "search"
-
-    @property
-    def schemas(self) -> tuple[dict[str, Any], ...]:
-        """The tool's schema for the chat template; empty unless it is announced."""
-        if self.config.calls == "fenced" or not self.config.announce:
-            return ()
-        query = {"type": "string", "description": "What to search for."}
-        return (schema(self.name, "Searches and returns the best results.", {"query": query}, ["query"]),)
+    plain_name = "search"
+    description = "Searches and returns the best results."
+    argument = "query"
+    argument_is = "What to search for."
+    undone = "not searched"
 
     async def open(self) -> None:
         """Open the pool of connections.
@@ -102,30 +96,12 @@ class SearchTool(Plugin):
             await self._client.aclose()
             self._client = None
 
-    def find(self, text: str) -> str | tuple[ToolUse, ...] | None:
-        """The query, or the native calls."""
-        if self.config.calls == "fenced":
-            return fenced(text, (self.name.lower(),))
-        return native(text, (self.name,)) or None
-
-    async def run(self, call: str | tuple[ToolUse, ...]) -> str:
-        """The results as a text for the model.
+    async def _answer(self, query: str) -> str:
+        """The results.
 
         Raises:
             SystemFault: the endpoint did not answer, or its answer doesn't fit the configuration.
         """
-        if isinstance(call, str):
-            return await self._searched(call)
-        return numbered([await self._used(use) for use in call])
-
-    async def _used(self, use: ToolUse) -> str:
-        try:
-            query = text_argument(use, "query")
-        except ValueError as error:
-            return f"not searched: {error}"
-        return await self._searched(query)
-
-    async def _searched(self, query: str) -> str:
         if not query.strip():
             return "not searched: the query is empty"
         settings = self.config
