@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from coterie.backends.data.sets.forms import FORMS
+from coterie.backends.data.sets.source import SetData
 from coterie.backends.data.shipped import Cooperative
+from coterie.data.sources import known_sets
+from coterie.discovery import plugins
 from coterie.plugins.envs.code.judging import LEAST_CPU, LEAST_WALL
 from coterie.plugins.envs.code.problem import problem_of, record_of
 from coterie.plugins.envs.code.written_tests import written_tests
@@ -40,8 +42,9 @@ def test_commands_resolve(line):
 def test_every_set_is_listed_with_its_defaults():
     listed = {name: (hub, *splits) for name, hub, *splits in rows("Known sets") if name != "source"}
     ours = {
-        name: (form.hub, *(form.splits[split] for split in ("train", "val", "test")))
-        for name, form in FORMS.items()
+        name: (known.form.hub, *(known.form.splits[split] for split in ("train", "val", "test")))
+        for name in known_sets()
+        if issubclass(known := plugins().registry.load("data_source", name), SetData)
     }
     assert {name: tuple(cell.strip("`") for cell in cells) for name, cells in listed.items()} == ours
 

@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from coterie.backends.data.sets.forms import FORMS
 from coterie.data.sources import known_sets, records_of_set
 from tests.backends.data.sets.test_sets import humaneval, written
 from tests.cli.support import coterie
@@ -39,7 +38,7 @@ CHOSEN = ("train=test[:5]", "val=test[5:7]", "test=test[7:]")
 
 def test_every_set_is_known():
     shipped = {"cooperative", "posts", "sums"}
-    assert set(known_sets()) == {*FORMS, *shipped} == {*ROWS, *shipped}
+    assert set(known_sets()) == {*ROWS, *shipped}
 
 
 @pytest.mark.parametrize("name", ROWS)

@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 from pydantic import Field, field_validator
 
 from coterie.backends.data.records import LocatedRecords
-from coterie.backends.data.sets.forms import FORMS, PublishedSet, UnusableRow, WrongRow
+from coterie.backends.data.sets import forms
+from coterie.backends.data.sets.forms import PublishedSet, UnusableRow, WrongRow
 from coterie.core.errors import ConfigError, DataError
 from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.types.splits import SPLITS, Split
@@ -123,13 +124,12 @@ class SetData(Plugin):
 
     Config = KnownSetConfig
     config: KnownSetConfig
-    name: ClassVar[str] = ""
+    form: ClassVar[PublishedSet]
     published = True
     """It needs no settings: `coterie data prepare` takes its name."""
 
     def __init__(self, config: KnownSetConfig, build: Any) -> None:
         super().__init__(config, build)
-        self._form: PublishedSet = FORMS[self.name]
         self._published: dict[str, LocatedRecords] = {}
         self._warned: set[str] = set()
         self._check()
@@ -152,11 +152,11 @@ class SetData(Plugin):
             source = self._rows(published)
             file, line = source.where(index)
             try:
-                kept.append((self._form.read(source[index], index), file, line))
+                kept.append((self.form.read(source[index], index), file, line))
             except UnusableRow as why:
                 dropped.append(f"line {line} of {file}: {why}")
             except WrongRow as error:
-                raise DataError(file, line, *error.args, fix=f"a row as {self._form.hub} has it") from None
+                raise DataError(file, line, *error.args, fix=f"a row as {self.form.hub} has it") from None
             except ValueError as error:
                 raise DataError(file, line, "-", str(error)) from None
         if dropped and split not in self._warned:
@@ -180,7 +180,7 @@ class SetData(Plugin):
     def _expression(self, split: Split) -> str | None:
         """The rows of a split; None: none. The defaults of a set hold where no split has rows of its own."""
         given = {name: getattr(self.config, name) for name in SPLITS}
-        return given[split] if any(given.values()) else self._form.splits.get(split)
+        return given[split] if any(given.values()) else self.form.splits.get(split)
 
     def _chosen(self, split: Split) -> list[tuple[str, int]]:
         """(published split, index) of the rows of a split."""
@@ -232,7 +232,7 @@ class SetData(Plugin):
         return self._published[published]
 
     def _table(self, published: str) -> dict[str, Any]:
-        config, form = self.config, self._form
+        config, form = self.config, self.form
         if config.file is None:
             subset = config.subset or (None if config.hub else form.subset)
             table = {"type": "hub", "name": config.hub or form.hub, "splits": {"train": published}}
@@ -254,46 +254,75 @@ class SetData(Plugin):
 class HumanEval(SetData):
     """HumanEval (arXiv 2107.03374): 164 functions with tests, in one split."""
 
-    name = "humaneval"
+    form = PublishedSet(
+        "openai/openai_humaneval",
+        forms.humaneval,
+        {"train": "test[33:163]", "val": "test[:16]", "test": "test[16:32]"},
+    )
 
 
 class CoopHumanEval(SetData):
     """CoopHumanEval (arXiv 2508.04652): 82 functions that fall into two parts."""
 
-    name = "coop_humaneval"
+    form = PublishedSet(
+        "CoMLRL/CoopHumanEval",
+        forms.humaneval,
+        {"train": "test[32:]", "val": "test[:16]", "test": "test[16:32]"},
+    )
 
 
 class MBPP(SetData):
     """MBPP (arXiv 2108.07732): functions with asserts, sanitized by default (`subset: full` for all)."""
 
-    name = "mbpp"
+    form = PublishedSet(
+        "google-research-datasets/mbpp",
+        forms.mbpp,
+        {"train": "train", "val": "validation", "test": "test"},
+        subset="sanitized",
+    )
 
 
 class APPS(SetData):
     """APPS (arXiv 2105.09938): programs and functions, with difficulties."""
 
-    name = "apps"
+    form = PublishedSet(
+        "codeparrot/apps", forms.apps, {"train": "train", "val": "test[:500]", "test": "test[500:1000]"}
+    )
 
 
 class CodeContests(SetData):
     """CodeContests (arXiv 2203.07814): programs of contests."""
 
-    name = "code_contests"
+    form = PublishedSet(
+        "deepmind/code_contests", forms.code_contests, {"train": "train", "val": "valid", "test": "test"}
+    )
 
 
 class LiveCodeBench(SetData):
     """LiveCodeBench (arXiv 2403.07974): programs and functions of recent contests, without references."""
 
-    name = "live_code_bench"
+    form = PublishedSet(
+        "livecodebench/code_generation_lite",
+        forms.live_code_bench,
+        {"train": "test[:60%]", "val": "test[60%:70%]", "test": "test[70%:]"},
+    )
 
 
 class TLDR(SetData):
     """TLDR: posts to be summarised."""
 
-    name = "tldr"
+    form = PublishedSet(
+        "trl-lib/tldr",
+        forms.tldr,
+        {"train": "train[:1100]", "val": "validation[:1100]", "test": "test[:1100]"},
+    )
 
 
 class ArXiv(SetData):
     """Abstracts of arXiv, to be expanded to introductions."""
 
-    name = "arxiv"
+    form = PublishedSet(
+        "OpenMLRL/arXiv_abstract",
+        forms.arxiv,
+        {"train": "train[:1100]", "val": "val[:1100]", "test": "val[1100:2200]"},
+    )
