@@ -25,7 +25,6 @@ from coterie.backends.sandboxes.lifetime import OpenableSandbox
 from coterie.backends.sandboxes.pool import LostWorker, Module, Pool, UnusablePackage
 from coterie.backends.sandboxes.programs import (
     check_fits,
-    check_holds,
     check_judged,
     check_program,
     limits_of,
@@ -44,6 +43,8 @@ from coterie.core.protocols import Judged, Limits, Program, Ran, Verdict
 from coterie.discovery.members import KeptFiles
 
 log = logging.getLogger("coterie")
+LEAST_MB = 64
+"""Least 2^20 bytes that a program has besides the packages that its worker has imported."""
 
 
 class LocalSandbox(OpenableSandbox):
@@ -161,8 +162,16 @@ class LocalSandbox(OpenableSandbox):
         return packages if self.config.preload is None else packages._replace(modules=self.config.preload)
 
     def _check_holds(self, limits: Limits, path: str) -> None:
-        if self.config.packages and self.config.preload != ():
-            check_holds(self._hello.get("mb", 0), limits, path)
+        """Raise ConfigError for a limit of memory that the packages alone take; `path`: of the limits."""
+        imported = self._hello.get("mb", 0)
+        least = imported + LEAST_MB
+        if self.config.packages and self.config.preload != () and limits.memory_mb < least:
+            raise ConfigError(
+                f"memory_mb is {limits.memory_mb}, and the imported packages take {imported} MB",
+                path=path,
+                why="a program begins with them, and the limit counts its whole address space",
+                fix=f"raise it: {least} at least, 2048 for work with data; or set preload: []",
+            )
 
     def check_host(self, limits: Mapping[str, Limits]) -> None:
         """Look for the packages, and for the memory that programs may take, before the sandbox is opened.

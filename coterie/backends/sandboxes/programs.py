@@ -187,10 +187,6 @@ def _refused(field: str, what: str, fix: str) -> ConfigError:
     return ConfigError(f"{field} of a program: {what}", why="a sandbox can't give it to a process", fix=fix)
 
 
-LEAST_MB = 64
-"""Least 2^20 bytes that a program has besides the packages that its worker has imported."""
-
-
 def check_fits(
     workers: int, limits: Mapping[str, Limits], *, in_memory: bool, path: str, by_default: bool
 ) -> None:
@@ -223,24 +219,4 @@ def check_fits(
             why=f"each may take {limit.memory_mb:,} MB of memory (memory_mb){disk}; `workers` is {workers}"
             + (", the number of CPUs" if by_default else ""),
             fix=f"{fix} {place}.memory_mb" + (" or disk_mb" if in_memory else ""),
-        )
-
-
-def check_holds(imported_mb: int, limits: Limits, path: str) -> None:
-    """Refuse a limit of memory that the packages alone take.
-
-    Args:
-        imported_mb: address space of a worker with its packages, in 2^20 bytes.
-        path: of the limits.
-
-    Raises:
-        ConfigError: with both numbers.
-    """
-    least = imported_mb + LEAST_MB
-    if limits.memory_mb < least:
-        raise ConfigError(
-            f"memory_mb is {limits.memory_mb}, and the imported packages take {imported_mb} MB",
-            path=path,
-            why="a program begins with them, and the limit counts its whole address space",
-            fix=f"raise it: {least} at least, 2048 for work with data; or set preload: []",
         )
