@@ -90,7 +90,7 @@ def call_of(
     version: int,
     token_ids: tuple[int, ...],
     logprobs: tuple[float, ...],
-    finish: Literal["stop", "length"],
+    finish: Literal["stop", "length", "abort"],
     version_runs: tuple[tuple[int, int], ...] = (),
 ) -> Call:
     """The call of a request, by what an engine drew for it; see `Call` for the values."""
