@@ -372,8 +372,7 @@ def _talk(case: str, turns: int) -> dict[str, Any]:
 
 def plan(options: argparse.Namespace) -> dict[str, Any]:
     """The plan's bytes over the measured ones, by case."""
-    from coterie.backends.models.activations import Activations, largest_forward
-    from coterie.backends.models.memory import cache_bytes
+    from coterie.backends.models.memory import Activations, cache_bytes, largest_forward
     from tests.backends.models import test_activations as cases
 
     deviations = {}

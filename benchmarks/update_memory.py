@@ -199,8 +199,7 @@ def samples(run: Any, policy: str, case: Case, prompt: int, step: int) -> list[A
 
 def _must(run: Any, prompt: int, planned: Any) -> float:
     """Bytes that an update has to hold: the plan's parts, of the activations those without logits."""
-    from coterie.backends.models.activations import Activations, largest_forward
-    from coterie.backends.models.memory import STAYING
+    from coterie.backends.models.memory import STAYING, Activations, largest_forward
     from coterie.backends.models.policy import of_tensors
     from coterie.backends.models.precision import with_dtype
     from coterie.backends.models.sizes import blueprint

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import torch
 
 from coterie.backends.models import memory
-from coterie.backends.models.activations import Activations, largest_forward
 from coterie.backends.models.loading import attach_adapter
+from coterie.backends.models.memory import Activations, largest_forward
 from coterie.backends.models.policy import LoraSettings, TorchPolicy
 from coterie.backends.models.sizes import ModelSize, _adapted_layers, _on_meta, _parameters, _size
 from coterie.estimate.trainer import Division

@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from coterie.backends.models import memory
-from coterie.backends.models.activations import Activations, largest_forward
-from coterie.backends.models.memory import FP32, WIDTH
+from coterie.backends.models.memory import FP32, WIDTH, Activations, largest_forward
 from coterie.backends.models.policy import ModelInit
 from coterie.backends.models.sizes import Blueprint
 from coterie.backends.trainers.none import NoTrainer

@@ -8,7 +8,7 @@ import sys
 
 import fake_transfer
 
-from coterie.backends.cluster.actors import Actors
+from coterie.backends.cluster.hosts import Actors
 from coterie.backends.cluster.settings import ClusterConfig
 from coterie.backends.cluster.transfer import Order
 from coterie.backends.executors.ray.direct_weights import Holder

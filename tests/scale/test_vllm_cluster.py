@@ -21,7 +21,7 @@ pytest.importorskip("vllm", reason="runs in the venv of `make test-scale`")
 pytest.importorskip("ray")
 
 import coterie  # noqa: E402
-from coterie.backends.cluster.actors import Actors  # noqa: E402
+from coterie.backends.cluster.hosts import Actors  # noqa: E402
 from coterie.backends.cluster.settings import ClusterConfig  # noqa: E402
 from coterie.backends.engines.vllm.replica_actor import ReplicaActor  # noqa: E402
 from tests.backends.engines.replica_fakes import folders_of, gone, running  # noqa: E402

@@ -19,13 +19,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from coterie.backends.cluster.actors import import_ray, start_actor
-from coterie.backends.cluster.code import environment
+from coterie.backends.cluster.hosts import import_ray, start_actor
 from coterie.backends.cluster.placement import RUN, ClusterNode, Process
 from coterie.backends.cluster.processes import processes_of
 from coterie.backends.cluster.reservation import OwnGpus, Reservation, Room
 from coterie.backends.cluster.settings import ClusterConfig
 from coterie.backends.cluster.transfer import Transfer, transfer_of
+from coterie.backends.cluster.wire import environment
 from coterie.core.config import RunConfig
 from coterie.core.errors import UserError
 

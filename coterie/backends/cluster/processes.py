@@ -9,7 +9,6 @@ from typing import Any, cast
 
 from coterie.backends.cluster.placement import RUN, TRAINER, ClusterNode, Process
 from coterie.backends.cluster.settings import ClusterConfig
-from coterie.backends.cluster.shared_folder import check_weights
 from coterie.backends.cluster.transfer import check_engine
 from coterie.backends.models.policy import TensorFields
 from coterie.backends.models.precision import with_dtype
@@ -22,6 +21,7 @@ from coterie.discovery import plugins
 from coterie.discovery.validation import validate
 
 ENGINE, MODELS, HOST = "engine", "models", "rollout host"
+FOLDER = "cluster.weights_folder"
 
 
 def processes_of(
@@ -57,6 +57,28 @@ def processes_of(
     if _calls_servers(run, engine):
         processes.append(Process(MODELS, 0, with_run=True, holds="limits and budget of remote models"))
     return (*processes, *(_host(number, settings) for number in range(settings.workers)))
+
+
+def check_weights(settings: ClusterConfig) -> None:
+    """Refuse a folder that nothing is written to, and files of weights that the run's process doesn't have.
+
+    Raises:
+        ConfigError: `weights` says that weights are in no files, or `updates` that trainers send them.
+    """
+    if settings.weights == "disk" and settings.updates == "at_once":
+        raise ConfigError(
+            "trainers of their own send their weights through Ray's object store, and not by files",
+            path="cluster.weights",
+            why="cluster.updates is at_once",
+            fix="set cluster.weights=auto, or cluster.updates=in_turn",
+        )
+    if settings.weights_folder is not None and settings.weights != "disk":
+        raise ConfigError(
+            "nothing is written to this folder",
+            path=FOLDER,
+            why=f"cluster.weights is {settings.weights}",
+            fix="set cluster.weights=disk, or remove it (cluster.weights_folder=null)",
+        )
 
 
 def _settings(component: Mapping[str, Any], kind: str) -> Any:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coterie.backends.models.activations import COPY_SHARE
+from coterie.backends.models.memory import COPY_SHARE
 from coterie.core.types import Sample
 
 

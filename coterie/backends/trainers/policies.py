@@ -27,13 +27,13 @@ from coterie.backends.trainers.attention_kernels import kernel_of
 from coterie.backends.trainers.forward import TokenScorer
 from coterie.backends.trainers.optim import Optimizer
 from coterie.backends.trainers.parameters import (
+    SourceWeights,
     adapter_parameters,
     copies,
     fill,
     plain_parameters,
 )
 from coterie.backends.trainers.settings import TorchConfig
-from coterie.backends.trainers.source_weights import SourceWeights
 from coterie.backends.trainers.value_head import NAME as VALUE_HEAD, value_head
 from coterie.core.errors import ConfigError
 from coterie.core.protocols import TrainerContext

@@ -24,14 +24,13 @@ from coterie.backends.trainers import torch_state
 from coterie.backends.trainers.devices import check_ranks, device_of, on_gpu
 from coterie.backends.trainers.offloading import Offloaded, TorchDevice
 from coterie.backends.trainers.optim import Optimizer, PolicyOptimizer
-from coterie.backends.trainers.parameters import digest
+from coterie.backends.trainers.parameters import SourceWeights, digest, hollow, read_sources
 from coterie.backends.trainers.policies import InitialWeights, PolicySetup, PolicyWeights, set_up
-from coterie.backends.trainers.ranks.actors import RanksOnCluster
 from coterie.backends.trainers.ranks.commands import Commands
 from coterie.backends.trainers.ranks.group import RankAddress, RankPlace
+from coterie.backends.trainers.ranks.processes import RanksOnCluster
 from coterie.backends.trainers.replicas import TrainerLayout, check_same, layout_of, receive
 from coterie.backends.trainers.settings import TorchConfig, offload_of
-from coterie.backends.trainers.source_weights import SourceWeights, hollow, read_sources
 from coterie.backends.trainers.torch_state import export
 from coterie.core.config import PolicyConfig
 from coterie.core.errors import ConfigError, did_you_mean

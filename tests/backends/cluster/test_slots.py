@@ -8,8 +8,8 @@ import os
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from coterie.backends.cluster.code import environment
 from coterie.backends.cluster.connection import secret_variables
+from coterie.backends.cluster.wire import environment
 from coterie.backends.executors.ray.account import Slots
 from coterie.core.errors import SystemFault
 

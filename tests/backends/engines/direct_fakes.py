@@ -18,9 +18,8 @@ import torch
 from torch.distributed import TCPStore
 
 from coterie.backends.engines.vllm import replica_actor
-from coterie.backends.engines.vllm.calls import in_daemon_thread
 from coterie.backends.engines.vllm.replica_actor import ReplicaActor
-from coterie.backends.engines.vllm.server import Outside, ServerLost
+from coterie.backends.engines.vllm.server import Outside, ServerLost, in_daemon_thread
 from tests.backends.engines.replica_fakes import FakeActors, FakeVLLM
 
 LONG = timedelta(seconds=600)

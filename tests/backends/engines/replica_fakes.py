@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from coterie.backends.cluster.actors import Actors
+from coterie.backends.cluster.hosts import Actors
 from coterie.backends.cluster.settings import ClusterConfig
 from coterie.backends.engines.vllm import replica_actor
 from coterie.backends.engines.vllm.actor_server import ActorServer, actor_servers

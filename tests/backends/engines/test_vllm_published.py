@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from coterie.backends.engines.vllm.published import AHEAD, Publisher, packed, unpacked
+from coterie.backends.engines.vllm.direct import AHEAD, Publisher, packed, unpacked
 from coterie.core.errors import UserError
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool]

@@ -16,9 +16,8 @@ pytest.importorskip("transformers")
 peft = pytest.importorskip("peft")
 
 from coterie.backends.engines.vllm.arguments import engine_arguments  # noqa: E402
-from coterie.backends.engines.vllm.calls import prompt  # noqa: E402
 from coterie.backends.engines.vllm.engine import VLLMEngine  # noqa: E402
-from coterie.backends.engines.vllm.server import Adapter  # noqa: E402
+from coterie.backends.engines.vllm.server import Adapter, prompt  # noqa: E402
 from coterie.backends.engines.vllm.settings import VLLMConfig  # noqa: E402
 from coterie.backends.engines.vllm.transfer import AdapterVersions  # noqa: E402
 from coterie.backends.models import device_memory  # noqa: E402

@@ -11,12 +11,14 @@ peft = pytest.importorskip("peft")
 
 from dataclasses import replace  # noqa: E402
 
-from coterie.backends.models.activations import (  # noqa: E402
+from coterie.backends.models.memory import (  # noqa: E402  # noqa: E402
+    FP32,
     Activations,
     Forward,
+    cache_bytes,
     largest_forward,
+    most_logits,
 )
-from coterie.backends.models.memory import FP32, cache_bytes, most_logits  # noqa: E402
 from coterie.backends.models.policy import TorchPolicy  # noqa: E402
 from coterie.backends.models.sizes import _adapted_layers, _size  # noqa: E402
 from coterie.backends.trainers.forward import TokenScorer  # noqa: E402

@@ -21,9 +21,9 @@ import coterie
 from coterie.backends.cluster.connection import QUIET, Connection
 from coterie.backends.cluster.settings import ClusterConfig
 from coterie.backends.trainers.ranks import group as group_module
-from coterie.backends.trainers.ranks.actors import Opened, RanksOnCluster
 from coterie.backends.trainers.ranks.commands import RankCommands
 from coterie.backends.trainers.ranks.group import RankLost
+from coterie.backends.trainers.ranks.processes import Opened, RanksOnCluster
 from coterie.core.errors import ConfigError
 from coterie.recipes import load
 from tests.backends.trainers.rank_targets import Target
@@ -232,7 +232,7 @@ def test_a_killed_run_leaves_no_rank(nodes, tmp_path):
 
 
 def test_a_rank_that_finds_no_room_is_named(nodes, monkeypatch):
-    monkeypatch.setattr("coterie.backends.trainers.ranks.actors._PLACED", 1.0)
+    monkeypatch.setattr("coterie.backends.trainers.ranks.processes._PLACED", 1.0)
     with pytest.raises(RankLost, match="rank 1 has not started within 1 seconds") as raised:
         made(rank_cpus=7)  # no node has as many, and both together do
     assert "no node of the cluster has 7 CPUs left" in raised.value.why

@@ -40,7 +40,7 @@ def test_a_collective_with_a_node_that_is_gone_ends_once_it_is_hung_up(tmp_path)
         import torch
         import torch.distributed as dist
         from datetime import timedelta
-        from coterie.backends.trainers.ranks.actors import hang_up
+        from coterie.backends.trainers.ranks.processes import hang_up
         from coterie.backends.trainers.ranks.collectives import gloo_by
 
         number, port = int(sys.argv[1]), int(sys.argv[2])

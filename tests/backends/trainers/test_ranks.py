@@ -20,10 +20,10 @@ pytest.importorskip("peft")
 from coterie.backends.models.policy import WarmStart
 from coterie.backends.trainers import devices
 from coterie.backends.trainers.devices import device_of
+from coterie.backends.trainers.parameters import hollow, read_sources
 from coterie.backends.trainers.ranks.collectives import shares
 from coterie.backends.trainers.ranks.group import RankLost
 from coterie.backends.trainers.replicas import check_same, checksum
-from coterie.backends.trainers.source_weights import hollow, read_sources
 from coterie.core.errors import ConfigError, UserError
 from coterie.core.protocols import Demonstration
 from coterie.core.types import Sample

@@ -13,11 +13,13 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("peft")
 
-from coterie.backends.models.activations import Activations, Forward, largest_forward
 from coterie.backends.models.memory import (
     FP32,
     NARROWEST_BLOCK,
+    Activations,
+    Forward,
     block_logits,
+    largest_forward,
     most_logits,
     trainer_bytes,
 )

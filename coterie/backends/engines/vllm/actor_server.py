@@ -12,13 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from coterie.backends.cluster.actors import Actors
-from coterie.backends.cluster.code import own_code
+from coterie.backends.cluster.hosts import Actors
 from coterie.backends.cluster.transfer import NoGroup, NotAtHand
-from coterie.backends.cluster.wire import sent_error, unwrapped
+from coterie.backends.cluster.wire import own_code, sent_error, unwrapped
 from coterie.backends.engines.vllm import direct
 from coterie.backends.engines.vllm.arguments import spec_of_actor
-from coterie.backends.engines.vllm.published import Publisher, packed
+from coterie.backends.engines.vllm.direct import Publisher, packed
 from coterie.backends.engines.vllm.replica_actor import Beat, Began, ReplicaActor, vllm_version
 from coterie.backends.engines.vllm.server import Adapter, Output, Params, ServerLost, ServerSpec, VLLMServer
 from coterie.backends.models.merged_weights import Distant

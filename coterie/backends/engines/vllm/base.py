@@ -31,7 +31,7 @@ from coterie.core.errors import SystemFault, UserError
 from coterie.core.types import Key, Weights
 
 if TYPE_CHECKING:
-    from coterie.backends.cluster.actors import Actors
+    from coterie.backends.cluster.hosts import Actors
     from coterie.backends.engines.vllm.sync import BaseWeights
 
 log = logging.getLogger("coterie")

@@ -45,7 +45,7 @@ from coterie.core.errors import ConfigError, SystemFault, UserError
 from coterie.core.types import Call, Request, Weights
 
 if TYPE_CHECKING:
-    from coterie.backends.cluster.actors import Actors
+    from coterie.backends.cluster.hosts import Actors
     from coterie.core.protocols import EngineContext
 
 log = logging.getLogger("coterie")

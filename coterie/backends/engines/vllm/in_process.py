@@ -17,14 +17,23 @@ from pathlib import Path
 from typing import Any
 
 from coterie import logs
-from coterie.backends.cluster.code import environment
+from coterie.backends.cluster.wire import environment
 from coterie.backends.engines.vllm.arguments import (
     check_options,
     check_platform,
     engine_arguments,
 )
-from coterie.backends.engines.vllm.calls import lora_request, output, prompt, sampling_params
-from coterie.backends.engines.vllm.server import Adapter, Output, Params, ServerLost, ServerSpec
+from coterie.backends.engines.vllm.server import (
+    Adapter,
+    Output,
+    Params,
+    ServerLost,
+    ServerSpec,
+    lora_request,
+    output,
+    prompt,
+    sampling_params,
+)
 from coterie.backends.engines.vllm.transfer import TensorFiles
 from coterie.backends.models.compute_threads import compute
 from coterie.core.errors import ConfigError, SystemFault

@@ -15,7 +15,7 @@ from multiprocessing import resource_tracker
 from typing import Any
 
 from coterie import logs
-from coterie.backends.cluster.code import replace_variables
+from coterie.backends.cluster.wire import replace_variables
 from coterie.backends.engines.vllm import reaper
 from coterie.backends.engines.vllm.arguments import (
     ServerPlacement,

@@ -13,7 +13,14 @@ from typing import Any, TypeVar
 from coterie import logs
 from coterie.backends.engines.requests import on_gpus
 from coterie.backends.engines.vllm.arguments import place
-from coterie.backends.engines.vllm.calls import (
+from coterie.backends.engines.vllm.launch import VLLMProcesses, launch
+from coterie.backends.engines.vllm.server import (
+    Adapter,
+    Output,
+    Outside,
+    Params,
+    ServerLost,
+    ServerSpec,
     WeightClient,
     lora_request,
     output,
@@ -22,8 +29,6 @@ from coterie.backends.engines.vllm.calls import (
     version_number,
     weight_call,
 )
-from coterie.backends.engines.vllm.launch import VLLMProcesses, launch
-from coterie.backends.engines.vllm.server import Adapter, Output, Outside, Params, ServerLost, ServerSpec
 from coterie.backends.engines.vllm.transfer import TensorFiles, made_ahead
 from coterie.backends.models.device_memory import trainer_gpus
 from coterie.backends.models.patience import NoAnswer, Patience
@@ -171,7 +176,7 @@ class OwnProcessServer:
             self._open.set()
 
     async def weight_call(self, call: str, argument: Any) -> None:
-        """Make one of vLLM's calls (`calls.weight_call`) for whoever sends weights, in a `sync`."""
+        """Make one of vLLM's calls (`server.weight_call`) for whoever sends weights, in a `sync`."""
         self._check_alive()
         await self._call(weight_call(self._llm, call, argument))
 

@@ -18,9 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from coterie.backends.cluster.code import SAME, Code, use_code
-from coterie.backends.cluster.wire import answered, received_error
-from coterie.backends.engines.vllm.published import PackedTensor, unpacked
+from coterie.backends.cluster.wire import SAME, Code, answered, received_error, use_code
+from coterie.backends.engines.vllm.direct import IN_HAND, PackedTensor, unpacked
 from coterie.backends.engines.vllm.server import (
     Adapter,
     Output,
@@ -35,8 +34,6 @@ from coterie.core.errors import ConfigError, SystemFault
 
 Files = Mapping[str, bytes]
 """The files of a folder, by name."""
-IN_HAND = 2
-"""Objects with tensors that an actor holds: one that vLLM reads, and the next."""
 
 
 class Began(NamedTuple):

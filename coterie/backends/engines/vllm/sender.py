@@ -19,7 +19,7 @@ from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
 from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 from vllm.utils.network_utils import get_open_port
 
-from coterie.backends.engines.vllm.calls import WeightClient, in_daemon_thread
+from coterie.backends.engines.vllm.server import WeightClient, in_daemon_thread
 from coterie.backends.models.device_memory import trainer_gpus
 
 

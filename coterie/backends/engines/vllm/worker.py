@@ -4,6 +4,8 @@ vLLM imports this module in each worker before it loads the model (`worker_exten
 the backends and installs the fixes. The interface is vLLM's four calls: init_weight_transfer_engine,
 start_weight_update, update_weights (once or more), finish_weight_update
 (docs.vllm.ai/en/latest/training/weight_transfer).
+
+Each fix of wrong numbers is one function that the rest calls by name, so that a test can take it out.
 """
 
 from __future__ import annotations

@@ -15,11 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from coterie.backends.cluster.code import Code, own_code
 from coterie.backends.cluster.connection import Connection
 from coterie.backends.cluster.hosts import HostGone, HostHandle, HostProgram
 from coterie.backends.cluster.processes import MODELS
-from coterie.backends.cluster.wire import answered
+from coterie.backends.cluster.wire import Code, answered, own_code
 from coterie.core.errors import ConfigError, SystemFault, UserError
 from coterie.core.protocols import ChatAnswer, ChatRequest
 

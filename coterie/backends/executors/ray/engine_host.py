@@ -22,10 +22,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from coterie.backends.cluster.code import Code
 from coterie.backends.cluster.hosts import HostProgram
 from coterie.backends.cluster.transfer import Order, Orders, Send
-from coterie.backends.cluster.wire import answered, received_error, sent_error
+from coterie.backends.cluster.wire import Code, answered, received_error, sent_error
 from coterie.backends.executors.ray.exchange import (
     HostAnswer,
     HostAnswers,

@@ -12,11 +12,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from coterie.backends.cluster.code import own_code
 from coterie.backends.cluster.connection import Connection
 from coterie.backends.cluster.hosts import HostGone, Record, end, log_again
 from coterie.backends.cluster.settings import ClusterConfig
-from coterie.backends.cluster.wire import received_error
+from coterie.backends.cluster.wire import own_code, received_error
 from coterie.backends.executors.ray.account import RunAccount
 from coterie.backends.executors.ray.hosted_engine import HostedEngine, HostedIdleTime
 from coterie.backends.executors.ray.hosted_trainers import TrainerParts, check_apart, hosted_trainers

@@ -10,11 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from coterie.backends.cluster.actors import Actors
-from coterie.backends.cluster.code import own_code
 from coterie.backends.cluster.connection import Connection
-from coterie.backends.cluster.hosts import HostGone, HostHandle
+from coterie.backends.cluster.hosts import Actors, HostGone, HostHandle
 from coterie.backends.cluster.transfer import NotAtHand
+from coterie.backends.cluster.wire import own_code
 from coterie.backends.executors.ray.account import CLOSE_SECONDS
 from coterie.backends.executors.ray.direct_weights import DirectWeights
 from coterie.backends.executors.ray.engine_host import EngineHost

@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from coterie.backends.cluster.actors import Actors
-from coterie.backends.cluster.code import own_code
 from coterie.backends.cluster.connection import Connection
+from coterie.backends.cluster.hosts import Actors
 from coterie.backends.cluster.processes import sets_of, trainer_name
-from coterie.backends.cluster.wire import compact
+from coterie.backends.cluster.wire import compact, own_code
 from coterie.backends.executors.ray.shipping import Elsewhere, sent_sources
 from coterie.backends.executors.ray.trainer_files import FileCall, bring, fetch, marked
 from coterie.backends.executors.ray.trainer_host import Opening

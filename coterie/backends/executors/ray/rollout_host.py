@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from coterie.backends.cluster.actors import import_ray
-from coterie.backends.cluster.code import Code
-from coterie.backends.cluster.hosts import HostHandle, HostProgram, Record
-from coterie.backends.cluster.wire import answered, compact, sent_error
+from coterie.backends.cluster.hosts import HostHandle, HostProgram, Record, import_ray
+from coterie.backends.cluster.wire import Code, answered, compact, sent_error
 from coterie.backends.executors.ray.account import AccountClient, AccountHost
 from coterie.backends.executors.ray.engine_host import EngineHost
 from coterie.backends.executors.ray.host_client import HostEngineClient

@@ -17,11 +17,9 @@ from inspect import isawaitable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from coterie.backends.cluster.actors import Actors
-from coterie.backends.cluster.code import Code
-from coterie.backends.cluster.hosts import HostProgram
+from coterie.backends.cluster.hosts import Actors, HostProgram
 from coterie.backends.cluster.transfer import Order
-from coterie.backends.cluster.wire import Answered, answered, compact, sent_error
+from coterie.backends.cluster.wire import Answered, Code, answered, compact, sent_error
 from coterie.backends.executors.ray import direct_weights
 from coterie.backends.executors.ray.direct_weights import Holder
 from coterie.backends.executors.ray.shipping import Sender, SentWeights

@@ -11,6 +11,7 @@ import hashlib
 import io
 import itertools
 import pickle
+import secrets
 import shutil
 import socket
 import time
@@ -22,11 +23,75 @@ from pathlib import Path
 from typing import Any
 
 from coterie.backends.cluster.connection import Connection
-from coterie.backends.cluster.shared_folder import FIX, FOLDER, LAG, check_seen
+from coterie.backends.cluster.processes import FOLDER
+from coterie.backends.cluster.wire import first_line
 from coterie.backends.executors.ray.shipping import Receiver, SentWeights
 from coterie.core.errors import ConfigError, UserError
-from coterie.core.storage.atomic import TEMPORARY, sync_file, sync_folder, written
+from coterie.core.storage.atomic import TEMPORARY, sync_file, sync_folder, write_atomic, written
 from coterie.core.types import Weights
+
+FIX = (
+    f"name a folder of a disk that all nodes have at the same path ({FOLDER}), or set cluster.weights=auto "
+    "(Ray's object store)"
+)
+LAG = 10.0
+"""Seconds after which what one node has written is seen by another, on a network file system."""
+ANSWER = 60.0
+"""Least seconds that a node has to start a process, and to read a file there."""
+
+
+def check_seen(ray: Any, folder: Path, seconds: float) -> None:
+    """Write a file, and let a process of every node read it. Makes the folder.
+
+    Args:
+        seconds: which a node has for its answer, at least.
+
+    Raises:
+        WriteError: this process can't write it.
+        UserError: a node doesn't see it, with each node's reason.
+    """
+    with written(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    probe, content = folder / f"probe-{secrets.token_hex(4)}", secrets.token_hex(16)
+    write_atomic(probe, content)
+    try:
+        nodes = [node for node in ray.nodes() if node["Alive"]]
+        answers = [_asked(ray, node["NodeID"], probe) for node in nodes]
+        deadline = time.monotonic() + max(seconds, ANSWER)
+        blind = []
+        for node, answer in zip(nodes, answers, strict=True):
+            try:
+                host, read = ray.get(answer, timeout=max(deadline - time.monotonic(), 1.0))
+            except ray.exceptions.RayError as error:
+                host, read = node["NodeManagerHostname"], f"its process: {first_line(error)}"
+            if read != content:
+                why = read if ":" in read else "the file has another content there: it is another disk"
+                blind.append(f"node {host} ({node['NodeManagerAddress']}): {why}")
+    finally:
+        with suppress(OSError):
+            probe.unlink()
+    if blind:
+        what = f"{len(blind)} of {len(nodes)} nodes can't read what the run writes to {folder}"
+        raise UserError(what, path="cluster.weights", why="\n".join(blind), fix=FIX)
+
+
+def _asked(ray: Any, node: str, probe: Path) -> Any:
+    """A reference to the answer of a node."""
+    there = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False)
+    task = ray.remote(read_there).options(num_cpus=0, max_retries=0, scheduling_strategy=there)
+    return task.remote(str(probe))
+
+
+def read_there(path: str, lag: float = LAG) -> tuple[str, str]:
+    """(this host, the content of a file, or `Error: why` where it can't be read)."""
+    deadline = time.monotonic() + lag
+    while True:
+        try:
+            return socket.gethostname(), Path(path).read_text()
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError) or time.monotonic() > deadline:
+                return socket.gethostname(), f"{type(error).__name__}: {error}"
+        time.sleep(0.2)
 
 
 @dataclass(frozen=True, slots=True)

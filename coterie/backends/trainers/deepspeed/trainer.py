@@ -29,10 +29,9 @@ from coterie.backends.trainers.deepspeed.engines import DeepSpeedOptimizer, Engi
 from coterie.backends.trainers.deepspeed.settings import DeepSpeedConfig, DeepSpeedPolicy, check_precision
 from coterie.backends.trainers.devices import device_of
 from coterie.backends.trainers.optim import Optimizer
-from coterie.backends.trainers.parameters import adapter_parameters, fill, plain_parameters
+from coterie.backends.trainers.parameters import SourceWeights, adapter_parameters, fill, plain_parameters
 from coterie.backends.trainers.policies import PolicyWeights, set_up
 from coterie.backends.trainers.ranks.group import RankAddress
-from coterie.backends.trainers.source_weights import SourceWeights
 from coterie.backends.trainers.torch_state import export
 from coterie.backends.trainers.torch_trainer import TorchTrainer
 from coterie.backends.trainers.torch_weights import present, visiting

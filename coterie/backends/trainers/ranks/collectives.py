@@ -21,12 +21,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from coterie.backends.cluster.code import environment
+from coterie.backends.cluster.wire import environment
 from coterie.backends.trainers.packing import TokenRow, parts
 from coterie.backends.trainers.ranks import group as groups, processes
-from coterie.backends.trainers.ranks.actors import RanksOnCluster
 from coterie.backends.trainers.ranks.commands import RankCommands
 from coterie.backends.trainers.ranks.group import MOST_LAG, RankAddress, RankPlace, check_world, watch_over
+from coterie.backends.trainers.ranks.processes import RanksOnCluster
 
 _SETTING = "GLOO_SOCKET_IFNAME"
 _SIOCGIFADDR = 0x8915

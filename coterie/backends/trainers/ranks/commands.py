@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
-from coterie.backends.cluster.code import own_code, use_code
-from coterie.backends.cluster.wire import compact, sent_error, unwrapped
+from coterie.backends.cluster.wire import compact, own_code, sent_error, unwrapped, use_code
 from coterie.backends.trainers.ranks.group import ALIVE, MOST_LAG, STOP, Rank, RankGroup, RankLost
 from coterie.core.errors import ConfigError, UserError
 from coterie.core.plugins.origin import Origin, origin_of

@@ -1,6 +1,6 @@
 """A rank's place among the others; and the other ranks, as rank 0 has them: sent to, watched, stopped.
 
-`processes.py` starts them on this host and accepts their connections, `actors.py` starts them on a cluster.
+`processes.py` starts them, on this host or on a cluster, and accepts their connections.
 
 Each rank has a connection to rank 0 that carries commands and answers, and waits as long as a rollout takes.
 The kernel closes it with either process, however that ends, so both sides notice at once. A rank that loses

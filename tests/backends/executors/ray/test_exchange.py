@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from coterie.backends.cluster.code import own_code
 from coterie.backends.cluster.hosts import HostGone
-from coterie.backends.cluster.wire import unwrapped
+from coterie.backends.cluster.wire import own_code, unwrapped
 from coterie.backends.engines.request_batching import RequestBatcher
 from coterie.backends.executors.ray.engine_host import EngineHost
 from coterie.backends.executors.ray.exchange import Vocabularies

@@ -14,13 +14,19 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from coterie.backends.cluster import shared_folder  # noqa: E402
 from coterie.backends.cluster.settings import ClusterConfig  # noqa: E402
-from coterie.backends.cluster.shared_folder import check_seen, check_weights, read_there  # noqa: E402
 from coterie.backends.executors.ray import weight_files  # noqa: E402
 from coterie.backends.executors.ray.hosted_engine import HostedEngine  # noqa: E402
 from coterie.backends.executors.ray.shipping import Receiver, Sender  # noqa: E402
-from coterie.backends.executors.ray.weight_files import OnDisk, WeightFiles, opened, received  # noqa: E402
+from coterie.backends.executors.ray.weight_files import (  # noqa: E402  # noqa: E402
+    OnDisk,
+    WeightFiles,
+    check_seen,
+    check_weights,
+    opened,
+    read_there,
+    received,
+)
 from coterie.backends.models.versions import Versions  # noqa: E402
 from coterie.core.errors import ConfigError, UserError, WriteError  # noqa: E402
 from coterie.core.types import Weights  # noqa: E402
@@ -260,7 +266,7 @@ def test_every_node_that_does_not_see_the_folder_is_named_with_its_reason(tmp_pa
 
 def test_a_file_that_comes_late_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "late"
-    monkeypatch.setattr(shared_folder.time, "sleep", lambda seconds: file.write_text("here"))
+    monkeypatch.setattr(weight_files.time, "sleep", lambda seconds: file.write_text("here"))
     assert read_there(str(file))[1] == "here"
 
 
