@@ -134,19 +134,19 @@ def count(run: Run) -> StepCounts:
     except (DataError, NoFileError):
         raise
     except Exception as error:  # an environment's mistake, or its data isn't here
-        counts = _count(run, False)
+        counts = count_in_order(run)
         note = f"stages are assumed to follow team.order, since the first task can't be read here: {error}"
         return replace(counts, notes=(*counts.notes, note))
-    counts = _count(run, decides)
+    counts = count_in_order(run, decides)
     return replace(counts, notes=(*counts.notes, *few_tasks(run)))
 
 
-def count_in_order(run: Run) -> StepCounts:
-    """The counts of a step whose stages follow `team.order`; no task is read."""
-    return _count(run, False)
+def count_in_order(run: Run, decides: bool = False) -> StepCounts:
+    """The counts of a step whose stages follow `team.order`; no task is read.
 
-
-def _count(run: Run, decides: bool) -> StepCounts:
+    Args:
+        decides: the environment decides which roles act instead: bounds of any order.
+    """
     plan, team, schedule = run.sampler.plan, run.team, run.config.schedule
     trees, often = schedule.tasks_per_step * plan.chains, actions_per_turn(run)
     shapes = [shape_of(order, team.max_turns, plan) for order in layouts(team.order, decides, often)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -56,9 +56,7 @@ class ClusterPlacement(NamedTuple):
         """The placement as plain data."""
         nodes = [
             {
-                "name": node.name,
-                "cpus": node.cpus,
-                "gpus": node.gpus,
+                **asdict(node),
                 "free_cpus": self.left(node)[0],
                 "free_gpus": self.left(node)[1],
             }
@@ -118,7 +116,12 @@ def placement_of(config: RunConfig, count: int, cpus: float | None, gpus: int | 
         why = f"executor '{config.executor['type']}' plays in this process alone"
         raise UserError("there is nothing to place", path="--nodes", why=why, fix="add --with ray")
     settings = validate(declared, config.cluster or {}, "cluster")
-    gpus = _gpus_here() if gpus is None else gpus
+    if gpus is None:
+        gpus = 0
+        if find_spec("torch") is not None:
+            import torch
+
+            gpus = torch.cuda.device_count()
     if cpus is not None and not math.isfinite(cpus):
         raise UserError(f"no node has {cpus} CPUs", path="--node-cpus", fix="give a number, such as 16")
     if cpus is None:
@@ -155,12 +158,4 @@ def on_one_machine(resolved: Resolved) -> Resolved:
 def _declared_cluster(config: RunConfig) -> Any:
     """The schema of the table `cluster`; None: the run's executor uses one machine."""
     executor = plugins().registry.find("executor", config.executor["type"], path="executor.type")
-    return getattr(executor.load("executor.type"), "Cluster", None)
-
-
-def _gpus_here() -> int:
-    if find_spec("torch") is None:
-        return 0
-    import torch
-
-    return torch.cuda.device_count()
+    return executor.attribute("Cluster", "executor.type")

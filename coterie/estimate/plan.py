@@ -166,20 +166,18 @@ class RunEstimate:
         counts, config, memory = self.step.policies[name], self.policies[name], self.memory
         unknown, model = memory.unknown.get(name), config.model
         growths = {role: memory.growths[role] for role in counts.roles if role in memory.growths}
+
+        def numbers(*names: str) -> dict[str, int | None]:
+            return {each: _json_number(getattr(counts, each)) for each in names}
+
         return {
             "roles": list(counts.roles),
             "train": config.train,
             "model": model if isinstance(model, str) else dict(model).get("init", "table"),
-            "generations": _json_number(counts.generations),
-            "generated_tokens": _json_number(counts.generated_tokens),
-            "prompts": _json_number(counts.prompts),
-            "prompt_tokens": _json_number(counts.prompt_tokens),
-            "prefill_tokens": _json_number(counts.prefill_tokens),
+            **numbers("generations", "generated_tokens", "prompts", "prompt_tokens", "prefill_tokens"),
             "first_prompts": {role: memory.prompts[role] for role in counts.roles if role in memory.prompts},
             "prompt_growth": {role: _growth(growth) for role, growth in growths.items()},
-            "samples": _json_number(counts.samples),
-            "sample_tokens": _json_number(counts.sample_tokens),
-            "optimizer_steps": _json_number(counts.optimizer_steps),
+            **numbers("samples", "sample_tokens", "optimizer_steps"),
             "context": memory.contexts.get(name),
             "parameters": memory.parameters.get(name),
             "adapter_parameters": memory.adapters.get(name, 0),

@@ -13,10 +13,9 @@ from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import Codec, EngineClient, RolloutJob
 from coterie.core.rollout.turns import first_stage
 from coterie.core.training.run import Run
-from coterie.core.types import Key
-from coterie.core.types.seeding import seed64
 from coterie.core.types.splits import Split
 from coterie.discovery.members import LocatesTasks
+from coterie.estimate.cost import first_state
 
 log = logging.getLogger("coterie")
 
@@ -73,20 +72,18 @@ def check_room(run: Run, doubts: Mapping[str, PromptDoubts]) -> None:
 
 async def prompt_doubts(run: Run, client: EngineClient, split: Split) -> dict[str, PromptDoubts]:
     """By role: what is odd about the first prompts of a split's records; empty for made tasks."""
-    environment, seed = run.environment, run.config.seed
+    environment = run.environment
     if not isinstance(environment, LocatesTasks):
         return {}
     with plugin_call(environment, "tasks"):
-        tasks = environment.tasks(split, seed)
+        tasks = environment.tasks(split, run.config.seed)
     doubts = {role: PromptDoubts() for role, policy in run.team.policies.items() if _has(client, policy)}
     for index in range(min(len(tasks), MEASURED)):
-        task = tasks[index]
+        task, state = first_state(run, environment, tasks, index)
         with plugin_call(environment, "place"):
             place = environment.place(task)
         if not place:
             return {}
-        with plugin_call(environment, "reset"):
-            state = environment.reset(task, seed64(seed, Key(task.id), "reset"))
         stage = first_stage(environment, run.team.order, state)
         context = run.rollout_side.context(RolloutJob(task=task), client)
         for role, doubt in doubts.items():

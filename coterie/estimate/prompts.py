@@ -17,6 +17,7 @@ from typing import cast
 from coterie.backends.models.sizes import Blueprint
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import Codec, EngineClient, RolloutJob
+from coterie.core.rollout.actions import chat_message
 from coterie.core.training.run import Run
 from coterie.core.types import Call, Message, Prompt
 from coterie.estimate.cost import calls_of, first_state, played_environments
@@ -26,7 +27,7 @@ from coterie.estimate.prompt_checks import check_room, notes_of, prompt_doubts
 log = logging.getLogger("coterie")
 
 SAMPLED_TASKS = 16
-"""Tasks whose first prompts are measured."""
+"""Tasks of each environment whose first prompts are measured."""
 
 MOST_TURNS = 8
 MOST_CALLS = 8
@@ -106,7 +107,7 @@ def _length_of(run: Run, role: str, length: int) -> str:
     return f"{role} {length:,} (its last of {turns} turns: {first:,} a turn and the answers before it)"
 
 
-def first_prompts(run: Run, codecs: Mapping[str, Codec], tasks: int = SAMPLED_TASKS) -> dict[str, int]:
+def first_prompts(run: Run, codecs: Mapping[str, Codec]) -> dict[str, int]:
     """By role: tokens of its longest prompt in the start states of some tasks.
 
     A role that remembers sees its earlier prompts and answers again in every turn, so they are added.
@@ -114,9 +115,8 @@ def first_prompts(run: Run, codecs: Mapping[str, Codec], tasks: int = SAMPLED_TA
 
     Args:
         codecs: by policy; roles of other policies are left out.
-        tasks: tasks of each environment that are measured.
     """
-    lengths = asyncio.run(_first_prompts(run, codecs, tasks))
+    lengths = asyncio.run(_first_prompts(run, codecs))
     turns = run.team.max_turns
     for role, length in lengths.items():
         if remembers(run.team.members[role].role):
@@ -134,12 +134,12 @@ class PromptsOnly:
         return self.codecs[policy]
 
 
-async def _first_prompts(run: Run, codecs: Mapping[str, Codec], tasks: int) -> dict[str, int]:
+async def _first_prompts(run: Run, codecs: Mapping[str, Codec]) -> dict[str, int]:
     lengths: dict[str, int] = {}
     client = cast(EngineClient, PromptsOnly(codecs))
     for number, (environment, source) in enumerate(played_environments(run)):
         level = number - 1 if number else None  # the target environment is the first
-        for index in range(min(tasks, len(source))):
+        for index in range(min(SAMPLED_TASKS, len(source))):
             task, state = first_state(run, environment, source, index)
             context = run.rollout_side.context(RolloutJob(task=task, level=level), client)
             for role, policy in run.team.policies.items():
@@ -198,18 +198,16 @@ def growth(codec: Codec, messages: Sequence[Message], turns: int, calls: int, an
         result = _Walk(codec, messages, thought).walk(turns, calls).result(calls)
         return replace(result, why="the template drops earlier thoughts") if result.anew else result
     plain = _Walk(codec, messages, _filled(codec, "", answer)).walk(turns, calls)
-    if _text(codec, first.ids).rstrip().endswith(_CLOSE.strip()):
+    zeros = (0.0,) * len(first.ids)
+    written = Call(prompt_ids=(), token_ids=first.ids, logprobs=zeros, version=0, finish="length")
+    if codec.decode(written).rstrip().endswith(_CLOSE.strip()):
         return plain.result(calls)  # the template has written a thought, so that answers have none
     thinking = _Walk(codec, messages, thought).walk(turns, calls)
     if sum(thinking.anew) <= sum(plain.anew):
         return plain.result(calls)
-    return _with_thoughts(thinking.result(calls), sum(plain.anew))
-
-
-def _with_thoughts(result: Growth, without: int) -> Growth:
-    """The growth of answers with thoughts, which `without` prompts of answers without any share."""
-    others = f", {without} where they have none" if without else ""
-    return replace(result, why=f"the template drops earlier thoughts, where answers have some{others}")
+    others = f", {sum(plain.anew)} where they have none" if any(plain.anew) else ""
+    why = f"the template drops earlier thoughts, where answers have some{others}"
+    return replace(thinking.result(calls), why=why)
 
 
 @dataclass(slots=True)
@@ -230,10 +228,10 @@ class _Walk:
         codec, context = self.codec, self.codec.context
         messages, before, previous = [*self.messages], [*self.messages], None
         for index in range(turns * calls):
-            added = [*self.messages] if index % calls == 0 else [_message("tool", _RESULT)]
+            added = [*self.messages] if index % calls == 0 else [chat_message("tool", _RESULT)]
             if previous is not None:
                 before = messages
-                messages = [*messages, _message("assistant", codec.decode(previous)), *added]
+                messages = [*messages, chat_message("assistant", codec.decode(previous)), *added]
             prompt = codec.encode(messages, previous, before if previous else ())
             ids = codec.encode_completion(self.answer)
             if context is not None and len(prompt.ids) + len(ids) > context:
@@ -269,7 +267,7 @@ class _Walk:
 
     def _added(self, added: Sequence[Message]) -> int:
         """Tokens that these messages add behind a short answer to the first prompt, the answer left out."""
-        codec, answer = self.codec, _message("assistant", "?")
+        codec, answer = self.codec, chat_message("assistant", "?")
         longer = codec.encode([*self.messages, answer, *added])
         return len(longer.ids) - len(codec.encode(self.messages).ids) - len(codec.encode_completion("?"))
 
@@ -282,16 +280,6 @@ class _Walk:
             least=self.least,
             why=self.why,
         )
-
-
-def _message(role: str, content: str) -> Message:
-    return {"role": role, "content": content}
-
-
-def _text(codec: Codec, ids: tuple[int, ...]) -> str:
-    return codec.decode(
-        Call(prompt_ids=(), token_ids=ids, logprobs=(0.0,) * len(ids), version=0, finish="length")
-    )
 
 
 def _filled(codec: Codec, opening: str, tokens: int) -> str:

@@ -51,12 +51,10 @@ def val_interval(run: Run) -> int:
     except Exception as error:  # an environment need not have the split, and says so as it likes
         if run.config.evaluate is not None:  # somebody has asked for it
             raise
-        log.warning(_NONE, " ".join(str(error).split()) or type(error).__name__)
+        what = "training is not evaluated on val: %s (with schedule.evaluate_every=0 nobody asks)"
+        log.warning(what, " ".join(str(error).split()) or type(error).__name__)
         return 0
     training, evaluation = run.sampler.plan, run.sampler.for_evaluation(False).plan
     sampled = schedule.tasks_per_step * training.chains * training.branches
     evaluated *= evaluation.chains * evaluation.branches
     return max(FEWEST, math.ceil(evaluated / (SHARE * sampled)))
-
-
-_NONE = "training is not evaluated on val: %s (with schedule.evaluate_every=0 nobody asks)"
