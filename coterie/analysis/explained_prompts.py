@@ -128,6 +128,7 @@ class _Explained:
         settings = {key: value for key, value in table.items() if key not in TEAM_KEYS}
         model = plugins().registry.config_of("role", str(settings["type"]))
         made: dict[tuple[str, str], Any] = {}
+        writer = str(origin_of(self._role))
 
         def rendered(key: str, text: str) -> Sequence[Message]:
             if (key, text) not in made:
@@ -143,11 +144,7 @@ class _Explained:
                 continue
             value = settings.get(key, None if info.is_required() else info.default)
             if value is None or isinstance(value, str):
-                yield setting_change(partial(rendered, key), f"{self._path}.{key}", value, self._origin)
-
-    @property
-    def _origin(self) -> str:
-        return str(origin_of(self._role))
+                yield setting_change(partial(rendered, key), f"{self._path}.{key}", value, writer)
 
     def _text(
         self, codec: Any, plain: Any, messages: Sequence[ExplainedMessage], chat: Any

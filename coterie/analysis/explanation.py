@@ -143,9 +143,13 @@ def explain(
     )
     if changed:
         explanation.missing.append(changed)
-    prepared = _prepared(resolved, explanation)
-    if prompts and prepared is not None:
-        _add_prompts(explanation, resolved, prepared, tokenizers=tokenizers, role=role, task=task)
+    try:
+        side = prepare(resolved).side
+    except MissingExtra as error:  # as `coterie config`: the configuration can still be shown
+        explanation.missing.append(f"not checked in full, and no prompts: {error.what}; {error.fix}")
+        return explanation
+    if prompts:
+        _add_prompts(explanation, resolved, side, tokenizers=tokenizers, role=role, task=task)
     return explanation
 
 
@@ -163,15 +167,6 @@ def _changed(now: Mapping[str, Any], record: RunRecord) -> str:
     if not paths:
         return ""
     return f"prompts with the defaults of then: the plugins have other ones for {', '.join(paths)}"
-
-
-def _prepared(resolved: Resolved, explanation: Explanation) -> LocalRolloutSide | None:
-    """The rollout side; None, with the reason noted, where a library that it needs isn't here."""
-    try:
-        return prepare(resolved).side
-    except MissingExtra as error:  # as `coterie config`: the configuration can still be shown
-        explanation.missing.append(f"not checked in full, and no prompts: {error.what}; {error.fix}")
-        return None
 
 
 # ----------------------------------------------------------------------------------------- parts and hooks

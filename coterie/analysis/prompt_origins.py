@@ -329,7 +329,9 @@ def _joined(parts: list[PromptPart]) -> list[PromptPart]:
     other as one: the cells of a map depend on a wall here and on the goal there."""
     joined: list[PromptPart] = []
     for part in parts:
-        between = joined.pop() if len(joined) > 1 and _separates(joined[-1]) else None
+        # Space and punctuation of the role's, with no word in it, separates two parts.
+        separates = len(joined) > 1 and joined[-1].kind == "role" and not re.search(r"\w", joined[-1].text)
+        between = joined.pop() if separates else None
         before = joined[-1] if joined else None
         if before is not None and _belongs(before, part):
             gap = between.text if between is not None else ""
@@ -338,11 +340,6 @@ def _joined(parts: list[PromptPart]) -> list[PromptPart]:
             continue
         joined += [part] if between is None else [between, part]
     return joined
-
-
-def _separates(part: PromptPart) -> bool:
-    """Whether a part is space and punctuation of the role's, with no word in it."""
-    return part.kind == "role" and re.search(r"\w", part.text) is None
 
 
 def _belongs(before: PromptPart, part: PromptPart) -> bool:

@@ -180,7 +180,10 @@ class RecordedTool:
         reason = row["fault"]["reason"]
         if row["fault"]["kind"] == "policy":  # `_result` of the core writes the tool's name before it
             raise PolicyFault(reason.removeprefix(f"tool {self.name}: "))
-        raise _as_raised(reason)
+        # The exception of which the core made the reason, `tool 'x' of y: run raised NAME: text`.
+        parts = _RAISED.fullmatch(reason)
+        fault = SystemFault if parts is None else type(parts[1], (SystemFault,), {})
+        raise fault(reason if parts is None else parts[2])
 
 
 def with_recorded_tools(
@@ -192,15 +195,6 @@ def with_recorded_tools(
         role: replace(member, tools=tuple(kind(tool, actions, used) for tool in member.tools))
         for role, member in members.items()
     }
-
-
-def _as_raised(reason: str) -> SystemFault:
-    """The exception of which the core makes a recorded reason, `tool 'x' of y: run raised NAME: text`."""
-    parts = _RAISED.fullmatch(reason)
-    if parts is None:
-        return SystemFault(reason)
-    fault: SystemFault = type(parts[1], (SystemFault,), {})(parts[2])
-    return fault
 
 
 async def _coroutine(work: Awaitable[T]) -> T:

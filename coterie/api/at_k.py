@@ -153,8 +153,8 @@ def at_k(
         enough = {task: values for task, values in per_task.items() if len(values) >= k}
         best = {task: [best_at_k(values, k)] for task, values in enough.items()}
         rows[f"pass@{k}"] = _row(f"pass@{k}", best, len(per_task), seed)
-    for k in ks if answers is not None and any(map(_voted, answers.values())) else ():
-        assert answers is not None
+    answers = answers or {}
+    for k in ks if any(answer is not None for each in answers.values() for answer in each) else ():
         vote = {
             task: [majority_at_k(answers[task], values, k)]
             for task, values in per_task.items()
@@ -162,10 +162,6 @@ def at_k(
         }
         rows[f"majority@{k}"] = _row(f"majority@{k}", vote, len(per_task), seed)
     return rows
-
-
-def _voted(answers: Sequence[str | None]) -> bool:
-    return any(answer is not None for answer in answers)
 
 
 def _row(name: str, values: Mapping[str, Sequence[float]], tasks: int, seed: int) -> AtK:

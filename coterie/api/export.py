@@ -173,10 +173,12 @@ def model_card(run: Run, record: RunRecord | None, folder: Path, checkpoint: Che
     for path in local:
         settings = replaced(settings, known.files[path].keys, Path(known.files[path].text).name)
     roles = [role for role, played in run.team.policies.items() if played == policy]
+    plays = f"the role{'s' * (len(roles) > 1)} " + ", ".join(f"`{r}`" for r in roles) if roles else "no role"
+    version = record.versions.get("coterie", "") if record is not None else "(version not recorded)"
     parts = [
         f"# {policy}, of the run {folder.resolve().name}",
-        f"The policy `{policy}` of a team of language models, trained with Coterie {_version(record)} "
-        f"to step {checkpoint.step}. It plays {_listed(roles) if roles else 'no role'}.",
+        f"The policy `{policy}` of a team of language models, trained with Coterie {version} "
+        f"to step {checkpoint.step}. It plays {plays}.",
         "## Weights",
         _weights(settings["policies"][policy], record, policy, local=f"policies.{policy}.model" in local),
         "## Training",
@@ -277,11 +279,3 @@ def _fenced(text: str, language: str = "") -> str:
     while fence in text:
         fence += "`"
     return f"{fence}{language}\n{text.rstrip()}\n{fence}"
-
-
-def _version(record: RunRecord | None) -> str:
-    return record.versions.get("coterie", "") if record is not None else "(version not recorded)"
-
-
-def _listed(roles: list[str]) -> str:
-    return ("the role " if len(roles) == 1 else "the roles ") + ", ".join(f"`{role}`" for role in roles)

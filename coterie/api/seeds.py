@@ -102,13 +102,9 @@ def _train(
         if isinstance(error, FOR_ALL) or not steps:
             raise
         log.warning("seed %d: %s\n  the other seeds go on", seed, error)
-        return SeedRun(seed, folder, _steps(folder), False, _success(folder), str(error))
+        trained = max((row["step"] for row in read_metrics(RunFolder(folder).metrics)), default=0)
+        return SeedRun(seed, folder, trained, False, _success(folder), str(error))
     return SeedRun(seed, folder, result.step, result.finished, _success(folder))
-
-
-def _steps(folder: Path) -> int:
-    """Steps that a run has rows of."""
-    return max((row["step"] for row in read_metrics(RunFolder(folder).metrics)), default=0)
 
 
 def _success(folder: Path) -> float | None:

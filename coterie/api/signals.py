@@ -74,7 +74,7 @@ def _success(rows: Rows) -> float:
 def _equal_rewards(rows: Rows, _: str) -> bool:
     """Of every role. A role whose actions don't matter has equal rewards while its partners learn."""
     roles = _second_parts(rows[-1], "groups") | _second_parts(rows[-1], "advantage")
-    if all(_unknown(row) for row in rows):  # missing rewards are no equal ones
+    if all(lacks_rewards(row) for row in rows):  # missing rewards are no equal ones
         return False
     return bool(roles) and all(_without_advantage(rows, role) for role in roles)
 
@@ -93,13 +93,9 @@ def _without_advantage(rows: Rows, role: str) -> bool:
 
 def _zero_gradient(rows: Rows, _: str) -> bool:
     """Of every policy: no optimiser step, or steps of nothing."""
-    policies = {policy for policy in _second_parts(rows[-1], "policy") if _reports_steps(rows[-1], policy)}
+    every = _second_parts(rows[-1], "policy")  # a trainer of a plugin may not say how many steps it made
+    policies = {policy for policy in every if f"policy/{policy}/optimizer_steps" in rows[-1]}
     return bool(policies) and all(_stands_still(rows, policy) for policy in policies)
-
-
-def _reports_steps(row: Row, policy: str) -> bool:
-    """Whether the trainer says how many optimiser steps it made; a trainer of a plugin may not."""
-    return f"policy/{policy}/optimizer_steps" in row
 
 
 def _stands_still(rows: Rows, policy: str) -> bool:
@@ -134,11 +130,11 @@ def _unreadable(rows: Rows, role: str) -> bool:
 
 def _reward_unchanged(rows: Rows, _: str) -> bool:
     keys = sorted(key for key in rows[0] if key.startswith("reward/"))
-    known = bool(keys) and not all(_unknown(row) for row in rows)
+    known = bool(keys) and not all(lacks_rewards(row) for row in rows)
     return known and all(len({*_values(rows, key)}) == 1 for key in keys)
 
 
-def _unknown(row: Row) -> bool:
+def lacks_rewards(row: Row) -> bool:
     """Whether the reward of every role is missing."""
     keys = [key for key in row if key.startswith("reward/")]
     return bool(keys) and all(row[key] is None for key in keys)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,10 +109,6 @@ async def begin_from(run: Run) -> None:
                     error.add_note(f"while reading policies.{name}.from: {source}")
                     raise
             weights[name] = runs[path].trainer.weights(source.policy)
-        _begin(run, weights)
-
-
-def _begin(run: Run, weights: Mapping[str, Weights]) -> None:
-    assert isinstance(run.trainer, TakesWeights)
-    with plugin_call(run.trainer, "begin_with"):
-        run.trainer.begin_with(weights)
+        assert isinstance(run.trainer, TakesWeights)
+        with plugin_call(run.trainer, "begin_with"):
+            run.trainer.begin_with(weights)

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from coterie.analysis.comparison.report import ComparisonReport, PairedResult, SideValues, compared, summary
+from coterie.analysis.comparison.report import ComparisonReport, SideValues, compared, summary
 from coterie.analysis.comparison.sources import Recorded, Side, sides_of
 from coterie.api.compare import TeamEvaluation
 from coterie.api.evaluate import evaluate, run_folder
@@ -65,9 +65,11 @@ def compare(
     remarks = [*_check_same(every, common), *_warn_of_seeds(recorded)]
     values, left_out = _common_values(recorded, metric)
     remarks += left_out + _of_one_run(values)
-    share = metric == "success" or _shares(values)
+    every_value = (v for side in values for of in side.seeds for given in of.values() for v in given)
+    share = metric == "success" or all(0 <= value <= 1 for value in every_value)
     results = compared(values, _strata(every), share, all_pairs=all_pairs)
-    remarks += _of_tests(results)
+    say = "the interval leaves 0 out and the test doesn't show it; of few tasks, the test is the stricter"
+    remarks += [f"{each.second} - {each.first}: {say}" for each in results if each.only_by_interval]
     ids = values[0].seeds[0]
     return ComparisonReport(
         metric=metric,
@@ -237,16 +239,6 @@ def _of_one_run(values: Sequence[SideValues]) -> list[str]:
     if len(single) == len(values):
         return ["each side is one run: the intervals say nothing of other seeds"]
     return [f"{name} is one run: the intervals take it as it is, without other seeds" for name in single]
-
-
-def _of_tests(results: Sequence[PairedResult]) -> list[str]:
-    """A note of each comparison whose interval and test don't agree."""
-    say = "the interval leaves 0 out and the test doesn't show it; of few tasks, the test is the stricter"
-    return [f"{each.second} - {each.first}: {say}" for each in results if each.only_by_interval]
-
-
-def _shares(values: Sequence[SideValues]) -> bool:
-    return all(0 <= v <= 1 for side in values for of in side.seeds for given in of.values() for v in given)
 
 
 def _strata(every: Sequence[Recorded]) -> dict[str, str]:

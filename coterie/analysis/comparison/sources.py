@@ -125,8 +125,8 @@ def _sides(name: str, argument: Any) -> Iterator[Side]:
     sources = [source for part in parts for source in _sources(part)]
     if not sources:
         raise UserError(f"'{argument}' names no run and no evaluation", fix="e.g. A=runs/seed-0,runs/seed-1")
-    several = not name and len(parts) == 1 and len(sources) > 1 and all(_is_record(each) for each in sources)
-    if several:
+    records = all(isinstance(source, Recorded) for source in sources)
+    if not name and len(parts) == 1 and len(sources) > 1 and records:
         yield from (Side(_label(source), [source]) for source in sources)
     else:
         yield Side(name or text, sources)
@@ -206,23 +206,17 @@ def _is_number(value: Any) -> bool:
     return value is None or (not isinstance(value, bool) and not math.isnan(number_of(value)))
 
 
-def _is_record(source: str | Recorded) -> bool:
-    return isinstance(source, Recorded)
-
-
 def _label(source: str | Recorded) -> str:
     return source.label if isinstance(source, Recorded) else source
 
 
 def _told_apart(sides: Sequence[Side]) -> list[Side]:
     """The sides with short names: a path's last part, where that tells all of them apart."""
-    short = [_short(side.name) for side in sides]
+    names = [side.name for side in sides]
+    short = [
+        name if "," in name or " " in name else Path(name).name.removesuffix(".json") or name
+        for name in names
+    ]
     if len(set(short)) < len(short):
         return list(sides)
     return [Side(name, side.sources) for name, side in zip(short, sides, strict=True)]
-
-
-def _short(name: str) -> str:
-    if "," in name or " " in name:
-        return name
-    return Path(name).name.removesuffix(".json") or name

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from coterie.analysis.credit.free_riders import CreditSickness
 from coterie.analysis.diagnosis.role_table import RoleInStep
 from coterie.api.rows import number_of
+from coterie.api.signals import LEARNED
 
 Floats = npt.NDArray[np.float64]
 Row = Mapping[str, Any]
@@ -29,8 +30,6 @@ NARROWEST, WIDEST = 3, 20
 """Steps of a window, a fifth of the run between these bounds."""
 LEAST_OF_RISE = 5
 """Fewer values than so many have no rise."""
-LEARNED = 0.9
-"""Success from which on a run has nothing left to learn."""
 
 
 @dataclass(frozen=True, slots=True)

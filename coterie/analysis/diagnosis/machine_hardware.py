@@ -221,9 +221,10 @@ def disks() -> Iterator[HealthCheck]:
         "models": "export HF_HOME=DIR on another disk",
     }
     for what, path in places.items():
-        name, there = f"disk of {what}", _existing(path)
+        name, whole = f"disk of {what}", path.absolute()
+        there = next(part for part in (whole, *whole.parents) if part.exists())
         free = shutil.disk_usage(there).free
-        says = f"{free / GB:.1f} GB free at {path.absolute()}"
+        says = f"{free / GB:.1f} GB free at {whole}"
         if not os.access(there, os.W_OK):
             yield fault(name, f"{there.absolute()} can't be written", moved[what])
         elif free < LEAST_DISK * GB:
@@ -233,12 +234,6 @@ def disks() -> Iterator[HealthCheck]:
             yield warning(name, says, fix, free=free)
         else:
             yield ok(name, says, free=free)
-
-
-def _existing(path: Path) -> Path:
-    """The path, or the nearest folder above it that exists."""
-    whole = path.absolute()
-    return next(part for part in (whole, *whole.parents) if part.exists())
 
 
 def shared_memory() -> Iterator[HealthCheck]:

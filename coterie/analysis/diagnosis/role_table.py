@@ -107,6 +107,7 @@ def _role(
     every = [row for group in groups for row in group]
     rows = [row for row in every if not is_lost(row)]
     faults = [row["fault"]["reason"] for row in rows if row["fault"] is not None]
+    fault = faults[0] if faults else ""
     rewarded = [row for row in rows if row["reward"] is not None]
     texts = [[*map(answer_text, group)] for group in groups if len(group) > 1]
     return RoleInStep(
@@ -130,7 +131,7 @@ def _role(
             [float(tokens_of(row)) for row in rewarded], [row["reward"] for row in rewarded]
         ),
         lost=len(every) - len(rows),
-        fault=_cut(faults[0]) if faults else "",
+        fault=fault if len(fault) <= FAULT else f"{fault[: FAULT - 3]}...",
     )
 
 
@@ -145,10 +146,6 @@ def _correlation(lengths: Sequence[float], rewards: Sequence[float]) -> float | 
     if len(lengths) < LEAST or len(set(lengths)) < 2 or len(set(rewards)) < 2:
         return None
     return rank_correlation(np.asarray(lengths), np.asarray(rewards))
-
-
-def _cut(reason: str) -> str:
-    return reason if len(reason) <= FAULT else f"{reason[: FAULT - 3]}..."
 
 
 def _share(count: int, rows: Sequence[Row]) -> float:

@@ -9,9 +9,8 @@ import numpy as np
 
 from coterie.analysis.diagnosis.evidence import RunEvidence
 from coterie.analysis.diagnosis.sicknesses import Seen, SicknessRule, reaches, seen
+from coterie.api.signals import COLLAPSED
 
-COLLAPSED = 0.01
-"""Nats a token: 99.8 % on one of two tokens."""
 LOW_ENTROPY = 0.1
 """Nats a token. Above it, answers still differ, whatever the entropy was at first."""
 OF_START = 0.1
@@ -158,13 +157,11 @@ _OF = "policy/<policy>/"
 RULES = (
     SicknessRule("entropy_collapse", "policy", "fault", (f"{_OF}entropy", "eval/success", "success"),
         f"entropy below a tenth of its first level (at least {COLLAPSED}, at most {LOW_ENTROPY} nats a "
-        f"token), "
-        "and success has not gone half of its way to 1",
+        "token), and success has not gone half of its way to 1",
         "the policy draws the same answers again and again, so that nothing better can be tried",
         "a start from an earlier checkpoint (policies.<name>.from=RUN@STEP) with loss.entropy=0.01 or a KL "
         "penalty (loss.kl), a lower policies.<name>.optimizer.learning_rate, a temperature of 1 "
-        "(sampler.sampling.temperature), more "
-        "sampler.branches or sampler.chains", _entropy_collapse),
+        "(sampler.sampling.temperature), more sampler.branches or sampler.chains", _entropy_collapse),
     SicknessRule("sharpening", "policy", "warning", (f"{_OF}entropy", "eval/success", "success"),
         f"entropy below {SHARPENED} of its first level, in 20 steps or more, while neither success nor the "
         "reward rises",

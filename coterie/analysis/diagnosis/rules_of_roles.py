@@ -9,6 +9,7 @@ import numpy as np
 
 from coterie.analysis.diagnosis.evidence import LEAST_STEPS, MetricTrace, RunEvidence
 from coterie.analysis.diagnosis.sicknesses import Seen, SicknessRule, seen
+from coterie.api.signals import LONG
 
 GROWN = 1.5
 """Factor by which answers have grown."""
@@ -19,8 +20,6 @@ BEGUN = 1.15
 PAYS_LENGTH = 0.5
 """Rank correlation of length and reward within a step."""
 CUT_OFF = 0.5
-LONG = 16
-"""Tokens from which on an answer that is cut off lacks something; a move of a game may end at its limit."""
 IDLE = 0.99
 """Share of a role's groups that compare nothing."""
 EMPTY = 0.3
@@ -141,18 +140,15 @@ RULES = (
     SicknessRule("length_hacking", "role", "fault",
         ("length/<role>", "reward/<role>", "eval/success", "success", "rollouts/: tokens and rewards"),
         f"answers have grown to {GROWN:g} times their first length, longer ones earn more (in rollouts/ a "
-        f"rank "
-        f"correlation of {PAYS_LENGTH}; else reward/<role> rises), and success doesn't rise",
+        f"rank correlation of {PAYS_LENGTH}; else reward/<role> rises), and success doesn't rise",
         "the reward pays length and not the answer: it grows while the team gets no better",
         "rewards.<name>.weights without what pays length (coterie credit RUN has the share of each "
-        "component); "
-        "a smaller sampler.sampling.max_new_tokens; "
-        " a judge's question that doesn't ask for detail", _length_hacking),
+        "component); a smaller sampler.sampling.max_new_tokens;  a judge's question that doesn't ask for "
+        "detail", _length_hacking),
     SicknessRule("dead_role", "role", "fault",
         ("groups/<role>/zero_variance", "groups/<role>/too_small", "advantage/<role>/abs"),
         f"{IDLE:.0%} of a role's groups compare nothing (all rewards equal, or a single action), while "
-        f"another "
-        "role's do",
+        "another role's do",
         "nothing that the role does changes what it is paid, so it trains on nothing",
         "a component that scores this role (rewards.<name>.weights); more sampler.branches; "
         "policies.<name>.train=none where it is meant to stay as it is",
@@ -173,15 +169,13 @@ RULES = (
         f"{EMPTY:.0%} of a role's answers or more have no text, and success is below {SUCCEEDS}",
         "the policy has learned to be silent, or its end of text comes first",
         "a floor or a component for empty answers (rewards.<name>.weights); a prompt that asks for an "
-        "answer; "
-        "policies.<name>.warm_start", _empty),
+        "answer; policies.<name>.warm_start", _empty),
     SicknessRule("truncation", "role", "warning", ("finish_length/<role>", "length/<role>"),
         f"max_new_tokens cuts off {CUT_OFF:.0%} or more of a role's answers of {LONG} tokens or longer, and "
         f"success is below {SUCCEEDS}",
         "most answers end before they say anything that can be scored",
         "a larger sampler.sampling.max_new_tokens and policies.<name>.context; a prompt that asks for a "
-        "short "
-        "answer; a tokenizer of words in place of bytes", _truncation),
+        "short answer; a tokenizer of words in place of bytes", _truncation),
     SicknessRule("unreadable", "role", "warning", ("faults/<role>/policy",),
         f"the parser can't read {UNREADABLE:.0%} of a role's answers or more, and it gets no better",
         "most samples say that the form is wrong, and none what the answer is worth",

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 import numpy as np
 
-from coterie.analysis.diagnosis.evidence import LEARNED, MetricTrace, Row, RunEvidence
+from coterie.analysis.diagnosis.evidence import MetricTrace, RunEvidence
 from coterie.analysis.diagnosis.rules_of_roles import idle_groups
 from coterie.analysis.diagnosis.sicknesses import Seen, SicknessRule, reaches, seen
 from coterie.api import signals
+from coterie.api.signals import LEARNED
 
 ALL = 0.99
 MISSING = 0.05
@@ -35,17 +34,12 @@ def _all_missing(evidence: RunEvidence, _: str) -> Seen | None:
 
 def _no_reward(evidence: RunEvidence) -> Seen | None:
     """A reward is a sum, so one source without any score takes the others' with it."""
-    without = [bool(row.get("missing/share")) and _lacks_reward(row, evidence.roles) for row in evidence.rows]
+    without = [bool(row.get("missing/share")) and signals.lacks_rewards(row) for row in evidence.rows]
     if not without or not all(without[-3:]):
         return None
     before = [at for at, lacks in enumerate(without) if not lacks]
     first = before[-1] + 1 if before else 0
     return Seen("rewards of all roles that are missing", 1.0, ALL, int(evidence.rows[first]["step"]))
-
-
-def _lacks_reward(row: Row, roles: Collection[str]) -> bool:
-    keys = [f"reward/{role}" for role in roles if f"reward/{role}" in row]
-    return bool(keys) and all(row[key] is None for key in keys)
 
 
 def _missing(evidence: RunEvidence, component: str) -> Seen | None:
@@ -160,8 +154,7 @@ RULES = (
         f"{LOST:.0%} of the episodes or more have no outcome",
         "the system loses them: an environment, a tool or a sandbox fails",
         "coterie episodes RUN --where 'success is None' shows them with their reasons; coterie doctor says "
-        "whether "
-        "the sandbox works",
+        "whether the sandbox works",
         reaches("episodes/missing", LOST)),
     SicknessRule("no_variance", "run", "fault",
         ("groups/<role>/zero_variance", "groups/<role>/too_small", "advantage/<role>/abs"),

@@ -77,7 +77,11 @@ def play_step(
     side = ReplaySide.make(run, recorded, codecs, head.get("answers", {}), again, beside)
     played = to_its_end(watching(run.config.schedule.patience, side.play(jobs)))
     if side.unanswered:
-        raise _unanswered(step, len(side.unanswered))
+        raise UserError(
+            f"step {step} ran programs, and its record has no results of {len(side.unanswered)} of them",
+            why="an environment that steps with results of a sandbox needs them to play again",
+            fix="--again sandbox runs them again",
+        )
     batch, other = _batch(run, played, recorded, beside)
     credit, after, failed = _credited(run, batch, head["state"])
     differences += [*compare_head(step, head, run), *_errors(step, played)]
@@ -293,14 +297,6 @@ def _errors(step: int, played: Sequence[PlayedTree]) -> list[Mismatch]:
         for each in played
         if each.error
     ]
-
-
-def _unanswered(step: int, number: int) -> UserError:
-    return UserError(
-        f"step {step} ran programs, and its record has no results of {number} of them",
-        why="an environment that steps with results of a sandbox needs them to play again",
-        fix="--again sandbox runs them again",
-    )
 
 
 def _tree_of(job: RolloutJob) -> TreeId:

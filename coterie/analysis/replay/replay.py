@@ -236,8 +236,9 @@ class _Replaying:
         """Count what is alike, and what was taken from the record."""
         counts = _counted(rows[1:])
         for mismatch in differences:
-            for kind in _kinds(mismatch):
-                counts[kind] -= 1
+            name = mismatch.field.partition(".")[0].partition("[")[0]
+            if name in _KINDS:
+                counts[_KINDS[name]] -= 1
         self.equal.update({kind: max(count, 0) for kind, count in counts.items()})
         self.equal["steps"] += not differences
         for source in played.sources:
@@ -291,8 +292,3 @@ _KINDS = {
     "reward": "rewards", "outcome": "outcomes", "state_digest": "digests", "completion": "actions",
     "calls": "actions", "prompt": "prompts", "prompt_ids": "prompts", "task": "trees", "play": "trees",
 }  # fmt: skip
-
-
-def _kinds(mismatch: Mismatch) -> list[str]:
-    field_name = mismatch.field.partition(".")[0].partition("[")[0]
-    return [_KINDS[field_name]] if field_name in _KINDS else []

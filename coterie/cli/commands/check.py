@@ -55,7 +55,8 @@ def command(target: str, kind: str | None, watch: bool, timeout: float, verbose:
         return
     outcome = _once(target, kind, timeout, verbose, show=not as_json)
     if as_json:
-        print_json(_as_json(target, outcome))
+        components = [part.table() for part in outcome.results]
+        print_json({"target": target, "ok": outcome.ok, "components": components})
     if not outcome.ok:
         raise click.exceptions.Exit(1)
 
@@ -86,10 +87,6 @@ def _coloured(text: str) -> str:
         first, at, rest = text.partition("\n")
         text = first.replace(word, f": {click.style(word[2:-2], fg=colour)} (") + at + rest
     return text
-
-
-def _as_json(target: str, outcome: CheckedTarget) -> dict[str, object]:
-    return {"target": target, "ok": outcome.ok, "components": [part.table() for part in outcome.results]}
 
 
 def _watch(target: str, kind: str | None, timeout: float, verbose: bool) -> None:

@@ -162,7 +162,11 @@ def command(
     if out is not None:
         _write(out, sources, evaluations)
     if len(sources) > 1:
-        _show_several(sources, evaluations, options["split"], as_json)
+        pairs = list(zip(sources, evaluations, strict=True))
+        if as_json:
+            print_json({"evaluations": [{"source": source, **each.as_dict()} for source, each in pairs]})
+        else:
+            print_several(dict(pairs), options["split"])
         return
     (evaluation,) = evaluations
     if as_json:
@@ -207,16 +211,6 @@ def _write(out: Path, sources: Sequence[str], evaluations: Sequence[TeamEvaluati
     write_atomic(out, to_json({"evaluations": records}) + "\n")
 
 
-def _show_several(
-    sources: Sequence[str], evaluations: Sequence[TeamEvaluation], split: str, as_json: bool
-) -> None:
-    if as_json:
-        pairs = zip(sources, evaluations, strict=True)
-        print_json({"evaluations": [{"source": source, **each.as_dict()} for source, each in pairs]})
-        return
-    print_several(dict(zip(sources, evaluations, strict=True)), split)
-
-
 def _by_role(pairs: tuple[tuple[str, str], ...]) -> dict[str, str]:
     by_role: dict[str, str] = {}
     for role, source in pairs:
@@ -238,7 +232,11 @@ def print_evaluation(evaluation: TeamEvaluation, split: str) -> None:
     success = evaluation.success.as_dict()
     click.echo(f"success  {interval(success)}  95 % interval over {success['n']:,} {split} tasks\n")
     if evaluation.at_k:
-        rows = [(name, interval(row.as_dict()), _left_out(row)) for name, row in evaluation.at_k.items()]
+        few = "tasks with fewer finished samples left out"
+        rows = [
+            (name, interval(row.as_dict()), f"{row.left_out} {few}" if row.left_out else "")
+            for name, row in evaluation.at_k.items()
+        ]
         click.echo(columns(rows, indent=2) + "\n")
     _print_values({name: value for name, value in evaluation.metrics.items() if name != "success"})
     for role, values in evaluation.roles.items():
@@ -293,10 +291,6 @@ def print_several(evaluations: Mapping[str, TeamEvaluation], split: str) -> None
 
 def _cells(row: Mapping[str, AtK], names: Sequence[str]) -> list[str]:
     return [interval(row[name].as_dict()) if name in row else "-" for name in names]
-
-
-def _left_out(row: AtK) -> str:
-    return f"{row.left_out} tasks with fewer finished samples left out" if row.left_out else ""
 
 
 def _facts(facts: Mapping[str, Any]) -> str:

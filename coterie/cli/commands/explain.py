@@ -84,7 +84,11 @@ def command(
     elif path is not None:
         click.echo("\n\n".join(_key(key) for key in explanation.keys))
     elif all_keys:
-        click.echo(_keys(explanation.keys))
+        rows = [
+            (key.path, cut(flow(key.value), LONGEST_VALUE), key.reader or "nobody", key.origin)
+            for key in explanation.keys
+        ]
+        click.echo(table(("key", "value", "read by", "set by"), rows))
     elif role is not None:
         click.echo("\n\n".join(_prompt(prompt) for prompt in explanation.prompts))
         _echo_missing(explanation)
@@ -181,14 +185,6 @@ def _echo_missing(explanation: Explanation) -> None:
 
 
 # --------------------------------------------------------------------------------------------------- the keys
-
-
-def _keys(keys: Sequence[ExplainedKey]) -> str:
-    rows = []
-    for key in keys:
-        value = cut(flow(key.value), LONGEST_VALUE)
-        rows.append((key.path, value, key.reader or "nobody", key.origin))
-    return table(("key", "value", "read by", "set by"), rows)
 
 
 def _key(key: ExplainedKey) -> str:

@@ -39,6 +39,7 @@ def command(seed: int, out: Path | None) -> None:
     Both evaluations are on 1,000 tasks of the test split, sampled and greedy. Prints three episodes; the last
     line is JSON. The learning curve is `curve.png` in the run's folder.
     """
+    from coterie.api.evaluate import evaluate
     from coterie.api.rows import read_metrics
     from coterie.core.storage.run_folder import RunFolder
 
@@ -54,7 +55,7 @@ def command(seed: int, out: Path | None) -> None:
         click.echo(f"  {duration(training_seconds)}")
         after = _measure(folder, "after training", "best", interrupt)
         with interrupt.at_once():
-            episodes = _episodes(folder)
+            episodes = evaluate(folder, split="test", tasks=EPISODES, show=EPISODES).episodes
     curve = draw(
         folder / "curve.png",
         read_metrics(RunFolder(folder).metrics),
@@ -120,12 +121,6 @@ def _measure(folder: Path, title: str, checkpoint: str, interrupt: Interruption)
     return intervals
 
 
-def _episodes(folder: Path) -> list[str]:
-    from coterie.api.evaluate import evaluate
-
-    return list(evaluate(folder, split="test", tasks=EPISODES, show=EPISODES).episodes)
-
-
 Interval = Mapping[str, Any]
 """`{"mean", "ci95": [lo, hi], "n"}`"""
 
@@ -146,7 +141,6 @@ def draw(
         rows: the rows of `metrics.jsonl`.
         before, after: {"success": interval, "success_greedy": interval} on test, before and after training.
     """
-    require_matplotlib("the learning curve")
     tokens = [total / 1000 for total in tokens_so_far(rows)]
     figure = new_figure(7.2, 5.4)
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[2.2, 1])
