@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 import textwrap
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,8 +21,17 @@ from tests.test_resume import rows, same, weights
 MATRIX = str(Path(__file__).parents[1] / "recipes" / "matrix.yaml")
 
 
+@cache
+def first_steps(steps: int, *overrides: str) -> tempfile.TemporaryDirectory[str]:
+    """The folder of a run, made once."""
+    kept = tempfile.TemporaryDirectory()
+    coterie.train(MATRIX, overrides=[f"schedule.steps={steps}", *overrides], out=Path(kept.name, "run"))
+    return kept
+
+
 def started(folder: Path, *overrides: str, steps: int = 2) -> Path:
-    coterie.train(MATRIX, overrides=[f"schedule.steps={steps}", *overrides], out=folder)
+    """A copy of a run of so many steps."""
+    shutil.copytree(Path(first_steps(steps, *overrides).name, "run"), folder)
     return folder
 
 
