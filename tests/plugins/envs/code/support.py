@@ -7,6 +7,7 @@ from typing import Any
 
 from coterie.testing import build, coterie_run
 from tests.plugins.envs.code.problems import ADD, HALF, ROOT, SHIFT
+from tests.plugins.envs.code.warm import WARM
 
 TEAM = [["aux", "main"]]
 ROLES = {"aux": {"type": "code_aux"}, "main": {"type": "code_main"}, "solver": {"type": "code_solver"}}
@@ -28,13 +29,13 @@ def data_of(folder: Any, *records: dict[str, Any], **splits: list[dict[str, Any]
 
 
 def environment(folder: Any, order: Any = None, *, records: Any = (), **settings: Any) -> Any:
-    """A `code_collab` with the local sandbox."""
+    """A `code_collab` with the local sandbox of all tests."""
     return build(
         "environment",
         {"type": "code_collab", **settings},
         order=order or TEAM,
         data=data_of(folder, *records),
-        sandbox={"type": "local", "workers": 2},
+        sandbox=WARM,
     )
 
 
@@ -46,7 +47,7 @@ def run(
     of_team = tables.pop("roles", None) or {name: ROLES[name] for name in names}
     settings = {
         "rewards": {"code_structure": {"type": "code_structure"}},
-        "sandbox": {"type": "local", "workers": 2},
+        "sandbox": WARM,
     }
     return coterie_run(
         answers,

@@ -15,6 +15,7 @@ from coterie.testing import build, check_environment, check_reward, check_role, 
 from coterie.testing.support.opening import opened
 from tests.plugins.envs.code.problems import ADD, HALF, ROOT, SUM_LINES
 from tests.plugins.envs.code.support import data_of, fenced, run
+from tests.plugins.envs.code.warm import WARM
 from tests.plugins.support import action, context
 
 PAIR = [["coder", "tester"]]
@@ -32,7 +33,7 @@ def made(folder, order=None, *, records=(), **settings):
         {"type": "code_tests", **settings},
         order=order or PAIR,
         data=data_of(folder, *records),
-        sandbox={"type": "local", "workers": 2},
+        sandbox=WARM,
     )
 
 
@@ -70,7 +71,7 @@ def test_programs_of_stdin_conform(tmp_path):
 
 @pytest.mark.parametrize("source", ["test_quality", "golden_tests", "unit_tests", "code_structure"])
 def test_reward_sources_conform(tmp_path, source):
-    tables = {"data": data_of(tmp_path), "sandbox": {"type": "local", "workers": 2}}
+    tables = {"data": data_of(tmp_path), "sandbox": WARM}
     reward = build("reward", {"type": source}, env={"type": "code_tests"}, order=PAIR, **tables)
     env = made(tmp_path, records=[{**ADD, "visible_tests": "assert f(1, 2) == 5\n"}])
     check_reward(reward, environment=env, roles=["coder", "tester"], order=PAIR, act=ACT, episodes=3)
@@ -79,7 +80,7 @@ def test_reward_sources_conform(tmp_path, source):
 @pytest.mark.parametrize("name", ["coder", "tester", "solver"])
 def test_roles_conform(tmp_path, name):
     order = ["solver"] if name == "solver" else PAIR
-    tables = {"data": data_of(tmp_path), "sandbox": {"type": "local", "workers": 2}}
+    tables = {"data": data_of(tmp_path), "sandbox": WARM}
     env = made(tmp_path, order)
     role = build("role", f"code_tests_{name}", name=name, order=order, env={"type": "code_tests"}, **tables)
     seen = env.observe(env.reset(env.tasks("train", 0)[0], 0), name)
@@ -144,7 +145,7 @@ def test_a_mode_tells_what_prompts_do_not_show(tmp_path):
 
 def test_hidden_tests_are_never_shown(tmp_path):
     record = {**ADD, "tests": "assert f(77, 1) == 5930\n"}
-    tables = {"data": data_of(tmp_path, record), "sandbox": {"type": "local", "workers": 2}}
+    tables = {"data": data_of(tmp_path, record), "sandbox": WARM}
     answers = [(0, {"coder": WRONG, "tester": FALSE})]
     [step], _, told, env = played(tmp_path, answers, records=[record])
     for name in ("coder", "tester"):
@@ -309,7 +310,7 @@ def test_each_role_earns_what_it_wrote(tmp_path):
 
 
 def test_golden_tests_needs_a_role_of_the_team(tmp_path):
-    tables = {"data": data_of(tmp_path), "sandbox": {"type": "local", "workers": 2}}
+    tables = {"data": data_of(tmp_path), "sandbox": WARM}
     with pytest.raises(ConfigError, match="no role 'coder'") as refused:
         build("reward", "golden_tests", env={"type": "code_tests"}, order=["solver"], **tables)
     assert refused.value.path.endswith(".role") and "solver" in refused.value.fix

@@ -18,6 +18,7 @@ from coterie.testing import build, check_environment, check_reward, check_role, 
 from coterie.testing.support.opening import opened
 from tests.plugins.envs.code.problems import ADD, ROOT, SHIFT, SUM_LINES
 from tests.plugins.envs.code.support import TEAM, data_of, environment, fenced, run
+from tests.plugins.envs.code.warm import WARM
 from tests.plugins.support import action, context
 
 AUX, MAIN, ALONE = (fenced(ADD[key]) for key in ("aux_solution", "main_solution", "solution"))
@@ -60,7 +61,7 @@ def test_the_environment_conforms(tmp_path, order):
 @pytest.mark.parametrize("source", ["code_structure", "unit_tests", "golden_tests"])
 def test_reward_sources_conform(tmp_path, source):
     env = environment(tmp_path)
-    tables = {"data": data_of(tmp_path), "sandbox": {"type": "local", "workers": 2}}
+    tables = {"data": data_of(tmp_path), "sandbox": WARM}
     settings = {"role": "main"} if source == "golden_tests" else {}
     reward = build("reward", {"type": source, **settings}, env={"type": "code_collab"}, order=TEAM, **tables)
     check_reward(reward, environment=env, roles=["aux", "main"], order=TEAM, act=ACT, episodes=3)
@@ -69,7 +70,7 @@ def test_reward_sources_conform(tmp_path, source):
 @pytest.mark.parametrize("name", ["aux", "main", "solver"])
 def test_roles_conform(tmp_path, name):
     order = ["solver"] if name == "solver" else TEAM
-    tables = {"data": data_of(tmp_path), "sandbox": {"type": "local", "workers": 2}}
+    tables = {"data": data_of(tmp_path), "sandbox": WARM}
     env = environment(tmp_path, order)
     role = build("role", f"code_{name}", name=name, order=order, env={"type": "code_collab"}, **tables)
     seen = env.observe(env.reset(env.tasks("train", 0)[0], 0), name)

@@ -20,16 +20,16 @@ from coterie.plugins.envs.code.game import (
 )
 from coterie.testing import build, check_environment, check_role, coterie_run, play_episode
 from coterie.testing.support.opening import opened
+from tests.plugins.envs.code.warm import WARM
 from tests.plugins.support import action, context
 
 PAIR = [["aux", "main"]]
-SANDBOX = {"type": "local", "workers": 2}
 PROBLEM = "+ 3 then * 4"
 ACT = ["+ 3", "* 4", "aux * 4", "+ 3 aux", "+ 3 * 4", "nothing", "aux", "+ 3 aux * 4"]
 
 
 def made(order=None, **settings):
-    return build("environment", {"type": "code_game", **settings}, order=order or PAIR, sandbox=SANDBOX)
+    return build("environment", {"type": "code_game", **settings}, order=order or PAIR, sandbox=WARM)
 
 
 def outcome_of(answers, problem=PROBLEM, order=None):
@@ -56,9 +56,7 @@ def test_the_environment_conforms(order):
 def test_roles_conform(name, good):
     order = ["solver"] if name == "solver" else PAIR
     env = made(order)
-    role = build(
-        "role", f"code_game_{name}", name=name, order=order, env={"type": "code_game"}, sandbox=SANDBOX
-    )
+    role = build("role", f"code_game_{name}", name=name, order=order, env={"type": "code_game"}, sandbox=WARM)
     seen = env.observe(env.reset(env.tasks("train", 0)[0], 0), name)
     check_role(role, observations=[seen], good=[good], feedback=["tests 0 of 5 passed"], name=name)
     asked = RoleInput(observation=seen, history=(), feedback=("tests 0",), role=name, turn=1)
@@ -143,7 +141,7 @@ def test_the_reward_is_that_of_code_collab():
         order=PAIR,
         roles={name: {"type": f"code_game_{name}"} for name in ("aux", "main")},
         rewards={"code_structure": {"type": "code_structure"}},
-        sandbox=SANDBOX,
+        sandbox=WARM,
         max_turns=2,
         transition={"type": "level_feedback"},
     )

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from coterie.backends.sandboxes.local import LocalSandbox
 from coterie.core.protocols import Limits
 from coterie.plugins.envs.code.judging import CodeJudge, whole_program
 from coterie.plugins.envs.code.problem import problem_of
 from coterie.plugins.envs.code.sources import kept_code
 from tests.plugins.envs.code.mutants import KINDS, SECONDS, mutants, passes_outside
 from tests.plugins.envs.code.problems import ADD, ROOT, SHIFT
+from tests.plugins.envs.code.warm import Warm
 
 needs_data = pytest.mark.skipif("COTERIE_TEST_DATA" not in os.environ, reason="needs COTERIE_TEST_DATA")
 OURS = {record["id"]: problem_of(record) for record in (ADD, SHIFT, ROOT)}
@@ -46,14 +46,9 @@ def judged(asked, limits=None):
     """The verdicts on (problem, program) pairs."""
 
     async def go():
-        sandbox = LocalSandbox(LocalSandbox.Config(workers=2), None)
-        await sandbox.open()
-        try:
-            judge = CodeJudge(sandbox, limits)
-            waiting = [judge.judge(p, whole_program(p, code), p.tests) for p, code in asked]
-            return await asyncio.gather(*waiting)
-        finally:
-            await sandbox.close()
+        judge = CodeJudge(Warm(), limits)
+        waiting = [judge.judge(p, whole_program(p, code), p.tests) for p, code in asked]
+        return await asyncio.gather(*waiting)
 
     return asyncio.run(go())
 

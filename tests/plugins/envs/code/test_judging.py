@@ -9,7 +9,6 @@ import re
 
 import pytest
 
-from coterie.backends.sandboxes.local import LocalSandbox
 from coterie.core.errors import PolicyFault, SystemFault
 from coterie.core.protocols import Limits, TestFailure, Verdict
 from coterie.plugins.envs.code.judging import (
@@ -22,6 +21,7 @@ from coterie.plugins.envs.code.judging import (
 )
 from coterie.plugins.envs.code.problem import problem_of
 from tests.plugins.envs.code.problems import ADD, ROOT, SHIFT, SQUARES, SUM_LINES
+from tests.plugins.envs.code.warm import Warm
 
 
 class Slow:
@@ -72,17 +72,12 @@ def verdicts(*programs, limits=None):
     """(record, program) -> verdicts of the local sandbox."""
 
     async def go():
-        sandbox = LocalSandbox(LocalSandbox.Config(workers=2), None)
-        await sandbox.open()
-        try:
-            judge = CodeJudge(sandbox, limits)
-            asked = []
-            for record, code in programs:
-                problem = problem_of(record)
-                asked.append(judge.judge(problem, whole_program(problem, code), problem.tests))
-            return await asyncio.gather(*asked)
-        finally:
-            await sandbox.close()
+        judge = CodeJudge(Warm(), limits)
+        asked = []
+        for record, code in programs:
+            problem = problem_of(record)
+            asked.append(judge.judge(problem, whole_program(problem, code), problem.tests))
+        return await asyncio.gather(*asked)
 
     return asyncio.run(go())
 
@@ -246,14 +241,9 @@ def test_what_a_prompt_gives_is_a_part_of_the_question():
     ]
 
     async def go():
-        sandbox = LocalSandbox(LocalSandbox.Config(workers=1), None)
-        await sandbox.open()
-        try:
-            judge = CodeJudge(sandbox)
-            problems = [problem_of(record) for record in records]
-            return [(await judge.judge(p, ADD["solution"], p.tests)).ok for p in problems]
-        finally:
-            await sandbox.close()
+        judge = CodeJudge(Warm())
+        problems = [problem_of(record) for record in records]
+        return [(await judge.judge(p, ADD["solution"], p.tests)).ok for p in problems]
 
     assert asyncio.run(go()) == [True, False]
 
