@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence, Set as AbstractSet
+from collections.abc import Callable, Mapping, Sequence, Set as AbstractSet
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,9 @@ def digest(value: Any) -> str:
     Raises:
         TypeError: the value holds an object of another type.
     """
-    hasher = hashlib.blake2b(digest_size=16)
-    for part in _parts(value):
-        hasher.update(part)
-    return hasher.hexdigest()
+    parts: list[bytes] = []
+    _write(value, parts.append)
+    return hashlib.blake2b(b"".join(parts), digest_size=16).hexdigest()
 
 
 def ids_sha256(ids: Sequence[int]) -> str:
@@ -29,35 +29,47 @@ def ids_sha256(ids: Sequence[int]) -> str:
     return hashlib.sha256(np.array(ids, dtype="<i8").tobytes()).hexdigest()
 
 
-def _parts(value: Any) -> Iterator[bytes]:
+@functools.cache
+def _frame(kind: type) -> tuple[bytes, list[tuple[str, bytes]]]:
+    """What stands before a dataclass's values, and its fields with what stands before each."""
+    name = getattr(kind, "recorded_name", kind.__qualname__)
+    return f"{name}(".encode(), [
+        (field.name, f"{field.name}=".encode()) for field in dataclasses.fields(kind)
+    ]
+
+
+def _write(value: Any, write: Callable[[bytes], None]) -> None:
     if value is None or isinstance(value, (bool, int, float, str)):
-        yield f"{type(value).__name__}:{value!r};".encode()
+        write(f"{type(value).__name__}:{value!r};".encode())
     elif isinstance(value, bytes):
-        yield b"b%d:" % len(value) + value
+        write(b"b%d:" % len(value) + value)
     elif isinstance(value, np.ndarray):
-        yield f"array:{value.dtype.str}{value.shape};".encode() + np.ascontiguousarray(value).tobytes()
+        write(f"array:{value.dtype.str}{value.shape};".encode() + np.ascontiguousarray(value).tobytes())
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        yield f"{getattr(value, 'recorded_name', type(value).__qualname__)}(".encode()
-        for field in dataclasses.fields(value):
-            yield f"{field.name}=".encode()
-            yield from _parts(getattr(value, field.name))
-        yield b")"
-    elif isinstance(value, Mapping):
-        yield b"{"
-        for key in sorted(value, key=repr):
-            yield from _parts(key)
-            yield from _parts(value[key])
-        yield b"}"
-    elif isinstance(value, AbstractSet):
-        yield b"<"
-        for item in sorted(value, key=repr):
-            yield from _parts(item)
-        yield b">"
-    elif isinstance(value, Sequence):
-        yield b"["
+        start, fields = _frame(type(value))
+        write(start)
+        for name, mark in fields:
+            write(mark)
+            _write(getattr(value, name), write)
+        write(b")")
+    elif isinstance(value, (list, tuple)):
+        write(b"[")
         for item in value:
-            yield from _parts(item)
-        yield b"]"
+            _write(item, write)
+        write(b"]")
+    elif isinstance(value, Mapping):
+        write(b"{")
+        for key in sorted(value, key=repr):
+            _write(key, write)
+            _write(value[key], write)
+        write(b"}")
+    elif isinstance(value, AbstractSet):
+        write(b"<")
+        for item in sorted(value, key=repr):
+            _write(item, write)
+        write(b">")
+    elif isinstance(value, Sequence):
+        _write(tuple(value), write)
     else:
         fix = "fix: define digest(state) on the environment"
         raise TypeError(f"a {type(value).__name__} can't be digested; {fix}")
