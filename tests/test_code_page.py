@@ -16,7 +16,7 @@ from coterie.discovery import plugins
 from coterie.plugins.envs.code.judging import LEAST_CPU, LEAST_WALL
 from coterie.plugins.envs.code.problem import problem_of, record_of
 from coterie.plugins.envs.code.written_tests import written_tests
-from coterie.plugins.rewards import code_structure
+from coterie.plugins.rewards import reports
 from coterie.recipes import load, recipes
 from tests.plugins.envs.code.problems import ADD, SUM_LINES
 
@@ -73,8 +73,8 @@ def test_what_testers_can_write_without_a_test_is_as_it_says():
 def test_the_levels_are_those_of_the_reward():
     values = [float(row[-1]) for row in rows("Rewards") if re.fullmatch(r"-?\d\.\d", row[-1])]
     names = ("AUX", "MAIN", "SYNTAX", "TESTS", "CALLED", "NOT_THIN", "IGNORED")
-    assert values == [getattr(code_structure, name) for name in names]
-    assert code_structure.HIGHEST == 4.0 and "add up to 4" in PAGE
+    assert values == [getattr(reports, name) for name in names]
+    assert reports.HIGHEST == 4.0 and "add up to 4" in PAGE
 
 
 def test_every_recipe_is_listed_with_its_turns():
