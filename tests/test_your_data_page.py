@@ -20,8 +20,7 @@ from coterie.compose import make_rollout_parts
 from coterie.compose.tables import TEAM_KEYS
 from coterie.core.errors import ConfigError, PolicyFault
 from coterie.core.types import Action
-from coterie.plugins.agents import parsers
-from coterie.plugins.agents.template import VARIABLES, TemplateRole
+from coterie.plugins.agents.template import VARIABLES, ParserName, TemplateRole
 from coterie.plugins.envs.team_task.env import Match, TeamTask, matches
 from coterie.plugins.envs.team_task.records import RESERVED, TYPES
 from coterie.recipes import load
@@ -275,7 +274,7 @@ def test_newlines_are_as_the_table_says(row: list[str]):
 
 
 def test_every_parser_is_listed():
-    assert names("`parser`") == list(get_args(parsers.ParserName))
+    assert names("`parser`") == list(get_args(ParserName))
 
 
 @pytest.mark.parametrize("row", rows("`parser`"), ids=lambda row: row[0])

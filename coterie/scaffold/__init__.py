@@ -11,6 +11,5 @@ from coterie.scaffold.files import (
 )
 from coterie.scaffold.kinds import KINDS as KINDS, with_needed as with_needed
 from coterie.scaffold.names import Names as Names, file_names as file_names, package_names as package_names
-from coterie.scaffold.one_file import one_file as one_file
-from coterie.scaffold.package import package as package
+from coterie.scaffold.package import one_file as one_file, package as package
 from coterie.scaffold.smoke import left_out as left_out

@@ -35,13 +35,11 @@ def episode_lines(match: Match, detail: Detail) -> Iterator[Text]:
     yield Text(
         "  ".join(f"{name} {_number(value)}" for name, value in pairs if _says(name, value)), style="cyan"
     )
-    turn, hidden = -1, 0
+    hidden = 0
     for action in episode.actions:
         if detail.role not in (None, action.role):
             hidden += 1
             continue
-        if action.node.turn != turn:
-            turn = action.node.turn
         yield from _action(action, detail)
     if hidden:
         yield Text(f"  ({hidden} actions of other roles)", style="dim")

@@ -89,7 +89,7 @@ def recorded(folder: RunFolder) -> dict[int, Path]:
         RunFolderError: it has none, or can't be read.
     """
     with readable(folder.path):
-        files = {_step(path): path for path in reversed(folder.rollout_files())}
+        files = {step_of(path): path for path in reversed(folder.rollout_files())}
         every = (read_yaml(folder.config).get("schedule") or {}).get("record_every")
     if not files:
         why = (
@@ -100,7 +100,8 @@ def recorded(folder: RunFolder) -> dict[int, Path]:
     return dict(sorted(files.items(), reverse=True))
 
 
-def _step(path: Path) -> int:
+def step_of(path: Path) -> int:
+    """The step of a rollout file."""
     number = re.match(r"step-(\d+)", path.name)
     return int(number[1]) if number else 0
 

@@ -156,13 +156,18 @@ class MetricsFile:
         return [value for value in self.columns.get(name, ())[-rows:] if not math.isnan(value)]
 
 
+def interval(value: Any) -> list[float] | None:
+    """The bounds that a row has of a value; None: it has none."""
+    bounds = interval_of(value)
+    return None if any(map(math.isnan, bounds)) else [*bounds]
+
+
 def _known(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row's numbers and intervals; None where it has something else."""
     known: dict[str, Any] = {}
     for name, value in row.items():
         if name.endswith("_ci95"):
-            bounds = interval_of(value)
-            known[name] = None if any(map(math.isnan, bounds)) else [*bounds]
+            known[name] = interval(value)
         else:
             known[name] = None if math.isnan(number_of(value)) else value
     return known

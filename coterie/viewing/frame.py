@@ -173,7 +173,7 @@ def _whole(run: FollowedRun, look: Look, now: float) -> RenderableType:
     parts: list[RenderableType] = [title, Text(state_text(run, now), style=STYLES[run.state])]
     if run.step:
         parts += [head, *(Text(f"! {note}", style="yellow") for note in warnings(run)), Text("")]
-        parts += [_evaluation(run), _curves(run, look), Text(""), _roles(run), Text(""), *_times(run, look)]
+        parts += [_evaluation(run), _curves(run, look), Text(""), _roles(run), Text(""), *_times(run)]
     return Group(*parts)
 
 
@@ -240,7 +240,7 @@ def _roles(run: FollowedRun) -> Table:
     return _unwrapped(grid)
 
 
-def _times(run: FollowedRun, look: Look) -> list[RenderableType]:
+def _times(run: FollowedRun) -> list[RenderableType]:
     """What the latest steps spent their time on."""
     sums = {name: math.fsum(run.metrics.latest(f"time/{name}", RECENT)) for name in (*PHASES, "evaluate")}
     total = math.fsum(sums.values())

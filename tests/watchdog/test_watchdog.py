@@ -15,7 +15,7 @@ from coterie.backends.engines.tabular import TabularEngine
 from coterie.backends.executors.local import LocalExecutor
 from coterie.backends.trackers.jsonl import JsonlTracker
 from coterie.backends.trainers.tabular import TabularTrainer
-from coterie.plugins.agents.plan_path import PlanPathPlanner
+from coterie.plugins.agents.games import PlanPathPlanner
 from coterie.plugins.algos.at_grpo import ATGRPO
 from coterie.plugins.envs.plan_path import PlanPath
 from coterie.plugins.losses.ppo_clip import PPOClip

@@ -1,5 +1,4 @@
-"""The base of the games' roles: one prompt, compact or in prose, with feedback; and which names they
-accept."""
+"""The roles of the grid games, and their base: one prompt, compact or in prose, with feedback."""
 
 from __future__ import annotations
 
@@ -121,3 +120,147 @@ def system_prompts(
         ),
     }
     return {role: f"{begin[role]}{rules}{ends[role]}" for role in begin}
+
+
+PLAN_PATH = system_prompts(
+    "find",
+    "the way through a grid with walls",
+    "Moves go up (U), down (D), left (L) or right (R) by one cell; "
+    "a move can't enter a wall or leave the grid. ",
+    "which way to go",
+    "moves",
+    "the way",
+    planner_end="Think briefly, and end with a list in square brackets.",
+    tool=(
+        "You are the programmer {team} You write a Python program that finds the way; your partner sees it "
+        "and what it prints, and moves. "
+    ),
+    plan=(
+        "You are the planner {team} Your partner's program proposes moves, and may be wrong; you adopt or "
+        "overrule them, and your moves are played. "
+    ),
+)
+
+
+class PlanPathPlanner(GameRole):
+    """Proposes a path; doesn't move."""
+
+    game, role, task = "plan_path", "planner", PLAN_PATH["planner"]
+
+
+class PlanPathExecutor(GameRole):
+    """Writes the moves that the environment plays."""
+
+    game, role, task = "plan_path", "executor", PLAN_PATH["executor"]
+
+
+class PlanPathSolver(GameRole):
+    """Plays alone, with the same turns and feedback as the team."""
+
+    game, role, task = "plan_path", "solver", PLAN_PATH["solver"]
+
+
+class PlanPathTool(GameRole):
+    """Writes a program whose printed moves are its proposal; doesn't move."""
+
+    game, role, task = "plan_path", "tool", PLAN_PATH["tool"]
+
+
+class PlanPathPlan(GameRole):
+    """Sees the program, its output and its proposal, and writes the moves that the environment plays."""
+
+    game, role, task = "plan_path", "plan", PLAN_PATH["plan"]
+
+
+SOKOBAN = system_prompts(
+    "solve",
+    "Sokoban",
+    "The player moves up (U), down (D), left (L) or right (R) by one cell; moving into a box pushes it one "
+    "cell on, if what is beyond is free. Boxes can't be pulled, nor two pushed at once; nothing enters a "
+    "wall or leaves the grid. The board is solved when every box is on a target. ",
+    "which pushes to make",
+    "walks and makes them",
+    "the moves",
+    grid="board",
+    planner_end="Think briefly, and end with a list in square brackets.",
+    tool=(
+        "You are the tool user {team} You write a Python program that finds the moves and prints them; your "
+        "partner sees the program and what it printed, and moves. "
+    ),
+    plan=(
+        "You decide the moves {team} Your partner wrote a program that proposes moves; you adopt or "
+        "overrule it, and your moves are played. "
+    ),
+)
+
+
+class SokobanPlanner(GameRole):
+    """Proposes pushes; doesn't move."""
+
+    game, role, task = "sokoban", "planner", SOKOBAN["planner"]
+
+
+class SokobanExecutor(GameRole):
+    """Writes the moves that the environment plays."""
+
+    game, role, task = "sokoban", "executor", SOKOBAN["executor"]
+
+
+class SokobanSolver(GameRole):
+    """Plays alone, with the same turns and feedback as the team."""
+
+    game, role, task = "sokoban", "solver", SOKOBAN["solver"]
+
+
+class SokobanTool(GameRole):
+    """Writes a program whose printed moves are a proposal; doesn't move."""
+
+    game, role, task = "sokoban", "tool", SOKOBAN["tool"]
+
+
+class SokobanPlan(GameRole):
+    """Sees the tool's program and its output, and writes the moves that the environment plays."""
+
+    game, role, task = "sokoban", "plan", SOKOBAN["plan"]
+
+
+SUDOKU = system_prompts(
+    "solve",
+    "a Sudoku",
+    "Every row, every column and every box must hold every digit once. Given digits can't be changed; "
+    "digits that were filled in can. An assignment such as r0c1=3 writes 3 into row 0, column 1. ",
+    "which digits belong where",
+    "fills them in",
+    "the missing digits",
+    items="assignments",
+)
+
+
+class SudokuPlanner(GameRole):
+    """Proposes digits; doesn't fill cells."""
+
+    game, role, task = "sudoku", "planner", SUDOKU["planner"]
+
+
+class SudokuExecutor(GameRole):
+    """Writes the assignments that the environment plays."""
+
+    game, role, task = "sudoku", "executor", SUDOKU["executor"]
+
+
+class SudokuSolver(GameRole):
+    """Plays alone, with the same turns and feedback as the team."""
+
+    game, role, task = "sudoku", "solver", SUDOKU["solver"]
+
+
+class SudokuTool(GameRole):
+    """Writes a program whose output is its proposal."""
+
+    game, role, task = "sudoku", "tool", SUDOKU["tool"]
+
+
+class SudokuPlan(GameRole):
+    """Sees the tool's program and its output, and writes the assignments that the environment plays."""
+
+    game, role, task = "sudoku", "plan", SUDOKU["plan"]

@@ -20,6 +20,7 @@ from coterie.api.rollouts import read_rollouts
 from coterie.core.errors import UserError
 from coterie.core.storage.jsonl import finite
 from coterie.viewing.episode_fields import fields_of
+from coterie.viewing.find_episodes import step_of
 from coterie.viewing.report.reading import ReportedRun
 from coterie.viewing.report.tokens import TokenCuts
 from coterie.viewing.report.trees import path_json, tree_json
@@ -76,7 +77,7 @@ def pack(run: ReportedRun, rounded: bool) -> PackedRun:
     rows = {int(row["step"]): row for row in run.rows}
     for file in _within(files, READ_BYTES):
         try:
-            trees = trees_of(read_rollouts(file), _step_of(file))
+            trees = trees_of(read_rollouts(file), step_of(file))
         except (UserError, KeyError, TypeError, OSError) as error:
             packed.remarks.append(f"{file} is left out: {_why(error)}")
             continue
@@ -251,10 +252,6 @@ def _within(files: Sequence[Path], most: int) -> list[Path]:
 def bytes_of(files: Iterable[Path]) -> int:
     """The bytes of the files on the disk; of a link to nothing, none."""
     return sum(file.stat().st_size for file in files if file.exists())
-
-
-def _step_of(file: Path) -> int:
-    return int(file.name.split("-")[1].split(".")[0])
 
 
 REASONS = 5

@@ -76,23 +76,20 @@ def read_run(path: Path) -> ReportedRun:
         RunFolderError: the folder is no run's, can't be read, or the run has nothing to report yet.
     """
     with readable(path):
-        return _read(RunFolder.open(path))
-
-
-def _read(folder: RunFolder) -> ReportedRun:
-    remarks: list[str] = []
-    config = read_yaml(folder.config)
-    with warnings_as(remarks):
-        record = read_record(folder.path)
-        rows = _rows(folder)
-    run = ReportedRun(folder, config, record, rows, [], _best(folder, remarks), remarks=remarks)
-    run.evaluations = list(_evaluations(folder, remarks))
-    run.live = trained_by(folder.path).lives is True  # its lock is not taken: a run may begin meanwhile
-    run.coaches = list(_coaches(run))
-    followed = FollowedRun(folder.path)
-    followed.read()
-    run.state = followed.state
-    return run
+        folder = RunFolder.open(path)
+        remarks: list[str] = []
+        config = read_yaml(folder.config)
+        with warnings_as(remarks):
+            record = read_record(folder.path)
+            rows = _rows(folder)
+        run = ReportedRun(folder, config, record, rows, [], _best(folder, remarks), remarks=remarks)
+        run.evaluations = list(_evaluations(folder, remarks))
+        run.live = trained_by(folder.path).lives is True  # its lock is not taken: a run may begin meanwhile
+        run.coaches = list(_coaches(run))
+        followed = FollowedRun(folder.path)
+        followed.read()
+        run.state = followed.state
+        return run
 
 
 def _rows(folder: RunFolder) -> list[dict[str, Any]]:

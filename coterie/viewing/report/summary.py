@@ -8,7 +8,8 @@ from itertools import count
 from typing import Any
 
 from coterie.analysis.diagnosis.run import evidence_of, sicknesses
-from coterie.api.rows import interval_of, number_of, tokens_so_far
+from coterie.api.rows import number_of, tokens_so_far
+from coterie.viewing.follow import interval
 from coterie.viewing.report.blocks import PackedRun
 from coterie.viewing.report.reading import ReportedRun, discarded
 from coterie.viewing.text import one_line as shown
@@ -148,15 +149,10 @@ def _success(run: ReportedRun) -> dict[str, Any]:
     if not rated:
         return {}
     ends = [
-        {"step": row["step"], "mean": row[key], "ci95": _interval(row.get(f"{key}_ci95"))}
+        {"step": row["step"], "mean": row[key], "ci95": interval(row.get(f"{key}_ci95"))}
         for row in (rated[0], rated[-1])
     ]
     return {"of": "val" if key == "eval/success" else "training", "first": ends[0], "last": ends[1]}
-
-
-def _interval(value: Any) -> list[float] | None:
-    bounds = interval_of(value)
-    return None if any(map(math.isnan, bounds)) else [*bounds]
 
 
 def _type(table: Any) -> str | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from coterie.plugins.agents import plan_path, sokoban, sudoku
+from coterie.plugins.agents import games
 from coterie.plugins.envs.plan_path import PlanPath
 from coterie.plugins.envs.sokoban import Sokoban
 from coterie.plugins.envs.sudoku import Sudoku
@@ -89,7 +89,7 @@ class Game:
         return str(self.messages(env, state, role, feedback)[-1]["content"])
 
 
-PLAN_PATH = Game("plan_path", PlanPath, plan_path, {"size": 4}, mazes.start, mazes.WALLED)
-SUDOKU = Game("sudoku", Sudoku, sudoku, {}, sudokus.start, sudokus.EASY)
-SOKOBAN = Game("sokoban", Sokoban, sokoban, {"size": 4}, sokobans.start, sokobans.CORNER)
+PLAN_PATH = Game("plan_path", PlanPath, games, {"size": 4}, mazes.start, mazes.WALLED)
+SUDOKU = Game("sudoku", Sudoku, games, {}, sudokus.start, sudokus.EASY)
+SOKOBAN = Game("sokoban", Sokoban, games, {"size": 4}, sokobans.start, sokobans.CORNER)
 GAMES = {game.name: game for game in (PLAN_PATH, SUDOKU, SOKOBAN)}

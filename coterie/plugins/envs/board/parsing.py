@@ -13,7 +13,7 @@ from coterie.plugins.envs.common.teams import Rendering
 T = TypeVar("T")
 LIST = re.compile(r"\[(?:[^\[\]]|\[[^\[\]]*\])*\]")
 """A list in square brackets, whose items may be lists."""
-_CELL = re.compile(r"r(-?\d{1,6})c(-?\d{1,6})", re.IGNORECASE)
+CELL = re.compile(r"r(-?\d{1,6})c(-?\d{1,6})", re.IGNORECASE)
 _LONG = {"UP": "U", "DOWN": "D", "LEFT": "L", "RIGHT": "R"}
 _TAIL = 4000
 """Length of the end of a prose answer that is searched for its list, in characters."""
@@ -134,7 +134,7 @@ def split(part: str) -> list[str]:
 
 def read_cell(word: str) -> Cell:
     """The cell of a word such as `r1c2`, maybe outside the grid; raises PolicyFault where it is none."""
-    match = _CELL.fullmatch(word)
+    match = CELL.fullmatch(word)
     if match is None:
         raise PolicyFault(f"'{word[:20]}' is not a cell")
     return int(match[1]), int(match[2])

@@ -38,7 +38,7 @@ class Maze(Rectangle):
 
     def wall_cells(self) -> tuple[Cell, ...]:
         """All walls, row by row."""
-        return _wall_cells(self.width, self.height, self.walls)
+        return _wall_cells(self.width, self.walls)
 
     def rows(self) -> list[str]:
         """The map, row by row from the top: `S`tart, `G`oal, `#` wall and `.` free."""
@@ -70,7 +70,7 @@ def distances(width: int, height: int, walls: int, target: int) -> tuple[int, ..
 
 
 @lru_cache(maxsize=8192)
-def _wall_cells(width: int, height: int, walls: int) -> tuple[Cell, ...]:
+def _wall_cells(width: int, walls: int) -> tuple[Cell, ...]:
     return tuple(divmod(cell, width) for cell in bits(walls))
 
 

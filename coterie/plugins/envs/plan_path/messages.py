@@ -13,14 +13,13 @@ from typing import Any, Literal
 from coterie.core.errors import PolicyFault
 from coterie.plugins.envs.board import parsing
 from coterie.plugins.envs.board.grid import MOVES, Cell
-from coterie.plugins.envs.board.parsing import as_list, cell_word, offset_word, read_prose, read_words
+from coterie.plugins.envs.board.parsing import CELL, as_list, cell_word, offset_word, read_prose, read_words
 from coterie.plugins.envs.board.roles import COMPACT_ROLES
 from coterie.plugins.envs.common.teams import Rendering
 
 Language = Literal["waypoints", "legs", "moves"]
 WaypointWords = Literal["cells", "offsets"]
 
-_CELL = re.compile(r"r(-?\d{1,6})c(-?\d{1,6})", re.IGNORECASE)
 _PAIR = re.compile(r"[(\[]\s*(-?\d{1,6})\s*,\s*(-?\d{1,6})\s*[)\]]")
 _LEG = re.compile(r"([UDLR])([1-9]\d{0,2})", re.IGNORECASE)
 _OFFSET = re.compile(r"([+-]\d{1,6})([+-]\d{1,6})")
@@ -117,7 +116,7 @@ def _leg(word: str) -> str:
 
 
 def _waypoint(word: str, origin: Cell, words: WaypointWords) -> Cell:
-    match = (_CELL if words == "cells" else _OFFSET).fullmatch(word)
+    match = (CELL if words == "cells" else _OFFSET).fullmatch(word)
     if match is None:
         raise PolicyFault(f"'{word[:20]}' is not a way-point")
     row, column = int(match[1]), int(match[2])

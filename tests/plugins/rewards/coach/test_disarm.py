@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings, strategies
 
 from coterie.plugins.rewards.coach.answers import read_action
-from coterie.plugins.rewards.coach.disarm import PARTS, between_boundaries, disarmed
+from coterie.plugins.rewards.coach.prompts import PARTS, between_boundaries, disarmed
 from tests.plugins.rewards.coach.support import BOUNDARY, coach, prompt_of, scored, view_of
 
 IGNORABLE = [

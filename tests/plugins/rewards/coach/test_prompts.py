@@ -8,8 +8,7 @@ from hypothesis import given, settings, strategies
 
 from coterie.core.errors import ConfigError
 from coterie.core.types import Fault
-from coterie.plugins.rewards.coach.disarm import PARTS, disarmed
-from coterie.plugins.rewards.coach.prompts import files_text, load_template, shortened
+from coterie.plugins.rewards.coach.prompts import PARTS, disarmed, files_text, load_template, shortened
 from tests.plugins.rewards.coach.support import coach, episode_of, parts_text, prompt_of, scored, view_of
 
 GOLDEN = """\
