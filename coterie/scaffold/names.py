@@ -146,7 +146,8 @@ def check_free(names: Names, kinds: Collection[Kind], taken: Mapping[str, Collec
     if not names.prefix.isidentifier() or keyword.iskeyword(names.prefix):
         what, why = f"no class can be called '{names.prefix}'", f"the components are called {names.component}"
         raise ScaffoldError(what, why=why, fix=fix)
-    registered = [(kind.name, _registered(kind, names)) for kind in kinds]
+    others = {"command": names.command, "recipe": names.recipe}
+    registered = [(kind.name, others.get(kind.name, names.component)) for kind in kinds]
     registered.append(("recipe", names.recipe))
     for kind, name in registered:
         if name in taken.get(kind, ()):
@@ -162,7 +163,3 @@ def check_free(names: Names, kinds: Collection[Kind], taken: Mapping[str, Collec
                     f"of the {chosen.words}",
                 )
                 raise ScaffoldError(what, why=why, fix=fix)
-
-
-def _registered(kind: Kind, names: Names) -> str:
-    return {"command": names.command, "recipe": names.recipe}.get(kind.name, names.component)

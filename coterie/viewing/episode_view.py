@@ -30,11 +30,11 @@ def episode_lines(match: Match, detail: Detail) -> Iterator[Text]:
     """An episode, line by line. Control characters are written out, and nothing is markup."""
     episode = match.episode
     run = f"{one_line(match.run)}  " if match.run else ""
-    yield Text(f"{run}step {episode.tree.step}  {one_line(episode.key)}{_best(episode)}", style="bold")
+    best = "  (chosen by reward: the best of several)" if episode.selected else ""
+    yield Text(f"{run}step {episode.tree.step}  {one_line(episode.key)}{best}", style="bold")
     pairs = [(name, match.fields.get(name)) for name in HEAD]
-    yield Text(
-        "  ".join(f"{name} {_number(value)}" for name, value in pairs if _says(name, value)), style="cyan"
-    )
+    told = [pair for pair in pairs if pair[0] in ("success", "turns", "reward") or pair[1] not in (None, 0)]
+    yield Text("  ".join(f"{name} {_number(value)}" for name, value in told), style="cyan")
     hidden = 0
     for action in episode.actions:
         if detail.role not in (None, action.role):
@@ -44,14 +44,6 @@ def episode_lines(match: Match, detail: Detail) -> Iterator[Text]:
     if hidden:
         yield Text(f"  ({hidden} actions of other roles)", style="dim")
     yield from _end(episode)
-
-
-def _best(episode: RecordedEpisode) -> str:
-    return "  (chosen by reward: the best of several)" if episode.selected else ""
-
-
-def _says(name: str, value: object) -> bool:
-    return name in ("success", "turns", "reward") or value not in (None, 0)
 
 
 def _action(action: RecordedAction, detail: Detail) -> Iterator[Text]:

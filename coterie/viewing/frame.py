@@ -197,7 +197,11 @@ def _evaluation(run: FollowedRun) -> RenderableType:
 
 def _curves(run: FollowedRun, look: Look) -> Table:
     """The metrics that come first, as curves over the whole run."""
-    names = [name for name in firsts(run.metrics.columns) if not _elsewhere(name)]
+    names = [  # the table of roles has the others
+        name
+        for name in firsts(run.metrics.columns)
+        if "role" not in parts_of(name) or name.startswith("reward/")
+    ]
     grid = _grid()
     longest = max((len(name) for name in names), default=0)
     label = min(longest, max(look.width - 42, 18))
@@ -210,22 +214,14 @@ def _curves(run: FollowedRun, look: Look) -> Table:
         values = there if name.startswith("eval/") else column
         drawn = sparkline(values, width, ascii=look.ascii, **bounds)
         newest = number(there[-1]) if len(there) else "-"
-        grid.add_row(_name(name, label), Text(drawn, style="cyan"), Text(newest, style="bold"), _since(there))
+        since = Text(f"from {number(there[0])}" if len(there) > 1 else "", style="dim")
+        grid.add_row(_name(name, label), Text(drawn, style="cyan"), Text(newest, style="bold"), since)
     return _unwrapped(grid)
-
-
-def _elsewhere(name: str) -> bool:
-    """Whether the table of roles has the metric."""
-    return "role" in parts_of(name) and not name.startswith("reward/")
 
 
 def _name(name: str, width: int) -> Any:
     text = shown(name)
     return Text(text if len(text) <= width else f"..{text[len(text) - width + 2 :]}")
-
-
-def _since(values: Sequence[float]) -> Any:
-    return Text(f"from {number(values[0])}" if len(values) > 1 else "", style="dim")
 
 
 def _roles(run: FollowedRun) -> Table:

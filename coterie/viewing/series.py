@@ -193,7 +193,10 @@ def configurations(runs: Sequence[RunRows]) -> list[Configuration]:
         copies.append([(run, first[run.seed]) for run in of if first.setdefault(run.seed, run) is not run])
         several.append([first[seed] for seed in sorted(first)])
     paths = dict.fromkeys(path for group in several for path in group[0].settings)
-    differing = [path for path in paths if len({_key(group[0], path) for group in several}) > 1]
+    differing = []
+    for path in paths:
+        values = (json.dumps(group[0].settings.get(path), sort_keys=True, default=str) for group in several)
+        differing += [path] if len({*values}) > 1 else []
     together = [
         Configuration(
             group,
@@ -205,10 +208,6 @@ def configurations(runs: Sequence[RunRows]) -> list[Configuration]:
     for note in (note for group in together for note in group.notes):
         log.warning("%s", note)
     return together
-
-
-def _key(run: RunRows, path: str) -> str:
-    return json.dumps(run.settings.get(path), sort_keys=True, default=str)
 
 
 def _short(path: str, among: Iterable[str]) -> str:

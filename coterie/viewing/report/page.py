@@ -67,7 +67,7 @@ def report(runs: str | Path | Sequence[str | Path], out: str | Path) -> Path:
 
 def page(environment: Any, runs: Sequence[ReportedRun]) -> str:
     """The page's HTML."""
-    rounded = _bytes(runs) > blocks.EXACT_BYTES
+    rounded = sum(blocks.bytes_of(run.folder.rollout_files()) for run in runs) > blocks.EXACT_BYTES
     packed = [blocks.pack(run, rounded) for run in runs]
     data, texts, rules = _episodes(runs, packed)
     main = _main(runs, packed, rules, rounded)
@@ -230,15 +230,12 @@ def _check(paths: Sequence[Path], out: Path) -> None:
 
 def _policy(style: str, script: str) -> str:
     """A content security policy: nothing but this page's own style and script."""
-    of_style, of_script = (_digest(text) for text in (style, script))
+    digests = (hashlib.sha256(text.encode()).digest() for text in (style, script))
+    of_style, of_script = (f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
     return (
         f"default-src 'none'; script-src {of_script}; style-src {of_style}; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
-
-
-def _digest(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 def _asset(name: str) -> str:
@@ -250,10 +247,6 @@ def _asset(name: str) -> str:
 
 def _file(folder: str, name: str) -> str:
     return resources.files(__package__).joinpath(folder, *name.split("/")).read_text(encoding="utf-8")
-
-
-def _bytes(runs: Sequence[ReportedRun]) -> int:
-    return sum(blocks.bytes_of(run.folder.rollout_files()) for run in runs)
 
 
 def _version() -> str:
@@ -323,7 +316,11 @@ def settings(run: ReportedRun) -> dict[str, Any]:
 
 def differing(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
     """Settings and versions that are not equal in all runs: `{"path", "values": [one a run]}`."""
-    tables = [{**settings(run), **_versions(run)} for run in runs]
+    tables = [
+        settings(run)
+        | {f"version of {name}": of for name, of in (run.record.used if run.record else {}).items()}
+        for run in runs
+    ]
     rows = []
     for path in dict.fromkeys(path for table in tables for path in table):
         values = [table.get(path, ABSENT) for table in tables]
@@ -358,10 +355,6 @@ def shown(value: Any, path: str = "") -> str:
         inner = flatten(dict(value))
         return ", ".join(f"{name}: {shown(of, f'{path}.{name}')}" for name, of in inner) or "{}"
     return str(without_secrets(value, path.split(".")))
-
-
-def _versions(run: ReportedRun) -> dict[str, str]:
-    return {f"version of {name}": of for name, of in (run.record.used if run.record else {}).items()}
 
 
 def _same(first: Any, second: Any) -> bool:

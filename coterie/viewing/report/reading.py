@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -63,9 +64,9 @@ class ReportedRun:
     def team(self) -> dict[str, str | None]:
         """Role: the policy that plays it, in the order of the team."""
         team = self.config.get("team") or {}
-        order = [name for entry in team.get("order") or () for name in _names(entry)]
+        stages = (stage if isinstance(stage, list) else [stage] for stage in team.get("order") or ())
         roles = team.get("roles") or {}
-        names = dict.fromkeys([*order, *roles])
+        names = dict.fromkeys([*chain.from_iterable(stages), *roles])
         return {name: (roles.get(name) or {}).get("policy") for name in names}
 
 
@@ -172,7 +173,3 @@ def warnings_as(remarks: list[str]) -> Iterator[None]:
         yield
     finally:
         logger.removeHandler(handler)
-
-
-def _names(entry: Any) -> Sequence[str]:
-    return entry if isinstance(entry, list) else [entry]

@@ -241,7 +241,8 @@ class RowEstimator(PiecedEstimator, ABC):
                     f"{where} returned {value!r:.200} for the row {row.branches[0].text()}",
                     fix="return finite numbers; None leaves a row out",
                 )
-            shape, tokens = np.shape(value) if value is not None else (), _tokens(rows, row)
+            shape = np.shape(value) if value is not None else ()
+            tokens = sum(rows.tokens[key] for key in row.branches)
             if shape != () and (self.group is not None or shape != (tokens,)):
                 raise PluginError(
                     f"{where} returned an array of shape {shape} for a row of {tokens} tokens",
@@ -251,10 +252,6 @@ class RowEstimator(PiecedEstimator, ABC):
 
 def _number(value: Advantage) -> float | None:
     return None if value is None else float(value)
-
-
-def _tokens(rows: Rows, row: Row) -> int:
-    return sum(rows.tokens[key] for key in row.branches)
 
 
 def _split(rows: Rows, values: Sequence[Advantage]) -> list[Any]:

@@ -49,10 +49,6 @@ def usage(code: str, entry_point: str) -> AuxUsage:
     return AuxUsage(called=True, ignored=_ignored(function, uses, unread), thin=_is_thin(function))
 
 
-def _is_call(node: ast.AST | None) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == AUX
-
-
 class _Use(NamedTuple):
     line: str
     """In the function, from 1; of a function of the top level that it calls, with its name."""
@@ -209,7 +205,8 @@ def _targets(statement: ast.AST | None) -> list[str]:
 def _unread(function: Function) -> set[str]:
     """Names that no statement reads but assignments to names that are themselves unread."""
     assigned = {name for node in ast.walk(function) for name in _targets(node)}
-    shared = {name for node in ast.walk(function) for name in _declared(node)}
+    scoped = (node for node in ast.walk(function) if isinstance(node, (ast.Global, ast.Nonlocal)))
+    shared = {name for node in scoped for name in node.names}
     reads = [(name, targets) for name, targets in _reads(function) if name in assigned]
     unread = assigned - shared
     while True:
@@ -217,10 +214,6 @@ def _unread(function: Function) -> set[str]:
         if not used & unread:
             return unread
         unread -= used
-
-
-def _declared(node: ast.AST) -> list[str]:
-    return list(node.names) if isinstance(node, (ast.Global, ast.Nonlocal)) else []
 
 
 def _reads(function: Function) -> Iterator[tuple[str, list[str]]]:
@@ -252,7 +245,9 @@ def _is_thin(function: Function) -> bool:
         value = getattr(body[0], "value", None)
     elif len(body) != 1:
         return False
-    return _is_call(value) and all(_is_plain(part) for part in (*value.args, *value.keywords))  # type: ignore[union-attr]
+    if not (isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == AUX):
+        return False
+    return all(_is_plain(part) for part in (*value.args, *value.keywords))
 
 
 def _is_plain(argument: ast.AST) -> bool:

@@ -154,7 +154,11 @@ def _with_callees(tree: ast.Module, entry: Function) -> Function:
                 callees[name] = callee
                 waiting.append(callee)
     coming = {AUX}
-    while more := {name for name in callees if name not in coming and _names(callees[name]) & coming}:
+    named = {
+        name: {node.id for node in ast.walk(callee) if isinstance(node, ast.Name)}
+        for name, callee in callees.items()
+    }
+    while more := {name for name in callees if name not in coming and named[name] & coming}:
         coming |= more
     function = copy.deepcopy(entry)
     function.body = [*(_bare(callees[name]) for name in callees if name in coming), *function.body]
@@ -170,10 +174,6 @@ def _bare(function: Function) -> Function:
         if isinstance(node, ast.arg):
             node.annotation = None
     return bare
-
-
-def _names(function: Function) -> set[str]:
-    return {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
 
 
 def _called(function: Function) -> set[str]:

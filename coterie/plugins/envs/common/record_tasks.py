@@ -89,7 +89,8 @@ class RecordTasks:
                 file, line = _where(records, split, earlier)
                 what = f"'{task.id.removeprefix(f'{split}-')}' is also the id of line {line} of {file}"
                 raise DataError(*_where(records, split, index), "id", what, fix="give each record another id")
-        self.places |= {task.id: _place(*_where(records, split, at)) for at, task in enumerate(tasks)}
+        for at, task in enumerate(tasks):
+            self.places[task.id] = "{}:{}".format(*_where(records, split, at))
         if not getattr(self._sources[split], "published", False):
             warn_of_repeats(f"{self._path}: split '{split}'", tasks, self._content, self.places)
         return tasks
@@ -173,10 +174,6 @@ def warn_of_repeats(
         more = f" and {len(repeats) - NAMED} more" if len(repeats) > NAMED else ""
         text = "%s: %d of %d problems repeat another's content under an id of their own: %s%s"
         log.warning(text, what, len(repeats), len(tasks), named, more)
-
-
-def _place(file: str, line: int) -> str:
-    return f"{file}:{line}"
 
 
 def _where(records: Sequence[Any], split: Split, index: int) -> tuple[str, int]:

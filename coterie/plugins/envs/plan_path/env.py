@@ -278,7 +278,9 @@ class PlanPath(BoardGame):
         path = (path or shortest_path(state.maze, state.position))[: self.config.max_moves]
         if role == "planner" and self.config.plan_language == "waypoints":
             cells = [
-                self._random_cell(rng) if rng.random() < noise else cell
+                (int(rng.integers(self.height)), int(rng.integers(self.width)))
+                if rng.random() < noise
+                else cell
                 for cell in corners(state.maze, state.position, path)
             ]
             words = messages.waypoint_words(cells, state.cell, self.config.waypoint_words)
@@ -298,6 +300,3 @@ class PlanPath(BoardGame):
             return self.legal_items(state.plan)
         fork = state.plan.fork if state.plan else None
         return fork.items[: fork.played] if fork is not None else ()
-
-    def _random_cell(self, rng: np.random.Generator) -> tuple[int, int]:
-        return int(rng.integers(self.height)), int(rng.integers(self.width))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import stat
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -56,7 +56,9 @@ def read_table(
         return {names[number]: np.empty(0, dtype=object) for number in numbers}
     if len(table.columns) != len(numbers):
         raise Invalid(f"the header has {len(names)} columns and the first row {len(table.columns)}")
-    return {names[number]: _stripped(table[number]) for number in numbers}
+    # A row that ends early has the text "" there.
+    columns = ((number, [cell.strip() for cell in table[number]]) for number in numbers)
+    return {names[number]: np.array(cells, dtype=object) for number, cells in columns}
 
 
 def size_limit(values: int) -> int:
@@ -137,8 +139,3 @@ def _rows(file: BinaryIO, most_rows: int | None, numbers: list[int] | None) -> A
     except (ValueError, OverflowError) as error:  # ParserError and UnicodeDecodeError are ValueErrors
         text = " ".join(str(error).removeprefix("Error tokenizing data. C error: ").split())
         raise Invalid(f"the file is no table in CSV: {text}") from None
-
-
-def _stripped(cells: Iterable[str]) -> NDArray[np.object_]:
-    """Without surrounding white space; a row that ends early has the text "" there."""
-    return np.array([cell.strip() for cell in cells], dtype=object)
