@@ -104,8 +104,7 @@ _OUTCOMES = (
            "higher", first=True, when=_CHOSEN),
     _count("turns_to_success", "Mean turns of the successful episodes.", "lower", unit="turns"),
     _any("outcome/<name>", "the environment's", "Mean of another outcome that the environment gives an "
-         "episode.",
-         when="the environment has other outcomes than success"),
+         "episode.", when="the environment has other outcomes than success"),
     _any("outcome_committed/<name>", "the environment's", "The same of the best of K.", when=_CHOSEN),
     _share("episodes/missing", "Share of episodes that a fault left without outcome.", "lower"),
     _count("episodes/overflow", "Episodes that ended since a prompt outgrew the context.", "lower",
@@ -136,8 +135,7 @@ _EVALUATIONS = (
 
 _ROLES = (
     _any("reward/<role>", "reward", "Mean reward of the role's sampled actions: the weighted sum of its "
-         "components "
-         "and the team's.", better="higher", first=True),
+         "components and the team's.", better="higher", first=True),
     _any("score/<role>/<component>", "the component's",
          "Mean of a component of the role, missing scores left out.", when="the component scores roles"),
     _any("advantage/<role>/mean", "advantage", "Mean of the role's advantages.", when="a group compares "
@@ -147,8 +145,7 @@ _ROLES = (
     _count("advantage/<role>/abs", "Mean absolute advantage.", unit="advantage", when="a group compares "
            "something"),
     _share("groups/<role>/zero_variance", "Share of groups whose rewards are all equal, so that they teach "
-           "nothing.",
-           "lower", first=True, when="algorithms with groups"),
+           "nothing.", "lower", first=True, when="algorithms with groups"),
     _share("groups/<role>/too_small", "Share of groups with fewer than two members present.", "lower",
            when="algorithms with groups"),
     _count("groups/<role>/missing_rows", "Actions that are in no group, since their reward is missing.",
@@ -188,8 +185,7 @@ _POLICIES = tuple(map(_of_policy, (
     _count("skipped_steps", "Optimiser steps that were skipped, since the gradient was not finite.", "lower",
            unit="steps", when=_TORCH),
     _count("mismatch", "Mean absolute difference of the trainer's and the engine's log-probs on the weights "
-           "that "
-           "sampled.", "lower", unit="nats", when=_TORCH),
+           "that sampled.", "lower", unit="nats", when=_TORCH),
     _count("mismatch_max", "Largest such difference.", "lower", unit="nats", when=_TORCH),
     _count("mismatch_kl", "k3 estimate of the KL divergence between the two.", "lower", unit="nats",
            when=_TORCH),
@@ -233,20 +229,17 @@ _SIGNS = tuple(
 _RUN = (
     MetricInfo("step", "steps", 1, INF, "Completed updates, from 1."),
     _count("tokens/total", "Tokens generated in training so far; evaluations and the warm start are not "
-           "counted.",
-           unit="tokens"),
+           "counted.", unit="tokens"),
     _count("prompts/truncated", "Prompts that lost their oldest turns.", "lower", unit="prompts",
            when="`team.overflow: truncate_oldest`, and there are any"),
     _count("normaliser/unscaled", "Scopes of the normaliser whose scores were all equal, so that advantages "
-           "were only "
-           "centred.", "lower", when="`reinforce_pp`"),
+           "were only centred.", "lower", when="`reinforce_pp`"),
     _any("value/target", "reward", "Mean target of the values.", when="`gae`"),
     _count("curriculum/level", "Index of the step's level.", "higher", unit="levels",
            when="`env.curriculum`"),
     _any("curriculum/value", "the setting's", "The level's value.", when="`env.curriculum` of numbers"),
     _share("curriculum/rate", "Success rate of the level's latest training episodes: a threshold and no "
-           "result.",
-           "higher", when="`env.curriculum`"),
+           "result.", "higher", when="`env.curriculum`"),
     _count("curriculum/episodes", "Episodes that the rate is over.", unit="episodes",
            when="`env.curriculum`"),
     *_SIGNS,

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from coterie.analysis.diagnosis.role_failures import role_failures
 from coterie.analysis.diagnosis.role_table import RoleInStep, roles_in_step
@@ -26,6 +26,7 @@ from coterie.viewing.report.tokens import TokenCuts
 from coterie.viewing.report.trees import path_json, tree_json
 from coterie.viewing.text import cut
 
+T = TypeVar("T", "PackedTree", RecordedTree)
 BYTES = 10_800_000
 """Of compressed episodes in a page; its base64 and all else make it at most 15 MB."""
 EXACT_BYTES = 4_000_000
@@ -103,8 +104,8 @@ def _why(error: Exception) -> str:
     return f"its rows don't fit together ({error!r})"
 
 
-def _by_step(trees: Sequence[RecordedTree]) -> dict[int, list[RecordedTree]]:
-    steps: dict[int, list[RecordedTree]] = {}
+def _by_step(trees: Sequence[T]) -> dict[int, list[T]]:
+    steps: dict[int, list[T]] = {}
     for tree in trees:
         steps.setdefault(tree.step, []).append(tree)
     return steps
@@ -132,9 +133,7 @@ def kept(packed: PackedRun, budget: int) -> tuple[list[PackedTree], str]:
     """
     if _size(packed.trees) <= budget:
         return packed.trees, ""
-    by_step: dict[int, list[PackedTree]] = {}
-    for tree in packed.trees:
-        by_step.setdefault(tree.step, []).append(tree)
+    by_step = _by_step(packed.trees)
     steps = sorted(by_step)
     chosen: list[PackedTree] = []
     count, of_steps = 2, steps

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 from coterie.core.errors import ConfigError, DataError
@@ -79,23 +80,26 @@ class RecordTasks:
     def _made(self, split: Split) -> tuple[Task, ...]:
         with plugin_call(self._sources[split], "records"):
             records = self._sources[split].records(split)
-        tasks = tuple(self._task(split, index, record, records) for index, record in enumerate(records))
+        where = partial(place_of, records, unnamed=f"split {split}")
+        tasks = tuple(self._task(split, index, record, where) for index, record in enumerate(records))
         if not tasks:
             fix = "name more records: those of one file are divided by a hash, a tenth each for val and test"
             raise ConfigError(f"split '{split}' has no records", path=f"data.{split}", fix=fix)
         first: dict[str, int] = {}
         for index, task in enumerate(tasks):
             if (earlier := first.setdefault(task.id, index)) < index:
-                file, line = _where(records, split, earlier)
+                file, line = where(earlier)
                 what = f"'{task.id.removeprefix(f'{split}-')}' is also the id of line {line} of {file}"
-                raise DataError(*_where(records, split, index), "id", what, fix="give each record another id")
+                raise DataError(*where(index), "id", what, fix="give each record another id")
         for at, task in enumerate(tasks):
-            self.places[task.id] = "{}:{}".format(*_where(records, split, at))
+            self.places[task.id] = "{}:{}".format(*where(at))
         if not getattr(self._sources[split], "published", False):
             warn_of_repeats(f"{self._path}: split '{split}'", tasks, self._content, self.places)
         return tasks
 
-    def _task(self, split: Split, index: int, record: Mapping[str, Any], records: Sequence[Any]) -> Task:
+    def _task(
+        self, split: Split, index: int, record: Mapping[str, Any], where: Callable[[int], tuple[str, int]]
+    ) -> Task:
         given = record.get("id")
         if isinstance(given, int) and not isinstance(given, bool):
             record = {**record, "id": str(given)}
@@ -103,7 +107,7 @@ class RecordTasks:
             return self._make(record, f"{split}-{record.get('id') or index}")
         except ValueError as error:
             fix = f"{self._page} has the fields of a record"
-            raise DataError(*_where(records, split, index), "-", str(error), fix=fix) from None
+            raise DataError(*where(index), "-", str(error), fix=fix) from None
 
     def _without_test(self, val: tuple[Task, ...]) -> tuple[Task, ...]:
         """The tasks of val that test doesn't have.
@@ -176,8 +180,6 @@ def warn_of_repeats(
         log.warning(text, what, len(repeats), len(tasks), named, more)
 
 
-def _where(records: Sequence[Any], split: Split, index: int) -> tuple[str, int]:
-    """File and line of a record; of a source that has no files, the split and the record's number."""
-    if isinstance(records, LocatesRecords):
-        return records.where(index)
-    return f"split {split}", index + 1
+def place_of(records: Sequence[Any], index: int, unnamed: str) -> tuple[str, int]:
+    """File and line of a record; of a source that has no files, `unnamed` and the record's number."""
+    return records.where(index) if isinstance(records, LocatesRecords) else (unnamed, index + 1)

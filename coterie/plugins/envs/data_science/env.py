@@ -310,21 +310,17 @@ class DataScience(Plugin):
     def _scores(self, after: PipelineState, role: str) -> dict[tuple[str, str], float | None]:
         outcome, required = after.outcome, self._files[role]
         there = len(required) - len(workspace.missing(after.workspace, required))
+        runs = [entry.run for entry in after.transcript if entry.role == role and entry.run is not None]
         return {
             (TEAM, "performance"): 0.0 if outcome is None else outcome.performance,
             (TEAM, "valid"): float(outcome is not None and not outcome.why),
             (role, "files"): there / len(required) if required else 1.0,
-            (role, "runs"): float(self._last_ran(after, role)),
+            (role, "runs"): float(bool(runs) and runs[-1].ok),
         }
 
     def _file_lines(self, state: PipelineState) -> tuple[str, ...]:
         """The file trail in words, and the missing files of roles that have acted."""
         return workspace.file_lines(state.workspace, state.trail, self._required, self._lacking(state))
-
-    def _last_ran(self, state: PipelineState, role: str) -> bool:
-        """Whether the role's last program finished; False without one."""
-        runs = [entry.run for entry in state.transcript if entry.role == role and entry.run is not None]
-        return bool(runs) and runs[-1].ok
 
     def _info(
         self, before: PipelineState, after: PipelineState, role: str, run: ProgramRun | None

@@ -23,7 +23,7 @@ from coterie.core.protocols import DataSource
 from coterie.core.types import Task
 from coterie.core.types.seeding import generator
 from coterie.core.types.splits import SPLITS, Split
-from coterie.plugins.envs.common.record_tasks import LocatesRecords, warn_of_repeats
+from coterie.plugins.envs.common.record_tasks import place_of, warn_of_repeats
 from coterie.plugins.envs.math.answers import accepted, boxed, number, same_number
 from coterie.plugins.envs.math.state import Problem
 
@@ -314,9 +314,8 @@ def _tasks(
 ) -> list[Task]:
     """The problems of a split; their places are added to `places`."""
     form, tasks, taken = settings.form, list[Task](), set[str]()
-    located = records if isinstance(records, LocatesRecords) else None
     for index, record in enumerate(records):
-        file, line = located.where(index) if located is not None else (f"{split} records", index + 1)
+        file, line = place_of(records, index, f"{split} records")
         if any(str(record.get(name)) not in values for name, values in settings.keep.items()):
             continue
         text, answer = _text(record, form, file, line), _answer(record, form, file, line)

@@ -168,6 +168,8 @@ class PlanPath(BoardGame):
 
     def observe(self, state: PlanPathState, role: str) -> PlanPathObservation:
         blind = self.config.views == "split" and role == "executor"
+        plan, language = state.plan, self.config.plan_language
+        items = plan.items if plan is not None and plan.language == language else ()
         return PlanPathObservation(
             **self.seen(state, role),
             height=self.height,
@@ -176,8 +178,8 @@ class PlanPath(BoardGame):
             goal=None if blind else state.maze.cell(state.maze.goal),
             walls=self._walls_near(state) if blind else state.maze.wall_cells(),
             sees="neighbours" if blind else "map",
-            plan=self._plan_seen(state) if role == "executor" else None,
-            plan_language=self.config.plan_language,
+            plan=items if role == "executor" else None,
+            plan_language=language,
             waypoint_words=self.config.waypoint_words,
             max_moves=self.config.max_moves,
         )
@@ -223,10 +225,6 @@ class PlanPath(BoardGame):
         shortest = fork.shortest and not illegal
         fork = replace(fork, illegal=illegal, tried=tried, written=len(cells), shortest=shortest)
         return PathPlan(items=cells, language=language, fork=fork)
-
-    def _plan_seen(self, state: PlanPathState) -> tuple[Any, ...]:
-        plan = state.plan
-        return plan.items if plan is not None and plan.language == self.config.plan_language else ()
 
     def _walls_near(self, state: PlanPathState) -> tuple[tuple[int, int], ...]:
         row, column = state.cell

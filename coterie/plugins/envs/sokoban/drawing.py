@@ -39,7 +39,9 @@ class BoardDraw:
 
     def _drawn(self, purpose: str) -> Board | None:
         """A random board: walls, targets, and boxes pulled off them; None for a draw without a problem."""
-        cells, most = self.width * self.height, self._most_pulls()
+        cells = self.width * self.height
+        # More pulls than the wanted pushes, since random pulls undo each other.
+        most = 2 * (self.max_pushes or max(self.min_pushes, (self.width + self.height) * self.boxes))
         layout = struct.Struct(f"<{cells}H{self.boxes + 3 + most}I")
         draws = layout.unpack(hashlib.shake_128(purpose.encode()).digest(layout.size))
         threshold = round(self.wall_density * 65536)
@@ -59,11 +61,6 @@ class BoardDraw:
             return None
         reach = list(bits(region(self.width, self.height, walls | boxes, player)))
         return Board(self.width, self.height, walls, targets, boxes, reach[last % len(reach)])
-
-    def _most_pulls(self) -> int:
-        """The most pulls of a draw: more than the wanted pushes, since random pulls undo each other."""
-        wanted = self.max_pushes or max(self.min_pushes, (self.width + self.height) * self.boxes)
-        return 2 * wanted
 
     def _hard_enough(self, board: Board) -> bool:
         if self.max_pushes is not None and board.distance(board.boxes) > self.max_pushes:

@@ -13,7 +13,7 @@ from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import DataSource
 from coterie.core.types import Task
 from coterie.core.types.splits import Split
-from coterie.plugins.envs.common.record_tasks import LocatesRecords
+from coterie.plugins.envs.common.record_tasks import place_of
 from coterie.plugins.envs.team_task.answers import Reading
 
 FieldType = Literal["any", "text", "number", "bool", "list", "table"]
@@ -119,10 +119,9 @@ class RecordReader:
     ) -> tuple[Task, ...]:
         tasks: list[Task] = []
         ids: dict[str, int] = {}
-        located = records if isinstance(records, LocatesRecords) else None
         source = f"{type(self._source).__name__}/{split}"
         for index, record in enumerate(records):
-            file, line = (source, index + 1) if located is None else located.where(index)
+            file, line = place_of(records, index, source)
             self._check(record, file, line)
             content = json.dumps(self.visible(record), sort_keys=True, default=str)
             other = home.setdefault(content, (split, file, line))
