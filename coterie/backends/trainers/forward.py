@@ -24,7 +24,7 @@ from torch.utils.checkpoint import checkpoint
 
 from coterie.backends.models.devices import gpu_memory
 from coterie.backends.models.memory import LOGITS_AT_ONCE, block_logits, most_logits
-from coterie.backends.trainers.attention_kernels import kernel, layout_for
+from coterie.backends.trainers.attention import kernel, layout_for
 from coterie.backends.trainers.head import embedded, head_scores, terms_of
 from coterie.backends.trainers.liger_head import liger_kernel, liger_scores
 from coterie.backends.trainers.packing import PackedRows, TokenRow, pack, pad, plan
@@ -58,7 +58,7 @@ class TokenScorer:
         packing: whether shared prompts may be packed.
         budget: tokens of one forward; it may be lowered later.
         name: the policy's name, for the log.
-        attention: the kernel, as `attention_kernels.kernel_of` gives it.
+        attention: the kernel, as `attention.kernel_of` gives it.
     """
 
     def __init__(self, model: Any, *, packing: bool, budget: int, name: str, attention: str = "sdpa") -> None:

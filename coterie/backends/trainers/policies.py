@@ -23,7 +23,7 @@ from coterie.backends.models.loading import attach_adapter, in_memory, load_mode
 from coterie.backends.models.policy import LoraSettings, ModelInit, TorchPolicy, check_settings
 from coterie.backends.models.precision import warn_of_float32, with_dtype
 from coterie.backends.models.sources import initial_weights_of
-from coterie.backends.trainers.attention_kernels import kernel_of
+from coterie.backends.trainers.attention import kernel_of
 from coterie.backends.trainers.forward import TokenScorer
 from coterie.backends.trainers.optim import Optimizer
 from coterie.backends.trainers.parameters import (

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.backends.trainers.attention_kernels import HALF_ONLY, kernel
+from coterie.backends.trainers.attention import HALF_ONLY, kernel
 from coterie.backends.trainers.packing import Probe
 
 log = logging.getLogger("coterie")

@@ -17,8 +17,8 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from coterie.backends.trainers import attention, attention_kernels, forward
-from coterie.backends.trainers.attention_kernels import Flex, Varlen, kernel_of, prompts, sequences
+from coterie.backends.trainers import attention, forward
+from coterie.backends.trainers.attention import Flex, Varlen, kernel_of, prompts, sequences
 from coterie.backends.trainers.forward import TokenScorer
 from coterie.backends.trainers.packing import Probe, pack
 from coterie.backends.trainers.probe import PLAIN, ForwardMode, choose, in_float32, probe_rows
@@ -56,7 +56,7 @@ def moded(network: Any, attention: str = "sdpa") -> ForwardMode:
 
 def masks(change: Callable[[Any], Any]) -> Callable[..., Any]:
     """`layout_of` with changed masks of completions."""
-    original = attention_kernels.layout_of
+    original = attention.layout_of
 
     def layout(packed: Any, device: Any) -> Any:
         right = original(packed, device)
@@ -108,7 +108,7 @@ def test_a_right_mode_is_taken_however_much_is_rounded(scale: float) -> None:
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_wrong_mode_is_refused_in_16_bits(wrong: str, scale: float, monkeypatch: Any, caplog: Any) -> None:
     name, value = WRONG[wrong]
-    monkeypatch.setattr(attention_kernels if name == "layout_of" else forward, name, value)
+    monkeypatch.setattr(attention if name == "layout_of" else forward, name, value)
     with caplog.at_level(logging.WARNING, "coterie"):
         assert moded(deep(scale, layers=8)) == ForwardMode(False, True)
     assert "log-probs in float32 differ by" in caplog.text and "no faster mode agrees" in caplog.text
@@ -121,7 +121,7 @@ def test_a_kernel_of_16_bits_is_judged_by_its_mean_error(wrong: str, monkeypatch
     network = deep(0.1, layers=8)
     assert moded(network) == ForwardMode(True, True)
     name, value = WRONG[wrong]
-    monkeypatch.setattr(attention_kernels if name == "layout_of" else forward, name, value)
+    monkeypatch.setattr(attention if name == "layout_of" else forward, name, value)
     assert moded(network) == ForwardMode(False, True)
 
 
@@ -254,7 +254,7 @@ def test_every_kernel_computes_packed_attention(name: str, monkeypatch: Any) -> 
     calls: list[Any] = []
     monkeypatch.setitem(sys.modules, "flash_attn", fake_flash(calls))
     packed = pack([*samples(groups=4), *probe_rows(30)])
-    layout = attention_kernels.layout_for(name, packed, torch.device("cpu"))
+    layout = attention.layout_for(name, packed, torch.device("cpu"))
     output, inputs = attended(layout, packed.ids.size)
     torch.testing.assert_close(output, by_definition(packed, *inputs), rtol=0, atol=1e-12)
     if name == "flash_attention_2":
@@ -285,7 +285,7 @@ def test_flash_attention_is_not_called_for_completions_without_tokens(monkeypatc
 def test_a_kernel_is_the_models_inside_its_block_alone(name: str, packed: bool, inside: str) -> None:
     """Padded rows with SDPA keep what the model was loaded with."""
     model = types.SimpleNamespace(config=types.SimpleNamespace(_attn_implementation="eager"))
-    with pytest.raises(ZeroDivisionError), attention_kernels.kernel(model, name, packed=packed):
+    with pytest.raises(ZeroDivisionError), attention.kernel(model, name, packed=packed):
         assert model.config._attn_implementation == inside
         raise ZeroDivisionError
     assert model.config._attn_implementation == "eager"

@@ -1,9 +1,8 @@
 """Executor `ray`: episodes and the engine in processes of a Ray cluster.
 
-* `executor.py` is in the run's process. It places the others and plays jobs there; `jobs.py` is what it knows
-  of jobs and of the hosts that play them.
+* `executor.py` is in the run's process. It places the others and plays jobs there.
 * `rollout_host.py`: *rollout hosts* play and score jobs. They ask the engine host for tokens themselves
-  (`host_client.py`), by the messages of `exchange.py`.
+  (`host_client.py`, with the messages of both).
 * `engine_host.py`: the *engine host* has the engine. `hosted_engine.py` is what the run sees of it;
   `shipping.py`, `weight_files.py` and `direct_weights.py` are how weights get there.
 * `trainer_host.py`: with `cluster.updates: at_once` a *trainer host* has the trainer of one set of weights.

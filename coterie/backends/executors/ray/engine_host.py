@@ -25,7 +25,7 @@ from typing import Any
 from coterie.backends.cluster.hosts import HostProgram
 from coterie.backends.cluster.transfer import Order, Orders, Send
 from coterie.backends.cluster.wire import Code, answered, received_error, sent_error
-from coterie.backends.executors.ray.exchange import (
+from coterie.backends.executors.ray.host_client import (
     HostAnswer,
     HostAnswers,
     HostRequest,

@@ -19,17 +19,19 @@ from coterie.backends.cluster.wire import own_code, received_error
 from coterie.backends.executors.ray.account import RunAccount
 from coterie.backends.executors.ray.hosted_engine import HostedEngine, HostedIdleTime
 from coterie.backends.executors.ray.hosted_trainers import TrainerParts, check_apart, hosted_trainers
-from coterie.backends.executors.ray.jobs import (
+from coterie.backends.executors.ray.rollout_host import (
     HANGS,
     LEAST,
     WATCH,
     HostedJob,
+    HostReport,
     RolloutHandle,
+    RolloutHost,
     end_causes,
     lose,
     reasons,
+    unpacked,
 )
-from coterie.backends.executors.ray.rollout_host import HostReport, RolloutHost, unpacked
 from coterie.core.errors import UserError
 from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.protocols import Engine, ExecutorContext, Rollout, RolloutJob, ScoredRollout, Trainer

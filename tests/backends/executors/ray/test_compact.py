@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from coterie.backends.cluster.wire import compact
-from coterie.backends.executors.ray.exchange import HostAnswer, HostAnswers, HostRequest, News
+from coterie.backends.executors.ray.host_client import HostAnswer, HostAnswers, HostRequest, News
 from coterie.core.types import Call, Key, Request, Sampling
 
 ids = st.lists(st.integers(0, 2**40), max_size=4).map(tuple)

@@ -19,8 +19,7 @@ from coterie.backends.cluster.hosts import HostGone
 from coterie.backends.cluster.wire import own_code, unwrapped
 from coterie.backends.engines.request_batching import RequestBatcher
 from coterie.backends.executors.ray.engine_host import EngineHost
-from coterie.backends.executors.ray.exchange import Vocabularies
-from coterie.backends.executors.ray.host_client import HostEngineClient
+from coterie.backends.executors.ray.host_client import HostEngineClient, Vocabularies
 from coterie.backends.models.wordcodec import WordCodec
 from coterie.core.concurrency.active_rollouts import ActiveRollouts, in_cohort, together
 from coterie.core.errors import SystemFault, UserError
