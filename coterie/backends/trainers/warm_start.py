@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -58,7 +58,9 @@ def warm_start(
     with initial.plain(), scorer.session():
         model.requires_grad_(True)
         try:
-            metrics = _steps(initial.name, scorer, weights, demonstrations, config, _Encoder(codec, initial))
+            metrics = _steps(
+                initial.name, scorer, weights, demonstrations, config, _encoder(codec, initial.context)
+            )
         finally:
             model.requires_grad_(initial.frozen is None)
     if not (math.isfinite(metrics["loss"]) and finite(weights.values())):
@@ -79,28 +81,27 @@ def warm_start(
     return metrics
 
 
-class _Encoder:
-    """Converts demonstrations to rows; caches encoded completions, since texts recur."""
+def _encoder(codec: Any, context: int) -> Callable[[Demonstration], Probe]:
+    """What converts demonstrations to rows; it keeps encoded completions, since texts recur."""
 
-    def __init__(self, codec: Any, initial: InitialWeights) -> None:
-        self._codec, self._initial = codec, initial
-        self._completions: dict[str, tuple[int, ...]] = {}
+    @cache
+    def completed(text: str) -> tuple[int, ...]:
+        return tuple(codec.encode_completion(text))
 
-    def __call__(self, demonstration: Demonstration) -> Probe:
+    def encode(demonstration: Demonstration) -> Probe:
         prompt = demonstration.prompt_ids
         if prompt is None:
-            prompt = self._codec.encode(demonstration.messages).ids
-        text = demonstration.completion
-        if text not in self._completions:
-            self._completions[text] = tuple(self._codec.encode_completion(text))
-        ids = np.array([*prompt, *self._completions[text]], dtype=np.int64)
-        if len(ids) > self._initial.context:
+            prompt = codec.encode(demonstration.messages).ids
+        ids = np.array([*prompt, *completed(demonstration.completion)], dtype=np.int64)
+        if len(ids) > context:
             raise ConfigError(
-                f"a demonstration has {len(ids)} tokens, and the context is {self._initial.context}",
+                f"a demonstration has {len(ids)} tokens, and the context is {context}",
                 path=f"policies.{demonstration.policy}.model.context",
                 fix="make the context longer, or the demonstrations shorter",
             )
         return Probe(ids, np.arange(len(ids)) >= len(prompt))
+
+    return encode
 
 
 def _accumulate(scorer: TokenScorer, rows: Sequence[Probe], tokens: int, optimizer: PolicyOptimizer) -> float:

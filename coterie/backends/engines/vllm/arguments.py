@@ -49,7 +49,7 @@ def engine_arguments(
         "max_num_batched_tokens": settings.max_batch_tokens,
         "enable_prefix_caching": settings.prefix_cache,
         "tensor_parallel_size": settings.tensor_parallel,
-        "gpu_memory_utilization": _share(settings, shared) * spec.share,
+        "gpu_memory_utilization": (settings.memory_share or (BESIDE if shared else APART)) * spec.share,
         "kv_cache_memory_bytes": _kv_bytes(spec, on_cpu),
         "weight_transfer_config": {"backend": backend},
         "worker_extension_cls": EXTENSION,
@@ -123,12 +123,6 @@ def sleeps(settings: VLLMConfig, *, on_cpu: bool, shared: bool) -> bool:
         shared: vLLM and trainer take turns on a GPU.
     """
     return shared and not on_cpu if settings.sleep == "auto" else settings.sleep
-
-
-def _share(settings: VLLMConfig, shared: bool) -> float:
-    if settings.memory_share is not None:
-        return settings.memory_share
-    return BESIDE if shared else APART
 
 
 def _kv_bytes(spec: ServerSpec, on_cpu: bool) -> int | None:

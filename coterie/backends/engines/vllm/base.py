@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -199,18 +199,15 @@ class BaseServers:
         )
 
     def _discard(self, adapter: Adapter) -> None:
-        self._spawn(self._remove(adapter))
+        task = asyncio.ensure_future(self._remove(adapter))
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
 
     async def _remove(self, adapter: Adapter) -> None:
         for server in self._servers:
             if server.alive:
                 with suppress(ServerLost):  # it is restarted without old adapters
                     await server.remove_adapter(adapter.id)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
