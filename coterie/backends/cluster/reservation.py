@@ -88,7 +88,7 @@ class Reservation:
         options: dict[str, Any] = {"num_cpus": process.cpus, "num_gpus": process.gpus}
         if process.name.startswith(HOST):
             options["scheduling_strategy"] = affinity(placed.node, soft=True, _spill_on_unavailable=True)
-        elif not self._is_alive(placed.node):
+        elif not any(each.name == placed.node for each in self._nodes()):
             pass  # wherever there is room now
         elif name in self._bundles:
             group = self._ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
@@ -148,9 +148,6 @@ class Reservation:
             replace(node, name=name if given.count(name) == 1 else f"{name} ({node.name[:8]})")
             for node, name in zip(nodes, given, strict=True)
         ]
-
-    def _is_alive(self, node: str) -> bool:
-        return any(each.name == node for each in self._nodes())
 
     def _take_now(self, processes: Sequence[Process], deadline: float) -> bool:
         """Reserve the room if it is free; return whether it was."""

@@ -270,7 +270,15 @@ def use_code(code: Code) -> None:
         PluginError: a plugin file doesn't import here.
     """
     sys.path.extend(place for place in code.places if place not in sys.path)
-    _check_versions(code.versions, _versions())
+    here = _versions()
+    differing = [
+        f"{name} {here.get(name, 'is missing')} instead of {code.versions.get(name, 'none')}"
+        for name in sorted({*code.versions, *here})
+        if code.versions.get(name) != here.get(name)
+    ]
+    if differing:
+        what = f"{_node()} has other packages than the run's process"
+        raise ConfigError(what, path="cluster", why="; ".join(differing), fix=SAME)
     for file, content in code.files.items():
         with _here(Path(file), content) as path:
             load_plugin_file(path)
@@ -283,17 +291,6 @@ def _node() -> str:
         return f"node {socket.gethostname()}"
     node = ray.get_runtime_context().get_node_id()
     return f"node {socket.gethostname()} ({ray.util.get_node_ip_address()}, Ray's node {node[:12]})"
-
-
-def _check_versions(wanted: Mapping[str, str], here: Mapping[str, str]) -> None:
-    differing = [
-        f"{name} {here.get(name, 'is missing')} instead of {wanted.get(name, 'none')}"
-        for name in sorted({*wanted, *here})
-        if wanted.get(name) != here.get(name)
-    ]
-    if differing:
-        what = f"{_node()} has other packages than the run's process"
-        raise ConfigError(what, path="cluster", why="; ".join(differing), fix=SAME)
 
 
 @contextmanager

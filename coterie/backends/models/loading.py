@@ -16,6 +16,8 @@ from coterie.backends.models.sources import bounded_context
 from coterie.backends.models.tokenizers import bytes_tokenizer, check_vocabulary, words_tokenizer
 from coterie.core.errors import ConfigError, MissingExtra
 
+END_IDS = "coterie_end_ids"
+"""The attribute of a tokenizer that holds the tokens which end an answer."""
 _UNBOUNDED = 10**9
 """Lengths from here on mean "no limit": transformers uses 1e30 where a tokenizer sets no longest input."""
 
@@ -301,7 +303,14 @@ def _loaded(
     except (OSError, ValueError, KeyError, ImportError, TypeError, RuntimeError, SafetensorError) as error:
         if folder is None:
             raise unfetched(part, source, unreachable, path, error) from error
-        raise _damaged(part, folder, error, path) from error
+        lines = str(error).strip().splitlines()
+        whole = " ".join(lines) if lines and lines[0].rstrip().endswith(":") else "".join(lines[:1])
+        raise ConfigError(
+            f"the {part} in {folder} can't be loaded",
+            path=path,
+            why=f"{type(error).__name__}: {whole}" if whole else type(error).__name__,
+            fix="check that the folder is complete and that transformers knows the model",
+        ) from error
 
 
 def _check_weights(folder: Path, path: str) -> None:
@@ -322,21 +331,6 @@ def _check_weights(folder: Path, path: str) -> None:
             why="config.json is there, but no *.safetensors and no *.bin",
             fix="copy the weight files there, or make a fresh model: `model: {init: qwen3}`",
         )
-
-
-def _damaged(part: str, folder: Path, error: Exception, path: str) -> ConfigError:
-    lines = str(error).strip().splitlines()
-    whole = " ".join(lines) if lines and lines[0].rstrip().endswith(":") else "".join(lines[:1])
-    return ConfigError(
-        f"the {part} in {folder} can't be loaded",
-        path=path,
-        why=f"{type(error).__name__}: {whole}" if whole else type(error).__name__,
-        fix="check that the folder is complete and that transformers knows the model",
-    )
-
-
-END_IDS = "coterie_end_ids"
-"""The attribute of a tokenizer that holds them."""
 
 
 def with_end_ids(tokenizer: Any, source: str, revision: str | None) -> Any:

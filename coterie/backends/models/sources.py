@@ -66,9 +66,24 @@ def check_source(ours: KnownWeights, theirs: KnownWeights, train: str, path: str
             fix=f"set {path}.train=lora, or merge it (`coterie export RUN --policy NAME --merge --out DIR`) "
             "and name that folder",
         )
-    if theirs.lora is not None and ours.lora is not None:
-        _check_lora(ours.lora, theirs.lora, path)
-    _check_architecture(ours.architecture, theirs.architecture, at)
+    for name in ("rank", "alpha"):
+        adapter, here = (theirs.lora or {}).get(name), (ours.lora or {}).get(name)
+        if theirs.lora is not None and adapter != here:
+            raise ConfigError(
+                f"the adapter has another {name}",
+                path=at,
+                why=f"it has {adapter}, and {path}.lora.{name} is {here}",
+                fix=f"set {path}.lora.{name}={adapter}",
+            )
+    known, other = ours.architecture, theirs.architecture
+    differing = [name for name in known if name in other and known[name] != other[name]]
+    if differing:
+        raise ConfigError(
+            "its model has another architecture than this policy's",
+            path=at,
+            why="; ".join(f"{name} is {other[name]} there, and {known[name]} here" for name in differing),
+            fix=f"give the policy the same `model` ({path}.model)",
+        )
 
 
 def check_model_folder(folder: Path, at: str = "") -> None:
@@ -160,17 +175,6 @@ def adapter_settings(folder: Path, at: str) -> dict[str, Any]:
     return settings
 
 
-def _check_lora(ours: Mapping[str, Any], theirs: Mapping[str, Any], path: str) -> None:
-    for name in ("rank", "alpha"):
-        if theirs[name] != ours[name]:
-            raise ConfigError(
-                f"the adapter has another {name}",
-                path=f"{path}.from",
-                why=f"it has {theirs[name]}, and {path}.lora.{name} is {ours[name]}",
-                fix=f"set {path}.lora.{name}={theirs[name]}",
-            )
-
-
 def base_of(folder: Path, settings: Mapping[str, Any]) -> str:
     """The folder or hub id of an adapter's model, which `coterie export` may write beside it."""
     beside = folder / "base"
@@ -188,17 +192,6 @@ def read_json(file: Path, at: str) -> dict[str, Any]:
         return dict(table)
     except (OSError, ValueError, TypeError) as error:
         raise ConfigError(f"{file} can't be read", path=at, why=str(error)) from None
-
-
-def _check_architecture(ours: Mapping[str, Any], theirs: Mapping[str, Any], at: str) -> None:
-    differing = [name for name in ours if name in theirs and ours[name] != theirs[name]]
-    if differing:
-        raise ConfigError(
-            "its model has another architecture than this policy's",
-            path=at,
-            why="; ".join(f"{name} is {theirs[name]} there, and {ours[name]} here" for name in differing),
-            fix=f"give the policy the same `model` ({at.rpartition('.')[0]}.model)",
-        )
 
 
 def named_folder(source: str) -> Path | None:

@@ -180,16 +180,12 @@ class PolicyOptimizer:
         # The fused kernel doesn't count its change, by which engines know weights that are no longer theirs.
         increment_version(masters)
         self.count += 1
-        self.write_weights()
-        self.clear_gradients()
-        return StepInfo(norm, rate, skipped=False)
-
-    def write_weights(self) -> None:
-        """Round the masters to the weights."""
         with torch.no_grad():
             for name, weight in self._weights.items():
                 if self._masters[name] is not weight:
-                    weight.copy_(self._masters[name])
+                    weight.copy_(self._masters[name])  # rounded
+        self.clear_gradients()
+        return StepInfo(norm, rate, skipped=False)
 
     def finite(self) -> bool:
         return finite(self._masters.values())

@@ -60,20 +60,15 @@ def check_finite(loss: Loss, xp: Any, tokens: TokenBatch, surrogate: Surrogate) 
         ("value", surrogate.value, xp.isnan(surrogate.value)),
         ("grad", surrogate.grad, ~xp.isfinite(surrogate.grad)),
     ):
-        if bool(bad.any()) and _all_finite(xp, tokens):
+        given = (tokens.logprobs, tokens.behaviour, tokens.advantages, tokens.ref_logprobs, tokens.old)
+        if bool(bad.any()) and all(bool(xp.isfinite(each).all()) for each in given if each is not None):
             at = bad.tolist().index(True)
-            inputs = (tokens.logprobs, tokens.behaviour, tokens.advantages)
-            log_prob, behaviour, advantage = (array[at].item() for array in inputs)
+            log_prob, behaviour, advantage = (array[at].item() for array in given[:3])
             what = (
                 f"as `{part}` {values[at].item()} for a token with the log-prob {log_prob:.6g}, the "
                 f"behaviour log-prob {behaviour:.6g} and the advantage {advantage:.6g}"
             )
             _refuse(loss, what, "clip log-ratios before you exponentiate them (coterie.log_ratio does)")
-
-
-def _all_finite(xp: Any, tokens: TokenBatch) -> bool:
-    arrays = (tokens.logprobs, tokens.behaviour, tokens.advantages, tokens.ref_logprobs, tokens.old)
-    return all(bool(xp.isfinite(array).all()) for array in arrays if array is not None)
 
 
 def _refuse(loss: Loss, what: str, fix: str) -> NoReturn:
