@@ -9,10 +9,10 @@ from coterie.analysis.comparison import (
     compare as compare,
 )
 from coterie.analysis.credit.report import CreditReport as CreditReport, credit as credit
+from coterie.analysis.diagnosis.evidence import Sickness as Sickness
 from coterie.analysis.diagnosis.machine import MachineDiagnosis as MachineDiagnosis, doctor as doctor
 from coterie.analysis.diagnosis.machine_hardware import HealthCheck as HealthCheck
 from coterie.analysis.diagnosis.run import RunDiagnosis as RunDiagnosis
-from coterie.analysis.diagnosis.sicknesses import Sickness as Sickness
 from coterie.analysis.explanation import Explanation as Explanation, explain as explain
 from coterie.analysis.replay.differences import Mismatch as Mismatch
 from coterie.analysis.replay.replay import Replay as Replay, replay as replay

@@ -12,7 +12,7 @@ from typing import Any
 
 from coterie.analysis.explained_keys import PLUGIN_DEFAULT, ExplainedKey, explained_keys
 from coterie.analysis.explained_prompts import ExplainedPrompt, explain_prompts
-from coterie.analysis.recorded_codec import codecs_of_engine
+from coterie.analysis.recorded_engine import codecs_of_engine
 from coterie.analysis.sample_episode import TASK, sample_episode
 from coterie.api.run_record import RunRecord, read_record, recall
 from coterie.compose import prepare

@@ -34,7 +34,6 @@ from coterie.core.types import (
     HistoryEntry,
     Key,
     Message,
-    Prompt,
     Request,
     RoleInput,
     Sampling,
@@ -42,6 +41,7 @@ from coterie.core.types import (
     Task,
 )
 from coterie.core.types.seeding import generator
+from coterie.data.prompts import NoTokens
 from coterie.discovery.members import CountsCalls, Demonstrates
 
 log = logging.getLogger("coterie")
@@ -79,23 +79,12 @@ class SampleEpisode:
     """Why it ended before its time; empty: it didn't."""
 
 
-class TextsAlone:
+class TextsAlone(NoTokens):
     """A codec for policies whose tokenizer can't be had: prompts have no ids, and answers are kept as they
     are."""
 
-    stop_ids: frozenset[int] = frozenset()
-    context: int | None = None
-
     def __init__(self) -> None:
         self._texts: list[str] = []
-
-    def encode(
-        self,
-        messages: Sequence[Message],
-        previous: Call | None = None,
-        previous_messages: Sequence[Message] = (),
-    ) -> Prompt:
-        return Prompt(ids=())
 
     def decode(self, call: Call) -> str:
         return self._texts[call.token_ids[0]]
@@ -103,9 +92,6 @@ class TextsAlone:
     def encode_completion(self, text: str) -> tuple[int, ...]:
         self._texts.append(text)
         return (len(self._texts) - 1,)
-
-    def with_tools(self, schemas: Sequence[Mapping[str, Any]]) -> TextsAlone:
-        return self
 
 
 @dataclass(slots=True)

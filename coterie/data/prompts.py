@@ -208,10 +208,10 @@ class _Client:
     """An engine client whose prompts are never encoded."""
 
     def codec(self, policy: str) -> Codec:
-        return _NoTokens()
+        return NoTokens()
 
 
-class _NoTokens:
+class NoTokens:
     """A codec of no tokens, for messages alone."""
 
     stop_ids: frozenset[int] = frozenset()

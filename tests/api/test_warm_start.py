@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from coterie import TEAM, Plugin, PolicyFault, Step, SystemFault
-from coterie.api.open_run import open_run
-from coterie.api.warm_start import Oracle
+from coterie.api.open_run import Oracle, open_run
 from coterie.core.errors import ConfigError
 from coterie.core.types import Task
 from coterie.testing import coterie_run

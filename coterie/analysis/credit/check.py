@@ -11,8 +11,7 @@ from coterie.analysis.credit.component_returns import Rules
 from coterie.analysis.credit.effects import CheckedAction, TurnEffect, turn_effects
 from coterie.analysis.credit.playouts import Arm, Player, Playout
 from coterie.analysis.credit.states import ChosenAction, choices
-from coterie.analysis.recorded_codec import learn_words
-from coterie.analysis.recorded_engine import RecordedActions
+from coterie.analysis.recorded_engine import RecordedActions, learn_words
 from coterie.analysis.records import RunRecords, step_row_of
 from coterie.api.addresses import Which, check_role
 from coterie.api.checkpoints import CheckpointStore, find_checkpoint

@@ -7,8 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from coterie.analysis.diagnosis.evidence import RunEvidence
-from coterie.analysis.diagnosis.sicknesses import Seen, SicknessRule, reaches, seen
+from coterie.analysis.diagnosis.evidence import RunEvidence, Seen, SicknessRule, reaches, seen
 from coterie.api.signals import COLLAPSED
 
 LOW_ENTROPY = 0.1

@@ -7,8 +7,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from coterie.analysis.diagnosis.evidence import LEAST_STEPS, MetricTrace, RunEvidence
-from coterie.analysis.diagnosis.sicknesses import Seen, SicknessRule, seen
+from coterie.analysis.diagnosis.evidence import (
+    LEAST_STEPS,
+    MetricTrace,
+    RunEvidence,
+    Seen,
+    SicknessRule,
+    seen,
+)
 from coterie.api.signals import LONG
 
 GROWN = 1.5

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from coterie.analysis.diagnosis.evidence import MetricTrace, RunEvidence
+from coterie.analysis.diagnosis.evidence import MetricTrace, RunEvidence, Seen, SicknessRule, reaches, seen
 from coterie.analysis.diagnosis.rules_of_roles import idle_groups
-from coterie.analysis.diagnosis.sicknesses import Seen, SicknessRule, reaches, seen
 from coterie.api import signals
 from coterie.api.signals import LEARNED
 

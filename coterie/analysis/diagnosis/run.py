@@ -11,9 +11,8 @@ from typing import Any
 from coterie.analysis.credit.component_returns import Rules
 from coterie.analysis.credit.free_riders import CreditSickness, sicknesses as credit_sicknesses
 from coterie.analysis.diagnosis import rules_of_policies, rules_of_roles, rules_of_runs
-from coterie.analysis.diagnosis.evidence import Row, RunEvidence
+from coterie.analysis.diagnosis.evidence import Row, RunEvidence, Sickness, SicknessRule
 from coterie.analysis.diagnosis.role_table import RoleInStep, roles_in_step
-from coterie.analysis.diagnosis.sicknesses import Sickness, SicknessRule
 from coterie.api.episodes import RecordedTree, trees_of
 from coterie.api.rollouts import read_rollouts
 from coterie.api.rows import read_metrics

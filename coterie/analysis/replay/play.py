@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.analysis.recorded_codec import codecs_of
+from coterie.analysis.recorded_engine import codecs_of
 from coterie.analysis.replay.differences import Mismatch, compare_rows, differing_state, mismatch_of
 from coterie.analysis.replay.side import PlayedTree, ReplaySide, divided
 from coterie.api.episodes import Row, TreeId, tree_id

@@ -20,7 +20,7 @@ from coterie.cli.options import (
 from coterie.cli.output import interval, print_json, share, table
 
 if TYPE_CHECKING:
-    from coterie.analysis.comparison import ComparisonReport, PairedResult
+    from coterie.analysis.comparison.report import ComparisonReport, PairedResult
 
 
 @click.command(short_help="Compare runs or evaluations, paired by task.")
@@ -73,7 +73,7 @@ def command(
         coterie compare runs/grpo@best runs/at_grpo@best --samples 4
         coterie compare GRPO=runs/grpo-s0,runs/grpo-s1 AT-GRPO=runs/three --all-pairs
     """
-    from coterie.analysis.comparison import compare
+    from coterie.analysis.comparison.comparing import compare
 
     check_file(out, overwrite)
     settings = () if seed is None else (f"seed={seed}",)

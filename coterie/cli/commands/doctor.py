@@ -12,10 +12,10 @@ from coterie.cli.output import print_json
 from coterie.viewing.text import harmless
 
 if TYPE_CHECKING:
+    from coterie.analysis.diagnosis.evidence import Sickness
     from coterie.analysis.diagnosis.machine import MachineDiagnosis
     from coterie.analysis.diagnosis.machine_hardware import HealthCheck
     from coterie.analysis.diagnosis.run import RunDiagnosis
-    from coterie.analysis.diagnosis.sicknesses import Sickness
 
 COLOURS = {"ok": "green", "warning": "yellow", "fault": "red"}
 WIDTH = 9

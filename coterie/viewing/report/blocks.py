@@ -13,8 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from coterie.analysis.diagnosis.role_failures import role_failures
-from coterie.analysis.diagnosis.role_table import RoleInStep, roles_in_step
+from coterie.analysis.diagnosis.role_table import RoleInStep, role_failures, roles_in_step
 from coterie.api.episodes import RecordedTree, trees_of
 from coterie.api.rollouts import read_rollouts
 from coterie.core.errors import UserError

@@ -6,8 +6,7 @@ import dataclasses
 
 import pytest
 
-from coterie.analysis.diagnosis.role_failures import RULES, role_failures
-from coterie.analysis.diagnosis.role_table import RoleInStep, roles_in_step
+from coterie.analysis.diagnosis.role_table import RULES, RoleInStep, role_failures, roles_in_step
 from coterie.api.episodes import trees_of
 from coterie.api.rollouts import read_rollouts
 from coterie.core.storage.run_folder import RunFolder

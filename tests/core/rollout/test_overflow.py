@@ -9,10 +9,9 @@ import logging
 
 import pytest
 
-from coterie.api.open_run import open_run
+from coterie.api.open_run import Oracle, open_run
 from coterie.api.rollouts import rollout_rows
 from coterie.api.train import train
-from coterie.api.warm_start import Oracle
 from coterie.compose.evaluation_sets import first_tasks
 from coterie.core.errors import ConfigError, TooManyMissing
 from coterie.core.protocols import Batch, SiblingsView

@@ -15,8 +15,8 @@ from pydantic import Field
 
 import coterie
 from coterie import Composed, Plugin, PluginConfig
+from coterie.api.open_run import Oracle
 from coterie.api.rollouts import read_rollouts
-from coterie.api.warm_start import Oracle
 from coterie.compose import compose
 from coterie.core.errors import ConfigError
 from coterie.core.training.curriculum import tree_success

@@ -11,9 +11,9 @@ from dataclasses import replace
 import pytest
 
 from coterie.api.compare import episode_text
+from coterie.api.open_run import Oracle
 from coterie.api.rollouts import rollout_rows
 from coterie.api.train import train
-from coterie.api.warm_start import Oracle
 from coterie.core.errors import ConfigError, PluginError
 from coterie.core.protocols import Batch
 from coterie.core.training.metrics import step_metrics
