@@ -16,6 +16,7 @@ From lowest to highest:
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -284,7 +285,7 @@ def read_yaml(path: Path) -> Table:
     text = ""
     try:
         text = path.read_text(encoding="utf-8")
-        value = YAML(typ="safe", pure=True).load(text)
+        value = _parsed(text)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} can't be read", why=str(error)) from None
     except YAMLError as error:
@@ -294,3 +295,9 @@ def read_yaml(path: Path) -> Table:
         raise ConfigError(f"{path} is not a table", why=why)
     table: Table = json_like(value)
     return table
+
+
+@functools.lru_cache(maxsize=256)
+def _parsed(text: str) -> Any:
+    """The value of a YAML text, which its callers copy: recipes have their bases and overlays in common."""
+    return YAML(typ="safe", pure=True).load(text)
