@@ -120,7 +120,7 @@ class Runner:
             self._update_base_paths()
             out = str(display_path(self.out))
             self.outcome.commands = {
-                id_: command(self._spec(job), self.folder(id_)).replace(str(self.out), out)
+                id_: command(self.spec(job), self.folder(id_)).replace(str(self.out), out)
                 for id_, job in self.plan.jobs.items()
             }
             try:
@@ -210,14 +210,15 @@ class Runner:
 
     def _start(self, job: Job) -> None:
         folder = self.folder(job.id)
-        spec = {**self._spec(job), "command": self.outcome.commands[job.id]}
+        spec = {**self.spec(job), "command": self.outcome.commands[job.id]}
         make_folder(folder)
         write_atomic(folder / "job.json", json.dumps(spec, indent=1) + "\n")
         (folder / "error.json").unlink(missing_ok=True)  # of an earlier call
-        self._children.append(_JobProcess(job, self._launch(folder), folder))
+        self._children.append(_JobProcess(job, self.launch(folder), folder))
         self.watcher.started(job, len(self.outcome.states), len(self.plan.jobs))
 
-    def _launch(self, folder: Path) -> subprocess.Popen[bytes]:
+    def launch(self, folder: Path) -> subprocess.Popen[bytes]:
+        """Start the process of the job whose `job.json` is in a folder."""
         with open(folder / "log.txt", "ab") as file:
             log: Any = 2 if verbose() else file  # standard error: the table is for the output
             return subprocess.Popen(
@@ -229,7 +230,7 @@ class Runner:
                 start_new_session=True,  # Ctrl-C reaches the runner only, which then stops the jobs
             )
 
-    def _spec(self, job: Job) -> dict[str, Any]:
+    def spec(self, job: Job) -> dict[str, Any]:
         """The contents of `job.json`, with the absolute folders of the jobs that it needs."""
         overrides = list(job.overrides)
         if job.base is not None:

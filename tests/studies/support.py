@@ -47,6 +47,13 @@ class InProcess:
         return self._code
 
 
+class InOneProcess(Runner):
+    """A runner that does each job where it starts it."""
+
+    def launch(self, folder: Path) -> Any:
+        return InProcess(folder)
+
+
 def column_file(folder: Path, **changes: Any) -> Path:
     """A file with the test column in which some top-level keys are changed; paths of recipes are absolute."""
     table = read_yaml(COLUMN)
@@ -73,9 +80,11 @@ def shared_column() -> Column:
     return read_column(COLUMN, COLUMN.stem)
 
 
-def runner(plan: StudyPlan, out: Path, *, jobs: int = 2, **settings: Any) -> Runner:
+def runner(
+    plan: StudyPlan, out: Path, *, jobs: int = 2, kind: type[Runner] = Runner, **settings: Any
+) -> Runner:
     from threading import Event
 
-    return Runner(
+    return kind(
         plan, out, jobs=jobs, watcher=Silent(), interrupt=settings.pop("interrupt", Event()), **settings
     )

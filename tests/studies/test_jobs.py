@@ -15,7 +15,7 @@ from threading import Event
 
 import pytest
 
-from coterie.cli.guard import alive, children
+from coterie.cli.guard import Child, alive, children
 from coterie.core.errors import ConfigError, RunFolderError
 from coterie.core.storage.atomic import locked
 from coterie.recipes import load, to_yaml
@@ -26,7 +26,7 @@ from coterie.studies.runner import Runner, StudyOutcome, display_path
 from coterie.studies.study import Method, Study
 from coterie.studies.worker import check_vocabulary
 from tests.cli.support import coterie
-from tests.studies.support import COLUMN, TINY, InProcess, column_file, plan_of, runner
+from tests.studies.support import COLUMN, TINY, InOneProcess, column_file, plan_of, runner
 from tests.studies.tiny import ONE, TWO
 
 ROOT = Path(__file__).parents[2]
@@ -74,18 +74,25 @@ def result(outcome: StudyOutcome) -> object:
     return next(job["per_task"] for job in outcome.results.values() if job["kind"] == "evaluate")
 
 
-def again(out: Path) -> Runner:
+def again(out: Path, kind: type[Runner] = Runner) -> Runner:
     """A runner in this process of the plan that `command` runs."""
-    return runner(plan_of("one", ONE, tokens=TOKENS), out, jobs=1)
+    return runner(plan_of("one", ONE, tokens=TOKENS), out, jobs=1, kind=kind)
+
+
+def workers(pid: int) -> list[Child]:
+    """The processes of jobs below a process."""
+    return [
+        child
+        for child in children(pid)
+        if b"studies.worker" in Path(f"/proc/{child[0]}/cmdline").read_bytes()
+    ]
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """(successes, metrics) of a study that is never interrupted."""
     out = tmp_path_factory.mktemp("whole")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Runner, "_launch", lambda runner, folder: InProcess(folder))
-        return result(again(out).run()), rows(training(out, 1))
+    return result(again(out, InOneProcess).run()), rows(training(out, 1))
 
 
 def test_a_killed_and_interrupted_study_resumes_to_the_same_result(tmp_path, whole):
@@ -100,8 +107,8 @@ def test_a_killed_and_interrupted_study_resumes_to_the_same_result(tmp_path, who
 
     def kill() -> None:
         training(tmp_path, 22)
-        [child] = killed._children
-        os.kill(child.process.pid, signal.SIGKILL)
+        [(pid, _)] = workers(os.getpid())
+        os.kill(pid, signal.SIGKILL)
 
     killer = threading.Thread(target=kill)
     killer.start()
@@ -130,11 +137,7 @@ def test_a_killed_and_interrupted_study_resumes_to_the_same_result(tmp_path, who
 def test_the_second_ctrl_c_ends_a_study_whose_job_hangs(tmp_path):
     process = command(tmp_path)
     training(tmp_path, 3)
-    jobs = [
-        job
-        for job in children(process.pid)
-        if b"studies.worker" in Path(f"/proc/{job[0]}/cmdline").read_bytes()
-    ]
+    jobs = workers(process.pid)
     for pid, _ in jobs:
         os.kill(pid, signal.SIGSTOP)
     process.send_signal(signal.SIGINT)
@@ -175,7 +178,7 @@ def test_a_job_whose_folder_another_process_keeps_ends_by_name(tmp_path, monkeyp
 
 
 def test_an_error_of_an_earlier_call_is_not_reported_again(tmp_path):
-    call = runner(plan_of("one", ONE), tmp_path, plugin_files=["none.py"])
+    call = runner(plan_of("one", ONE), tmp_path, plugin_files=["none.py"], kind=InOneProcess)
     folder = call.folder(next(id_ for id_, job in call.plan.jobs.items() if job.kind == "train"))
     folder.mkdir(parents=True)
     (folder / "error.json").write_text(json.dumps({"error": "long fixed"}))
@@ -206,7 +209,7 @@ def test_a_run_of_a_moved_study_has_the_new_path_of_its_initial_weights(tmp_path
     train = next(job for job in plan.jobs.values() if job.kind == "train")
     run, base = before.folder(train.id) / "run", before.folder(train.base)
     run.mkdir(parents=True)
-    table = load(train.recipe, overrides=before._spec(train)["overrides"]).table
+    table = load(train.recipe, overrides=before.spec(train)["overrides"]).table
     (run / "config.yaml").write_text(to_yaml({"name": "x", **table}))
     (tmp_path / "here").rename(tmp_path / "there")
     moved = started(plan, tmp_path / "there")
@@ -226,17 +229,14 @@ def test_the_command_of_a_base_job_makes_its_weights(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.glob("runs/*-weights/*.npz")] == ["table.npz"]
 
 
-def test_a_training_that_two_columns_share_is_made_once_and_tested_on_the_tasks_of_each(
-    tmp_path, monkeypatch
-):
+def test_a_training_that_two_columns_share_is_made_once_and_tested_on_the_tasks_of_each(tmp_path):
     columns = []
     for name, tasks in (("one", 5), ("two", 7)):
         (tmp_path / name).mkdir()
         file = column_file(tmp_path / name, test=[f"env.tasks={tasks}"])
         columns.append(read_column(file, name))
     plan = plan_jobs("two", TWO, columns, scale="cpu", seeds=1, tokens=160)
-    monkeypatch.setattr(Runner, "_launch", lambda runner, folder: InProcess(folder))
-    outcome = runner(plan, tmp_path / "out", jobs=1).run()
+    outcome = runner(plan, tmp_path / "out", jobs=1, kind=InOneProcess).run()
     assert sorted(job.kind for job in plan.jobs.values()) == ["evaluate"] * 4 + ["train"]
     assert {*outcome.states.values()} == {"done"}
     for name, tasks in (("one", 5), ("two", 7)):
@@ -303,8 +303,7 @@ def test_all_policies_start_from_the_weights_of_the_base(tmp_path):
 def test_commands_have_paths_relative_to_the_working_directory(tmp_path, monkeypatch):
     """A table then names no machine's paths, and its commands work where it was made."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(Runner, "_launch", lambda runner, folder: InProcess(folder))
-    outcome = runner(plan_of("one", ONE, tokens=64, tasks=4), Path("out")).run()
+    outcome = runner(plan_of("one", ONE, tokens=64, tasks=4), Path("out"), kind=InOneProcess).run()
     assert any("out/jobs/" in command for command in outcome.commands.values())
     assert not any(str(tmp_path) in command for command in outcome.commands.values())
     assert display_path(tmp_path / "out") == Path("out") and display_path(tmp_path.parent) == tmp_path.parent
@@ -320,8 +319,9 @@ def test_a_job_that_cannot_write_its_result_fails_without_a_traceback(tmp_path, 
             raise ConfigError("a setting")
         return {}
 
-    (tmp_path / "job.json").write_text('{"kind": "train"}')
-    monkeypatch.setattr(worker, "_do", job)
+    spec = {"kind": "train", "plugins": [], "id": "x", "label": "x", "command": "x"}
+    (tmp_path / "job.json").write_text(json.dumps(spec))
+    monkeypatch.setitem(worker.HANDLERS, "train", job)
     assert worker.main([str(tmp_path / "job.json")]) == 1
     told = capsys.readouterr().err
     assert "Traceback" not in told and ("a setting" if full == "error.json" else "can't be written") in told

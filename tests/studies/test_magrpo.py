@@ -10,7 +10,7 @@ from coterie.core.errors import ConfigError
 from coterie.studies import table
 from coterie.studies.library.magrpo import MAGRPO, MODES
 from coterie.studies.study import above, order
-from tests.studies.support import FOLDER, column_file, plan_of, runner
+from tests.studies.support import FOLDER, InOneProcess, column_file, plan_of, runner
 from tests.studies.test_table import collected, outcome_of, tasks
 
 MODES_HERE = ("plain", "level_feedback")
@@ -109,7 +109,7 @@ def test_results_of_a_version_without_returns_leave_gaps(one_turn):
 
 def test_a_job_writes_the_returns_and_the_length_of_its_answers(one_turn, tmp_path):
     plan = plan_of("magrpo", MAGRPO, one_turn, tokens=60, tasks=12)
-    done = runner(plan, tmp_path, jobs=2).run()
+    done = runner(plan, tmp_path, kind=InOneProcess).run()
     assert set(done.states.values()) == {"done"}
     result = done.results[plan.cells["changed", "team", 0].evaluation]
     assert set(result["returns"]) == set(result["per_task"]) and len(result["returns"]) == 12

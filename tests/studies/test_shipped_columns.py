@@ -11,7 +11,9 @@ from coterie.studies.columns import BASE
 from coterie.studies.graph import plan, plan as plan_jobs
 from coterie.studies.library.at_grpo import TABLE1, TABLE3, TEAMMATES
 from coterie.studies.library.magrpo import MAGRPO, MODES
+from coterie.studies.table import markdown
 from coterie.studies.variants import resolve
+from tests.studies.test_table import collected, outcome_of
 
 STUDIES = {"at-grpo-table1": TABLE1, "magrpo": MAGRPO}
 
@@ -160,8 +162,6 @@ def test_on_a_gpu_all_weights_are_trained_as_in_the_paper(name):
 
 
 def test_lora_rows_stand_beside_them_and_the_head_says_what_is_trained():
-    from coterie.studies.table import _trained
-
     column = load_column("plan_path")
     plan = plan_jobs("at-grpo-table1", TABLE1, [column], scale="gpu", seeds=1)
     trained = {id_: what for (_, id_), what in plan.trained.items()}
@@ -170,10 +170,10 @@ def test_lora_rows_stand_beside_them_and_the_head_says_what_is_trained():
         **dict.fromkeys(("single_grpo", "shared", "per_role"), "all weights, learning rate 5e-06"),
         **dict.fromkeys(("shared_lora", "per_role_lora"), adapters),
     }
-    rows = [{"id": method.id, "title": method.title} for method in plan.methods["plan_path"]]
-    head = _trained({"rows": rows, "trained": trained})
-    assert head.startswith(" Trained: all weights, learning rate 5e-06; of *Team + AT-GRPO, shared policy, ")
-    assert head.endswith(f"{adapters}.")
+    page = markdown(collected(plan, outcome_of(plan, {})), plan)
+    head = next(line for line in page.splitlines() if " Trained: " in line)
+    assert " Trained: all weights, learning rate 5e-06; of *Team + AT-GRPO, shared policy, " in head
+    assert f"{adapters}." in head
     on_cpu = plan_jobs("at-grpo-table1", TABLE1, [column], scale="cpu", seeds=1)
     assert [method.id for method in on_cpu.methods["plan_path"]] == [
         "single", "single_grpo", "team", "shared", "per_role",
