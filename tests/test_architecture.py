@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import grimp
@@ -18,6 +19,11 @@ CORE_LINES = 7_000
 FILE_LINES = 400
 FUNCTION_LINES = 60
 FILES = sorted((ROOT / "coterie").rglob("*.py"))
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def lines(path: Path) -> int:
@@ -37,7 +43,7 @@ def test_no_file_is_long():
 def test_no_function_is_long():
     long = {}
     for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 size = (node.end_lineno or 0) - node.lineno + 1
                 if size > FUNCTION_LINES:
@@ -49,7 +55,7 @@ def test_no_two_classes_share_a_name():
     """`Config` and `Policy` of plugins excepted, which their kinds name."""
     places: dict[str, list[str]] = {}
     for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.ClassDef) and node.name not in ("Config", "Policy"):
                 places.setdefault(node.name, []).append(f"{path.relative_to(ROOT)}:{node.lineno}")
     assert {name: shared for name, shared in places.items() if len(shared) > 1} == {}

@@ -224,7 +224,7 @@ def test_an_interval_of_shares_holds_its_mean_and_stays_a_share(data):
 
 @pytest.mark.parametrize("tasks", [12, 30])  # all flips, drawn flips
 def test_paired_p_values_are_uniform_under_the_null(tasks):
-    count, p_values = 2000, []
+    count, p_values = 1000, []
     for number in range(count):
         rng = np.random.default_rng([11, tasks, number])
         difficulty = rng.normal(0, 3, tasks)  # shared: pairing must take it out

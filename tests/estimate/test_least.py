@@ -165,7 +165,7 @@ def peak(**sampler):
 
 
 def test_a_tree_an_action_and_a_joint_action_take_more_bytes_than_are_counted():
-    tasks, few, many = 2, 10, 60
+    tasks, few, many = 2, 5, 20
     tree = (peak(chains=many) - peak(chains=few)) / (tasks * (many - few))
     assert tree > TREE_BYTES + ACTION_BYTES + JOINT_BYTES
     action = (peak(branches=many) - peak(branches=few)) / (tasks * (many - few))

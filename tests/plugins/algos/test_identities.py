@@ -18,7 +18,7 @@ GROUPED = ("at_grpo", "grpo", "dr_grpo", "rloo", *TREES)
 
 pays = st.floats(-10, 10).map(lambda value: round(value, 3))
 groups = st.lists(pays, min_size=2, max_size=8)
-quick = settings(max_examples=30, deadline=None)
+quick = settings(max_examples=15, deadline=None)
 
 
 def once(name: str, values: list[float], **more: object) -> list[float]:
@@ -215,7 +215,7 @@ def worths(node: list[J], gamma: float, potential: float = 0.0, at: str = "0") -
 
 
 @given(joints(3), st.sampled_from([1.0, 0.9, 0.5, 0.0]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_the_tree_return_is_the_mean_over_leaves(root, gamma):
     forest = Forest().grow(root)
     result = credit(estimator("mareinforce", forest=forest, gamma=gamma), forest)
@@ -225,7 +225,7 @@ def test_the_tree_return_is_the_mean_over_leaves(root, gamma):
 
 
 @given(joints(3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_advantages_along_a_path_sum_to_its_return_less_the_roots_mean(root):
     forest = Forest().grow(root)
     advantage = credit(estimator("magrpo", forest=forest), forest).advantage

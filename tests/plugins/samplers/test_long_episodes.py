@@ -24,7 +24,7 @@ from coterie.testing.support.toys import ROLE
 
 pytestmark = pytest.mark.xdist_group("long_episodes")  # one process makes the long tree
 
-STAGES = 3000
+STAGES = 2000
 CHAIN = {"branches": 1, "chains": 1}
 
 
@@ -74,19 +74,19 @@ def test_the_games_of_a_warm_start_are_bounded_too():
 
 @pytest.fixture(scope="module")
 def long():
-    """A tree of one path of 3,000 stages, with its scores."""
+    """A tree of one path of 2,000 stages, with its scores."""
     run = run_of()
     trees, scores = play_episode(run)
     return run, trees[0], scores
 
 
-def test_an_episode_of_3000_stages_plays_and_everything_that_walks_its_tree_does(long):
+def test_an_episode_of_2000_stages_plays_and_everything_that_walks_its_tree_does(long):
     run, tree, scores = long
     nodes = list(tree.nodes())
-    assert len(nodes) == STAGES and [node.turn for node in nodes[::1000]] == [0, 1, 2]
+    assert len(nodes) == STAGES and [node.turn for node in nodes[::1000]] == [0, 1]
     assert len(list(tree.leaves())) == 1 and len(next(iter(tree.chains()))) == STAGES
     metrics = step_metrics([tree], scores, None, run.reward_weights, run.team)
-    assert metrics["success"] == 1.0 and metrics["turns_to_success"] == 3.0
+    assert metrics["success"] == 1.0 and metrics["turns_to_success"] == 2.0
     assert episode_text(tree).count("> 1") == STAGES
     assert repr(tree).startswith("Tree(")
 
@@ -153,16 +153,16 @@ def test_a_comb_whose_teeth_end_at_once_grows_to_any_depth():
 
     def answer(request, prompt):
         ended = request.key.path[-1:] == (1,)
-        return "0" if ended or (request.key.branch == 1 and len(request.key.path) >= 1100) else "1"
+        return "0" if ended or (request.key.branch == 1 and len(request.key.path) >= 1010) else "1"
 
-    run = run_of(answers=answer, stages=1100, sampler={"branches": 2, "expand": "all"})
+    run = run_of(answers=answer, stages=1010, sampler={"branches": 2, "expand": "all"})
     tree = play_episode(run)[0][0]
-    assert len(list(tree.nodes())) == 1100 + 1099
+    assert len(list(tree.nodes())) == 1010 + 1009
 
 
 def test_a_step_is_trained_on_long_episodes(tmp_path):
     table = {
-        "env": {"type": "tests.games:Counted", "stages": 1200},
+        "env": {"type": "tests.games:Counted", "stages": 1010},
         "team": {"order": ["one"], "max_turns": 2, "roles": {"one": {"type": ROLE, "policy": "p"}}},
         "policies": {"p": {"model": {"init": "tabular"}}},
         "sampler": {"chains": 2, "branches": 1, "sampling": {"max_new_tokens": 1}},
