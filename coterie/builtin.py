@@ -94,7 +94,7 @@ def register_estimators(register: Register) -> None:
     register("reinforce", "coterie.plugins.algos.reinforce:Reinforce")
     register("reinforce_pp", "coterie.plugins.algos.reinforce_pp:ReinforcePP")
     register("reinforce_pp_baseline", "coterie.plugins.algos.reinforce_pp:ReinforcePPBaseline")
-    register("rloo", "coterie.plugins.algos.rloo:RLOO")
+    register("rloo", "coterie.plugins.algos.reinforce:RLOO")
 
 
 @hookimpl

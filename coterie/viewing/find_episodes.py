@@ -142,7 +142,8 @@ def find(run: Path, query: Query) -> Search:
             search.episodes += 1
             known |= match.fields.keys()
             roles |= {action.role for action in match.episode.actions}
-            if not _matches(match, query):
+            acted = query.role is None or query.role in (each.role for each in match.episode.actions)
+            if not acted or (query.where is not None and not query.where.holds(match.fields)):
                 continue
             search.matching += 1
             best.append((place(query.sort, match.fields), search.episodes, match))
@@ -185,12 +186,6 @@ def episodes_of(path: Path, step: int, run: str = "") -> Iterator[Match]:
     for tree in trees_of(rows, step):
         for episode in tree.episodes():
             yield Match(episode, fields_of(episode), run)
-
-
-def _matches(match: Match, query: Query) -> bool:
-    if query.role is not None and all(action.role != query.role for action in match.episode.actions):
-        return False
-    return query.where is None or query.where.holds(match.fields)
 
 
 def _check(query: Query, known: set[str], roles: set[str], *, whole: bool) -> None:

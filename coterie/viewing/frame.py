@@ -271,7 +271,9 @@ def _together(runs: Sequence[FollowedRun], look: Look, now: float) -> Renderable
         steps = "?" if run.steps is None else f"{run.steps:,}"
         evaluated = present(run.metrics.columns.get("eval/success", ()))
         success = last.get("success", last.get("success_committed"))
-        curve = evaluated if len(evaluated) else _success_curve(run)
+        columns, names_of_success = run.metrics.columns, ("success", "success_committed")
+        trained: Sequence[float] = next((columns[each] for each in names_of_success if each in columns), ())
+        curve = evaluated if len(evaluated) else trained
         cells = [
             _name(name, room),
             Text(run.state, style=STYLES[run.state]),
@@ -285,12 +287,6 @@ def _together(runs: Sequence[FollowedRun], look: Look, now: float) -> Renderable
         several = [*warnings(run)] if run.state != "slow" else [state_text(run, now), *warnings(run)]
         notes += [Text(f"! {name}: {note}", style="yellow") for note in several[:1]]
     return Group(_unwrapped(grid), *notes)
-
-
-def _success_curve(run: FollowedRun) -> Sequence[float]:
-    """The success of training, where there is no evaluation."""
-    columns = run.metrics.columns
-    return next((columns[name] for name in ("success", "success_committed") if name in columns), ())
 
 
 def present(values: Sequence[float]) -> Sequence[float]:

@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 from coterie.backends.models.tokenizers import bytes_tokenizer
 from coterie.backends.models.wordcodec import WordCodec
 from coterie.core.types import Call
-from coterie.viewing.report.tokens import TokenCuts, byte_alphabet
+from coterie.viewing.report.trees import TokenCuts, byte_alphabet
 
 BYTES = {"p": {"model": {"init": "qwen3", "tokenizer": "bytes"}}}
 

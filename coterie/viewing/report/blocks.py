@@ -21,8 +21,7 @@ from coterie.core.storage.jsonl import finite
 from coterie.viewing.episode_fields import fields_of
 from coterie.viewing.find_episodes import step_of
 from coterie.viewing.report.reading import ReportedRun
-from coterie.viewing.report.tokens import TokenCuts
-from coterie.viewing.report.trees import path_json, tree_json
+from coterie.viewing.report.trees import TokenCuts, path_json, tree_json
 from coterie.viewing.text import cut
 
 T = TypeVar("T", "PackedTree", RecordedTree)

@@ -13,9 +13,8 @@ from coterie.plugins.agents.games import GameRole, system_prompts
 from coterie.plugins.envs.board.effects import Effect, components, play, weights
 from coterie.plugins.envs.board.game import BoardGame, GameConfig
 from coterie.plugins.envs.board.grid import Cell, Rectangle, bits, neighbours
-from coterie.plugins.envs.board.parsing import cell_word, read_cell
+from coterie.plugins.envs.board.parsing import Wording, cell_word, read_cell
 from coterie.plugins.envs.board.values import BoardObservation, BoardState, grid_line, pictured
-from coterie.plugins.envs.board.wording import Wording
 from coterie.plugins.envs.common.generated import split_of
 
 WORDING = Wording(

@@ -24,7 +24,7 @@ from coterie.core.types import TEAM, Action, ComponentKind, Step, Task, as_tuple
 from coterie.core.types.splits import Split
 from coterie.plugins.envs.board.effects import Effect, message_rewards, team_rewards
 from coterie.plugins.envs.board.grid import check_shape, rows_of
-from coterie.plugins.envs.board.parsing import write
+from coterie.plugins.envs.board.parsing import Wording, write
 from coterie.plugins.envs.board.roles import (
     COMPACT_ROLES,
     MOVERS,
@@ -35,7 +35,6 @@ from coterie.plugins.envs.board.roles import (
     names_of,
 )
 from coterie.plugins.envs.board.values import BoardPlan, recorded
-from coterie.plugins.envs.board.wording import Wording
 from coterie.plugins.envs.common.code import printing_program, program_feedback, propose, run_info
 from coterie.plugins.envs.common.generated import DrawnTasks, FrozenTasks
 from coterie.plugins.envs.common.teams import Rendering, check_not_lost, check_sandbox

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
 from coterie.plugins.envs.board.grid import Cell
-from coterie.plugins.envs.board.wording import Wording
+from coterie.plugins.envs.board.parsing import Wording
 from coterie.plugins.envs.common.code import ToolRun, program_lines
 from coterie.plugins.envs.common.teams import Rendering
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
-from coterie.core.errors import ConfigError, PolicyFault, SystemFault
+from coterie.core.errors import ConfigError, PolicyFault
 from coterie.core.plugins import Plugin
 from coterie.core.protocols import Limits, StepContext, TaskSource
 from coterie.core.rollout.thoughts import split as without_thought
@@ -18,7 +18,7 @@ from coterie.core.types import TEAM, Action, ComponentKind, Step, Task, as_tuple
 from coterie.core.types.splits import Split
 from coterie.discovery.members import Brief, KeepsFiles, Work
 from coterie.plugins.envs.common.code import read_program
-from coterie.plugins.envs.common.teams import check_sandbox
+from coterie.plugins.envs.common.teams import check_not_lost, check_sandbox
 from coterie.plugins.envs.data_science import tasks, workspace
 from coterie.plugins.envs.data_science.config import DUTIES, ROLES, TURNS, DataScienceConfig, check_order
 from coterie.plugins.envs.data_science.state import (
@@ -152,8 +152,7 @@ class DataScience(Plugin):
             WriteError: the disk is full.
         """
         [(role, action)] = actions.items()
-        if action.fault is not None and action.fault.kind == "system":
-            raise SystemFault(f"the action of '{role}' was lost")
+        check_not_lost(actions)
         turn = _turn(state, role)
         text = without_thought(action.text).text
         code, note = _program(text)

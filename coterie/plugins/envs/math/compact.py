@@ -14,8 +14,9 @@ from fractions import Fraction
 import numpy as np
 
 from coterie.core.errors import PolicyFault
-from coterie.plugins.envs.math import generated, teams
+from coterie.plugins.envs.math import generated
 from coterie.plugins.envs.math.answers import number
+from coterie.plugins.envs.math.config import CHAIN, COMPACT_ROLES
 from coterie.plugins.envs.math.state import MathObservation, MathState, Writes
 
 _MOST_WORDS = 16
@@ -24,13 +25,13 @@ _MOST_WORDS = 16
 
 def vocabulary() -> Iterable[str]:
     """Every word of prompts and messages."""
-    return (*generated.WORDS, *teams.COMPACT_ROLES, "then", ":")
+    return (*generated.WORDS, *COMPACT_ROLES, "then", ":")
 
 
 def seen(state: MathState, role: str) -> tuple[str, str]:
     """What a role sees: (the problem in words, the message that it goes on from); "" for neither."""
     last = " ".join(state.transcript[-1].text.split()[:_MOST_WORDS]) if state.transcript else ""
-    if role in teams.CHAIN and state.transcript:
+    if role in CHAIN and state.transcript:
         return "", last
     return state.problem.words, last
 

@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from coterie.core.errors import ConfigError, PolicyFault, SystemFault
+from coterie.core.errors import ConfigError, PolicyFault
 from coterie.core.plugins import Plugin
 from coterie.core.protocols import DataSource, StepContext, TaskSource
 from coterie.core.types import TEAM, Action, ComponentKind, Step, Task, as_tuple
 from coterie.core.types.splits import SPLITS, Split
 from coterie.discovery.members import Brief, Work
 from coterie.plugins.envs.common.code import printing_program, read_program, run_info, run_tool, shortened
-from coterie.plugins.envs.common.teams import check_sandbox
-from coterie.plugins.envs.math import answers, compact, generated, shown, teams
-from coterie.plugins.envs.math.config import MathConfig
+from coterie.plugins.envs.common.teams import check_not_lost, check_sandbox
+from coterie.plugins.envs.math import answers, compact, generated, shown
+from coterie.plugins.envs.math.config import CHAIN, COMPACT_ROLES, ROLES, MathConfig, form_of
 from coterie.plugins.envs.math.records import MathSetConfig, Problems, content
 from coterie.plugins.envs.math.state import (
     MathObservation,
@@ -38,14 +38,14 @@ class Math(Plugin):
     """Answer a problem of mathematics; success is the verifier's word on the answering role's last answer.
 
     Sources: the reasoner and the tool of AT-GRPO (arXiv 2510.11062), MathChat of MAPPA (arXiv 2601.23228).
-    The forms of a team are in `teams.py`. What differs from both: correctness never comes from a coach or
+    The forms of a team are in `config.py`. What differs from both: correctness never comes from a coach or
     from agreement, problems of val and test are left out of train, and the executor's two turns are two
     actions.
     """
 
     Config = MathConfig
     config: MathConfig
-    roles = teams.ROLES
+    roles = ROLES
     components: Mapping[str, ComponentKind] = {
         # Potentials: staying right over three turns earns no more than becoming right once.
         "correct": "potential",
@@ -64,19 +64,19 @@ class Math(Plugin):
     def __init__(self, config: MathConfig, build: Any) -> None:
         super().__init__(config, build)
         order = as_tuple(build.run.team.order)
-        self._form = teams.form_of(order, build.path)
+        self._form = form_of(order, build.path)
         self._team = tuple(role for stage in order for role in stage)
         self._compact = config.rendering == "compact"
         self._answering = "reasoner" if "reasoner" in self._team else self._team[-1]
         self._turns = 1 if config.executor_loop else config.executor_turns
-        self.actions_per_turn = {"code_executor": self._turns} if self._form == teams.CHAIN else {}
+        self.actions_per_turn = {"code_executor": self._turns} if self._form == CHAIN else {}
         """For `coterie plan`."""
-        self._writers = () if self._compact else self._program_writers()
+        writers = {"tool", *(() if config.executor_loop else ("code_executor",))}
+        writers |= {"solver"} if config.sandbox is not None else set()  # alone it may write programs too
+        self._writers = () if self._compact else tuple(role for role in self._team if role in writers)
         self._check(order)
         self.weights = {name: 0.0 for name in self.components} | {"correct": 1.0}
-        if (
-            self._form != teams.CHAIN
-        ):  # the paper's local rewards; a tool has no format, a reasoner no program
+        if self._form != CHAIN:  # the paper's local rewards; a tool has no format, a reasoner no program
             self.weights |= {"right": 0.8, "format": 0.2, "builds": 0.1, "runs": 0.1}
         numbers = config.verify == "numbers" or (config.verify is None and self._compact)
         self._verifier = (
@@ -148,7 +148,7 @@ class Math(Plugin):
         """In the chain of three the next role, the executor as often as it may; else `team.order`'s."""
         if state.over:
             return ()
-        if self._form != teams.CHAIN:
+        if self._form != CHAIN:
             return None
         role = self._next(state.transcript)
         return (role,) if role else ()
@@ -179,9 +179,7 @@ class Math(Plugin):
         Raises:
             SystemFault: an action was lost, the sandbox failed, or the verifier lost its workers.
         """
-        lost = [role for role, action in actions.items() if action.fault and action.fault.kind == "system"]
-        if lost:
-            raise SystemFault(f"the action of '{lost[0]}' was lost")
+        check_not_lost(actions)
         before = {role: self.observe(state, role) for role in actions}
         new = await asyncio.gather(
             *(self._utterance(state, before[role], action, ctx.turn) for role, action in actions.items())
@@ -256,16 +254,10 @@ class Math(Plugin):
 
     # ---- inside --------------------------------------------------------------------------------------------
 
-    def _program_writers(self) -> tuple[str, ...]:
-        writers = {"tool", "code_executor"} - ({"code_executor"} if self.config.executor_loop else set())
-        if self.config.sandbox is not None:
-            writers.add("solver")  # alone it may write programs too
-        return tuple(role for role in self._team if role in writers)
-
     def _check(self, order: Sequence[Sequence[str]]) -> None:
         path, config = self.build.path, self.config
         if self._compact:
-            unable = [role for role in self._team if role not in teams.COMPACT_ROLES]
+            unable = [role for role in self._team if role not in COMPACT_ROLES]
             if unable:
                 raise ConfigError(
                     f"the role '{unable[0]}' needs the prose rendering",
@@ -377,7 +369,7 @@ class Math(Plugin):
 
     async def _is_over(self, state: MathState, turn: int) -> bool:
         """Whether the chain is at its end, the pair agrees, or the one alone gave the same answer twice."""
-        if self._form == teams.CHAIN:
+        if self._form == CHAIN:
             return not self._next(state.transcript)
         if len(self._team) == 1:
             latest = [entry.answer for entry in state.transcript[-2:]]

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from coterie.plugins.envs.board.grid import MOVES, Cell
-from coterie.plugins.envs.board.parsing import cell_word, nearest_first, offset_word
+from coterie.plugins.envs.board.parsing import Wording, cell_word, nearest_first, offset_word
 from coterie.plugins.envs.board.values import BoardObservation, BoardPlan, BoardState, grid_line, pictured
-from coterie.plugins.envs.board.wording import Wording
 from coterie.plugins.envs.common.teams import Rendering
 from coterie.plugins.envs.plan_path import messages
 from coterie.plugins.envs.plan_path.grid import Maze

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from coterie.plugins.envs.board.grid import Cell
-from coterie.plugins.envs.board.parsing import cell_word, nearest_first
+from coterie.plugins.envs.board.parsing import Wording, cell_word, nearest_first
 from coterie.plugins.envs.board.values import BoardObservation, BoardPlan, BoardState, grid_line, pictured
-from coterie.plugins.envs.board.wording import Wording
 from coterie.plugins.envs.common.teams import Rendering
 from coterie.plugins.envs.sokoban import messages
 from coterie.plugins.envs.sokoban.board import Board, Push

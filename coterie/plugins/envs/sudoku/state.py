@@ -12,9 +12,8 @@ from math import isqrt
 from typing import Any, ClassVar
 
 from coterie.plugins.envs.board.grid import Cell
-from coterie.plugins.envs.board.parsing import cell_word
+from coterie.plugins.envs.board.parsing import Wording, cell_word
 from coterie.plugins.envs.board.values import BoardObservation, BoardState
-from coterie.plugins.envs.board.wording import Wording
 from coterie.plugins.envs.common.teams import Rendering
 from coterie.plugins.envs.sudoku import messages
 from coterie.plugins.envs.sudoku.grid import Grid, Puzzle, conflicts
