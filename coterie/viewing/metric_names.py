@@ -92,10 +92,6 @@ def _seconds(name: str, meaning: str, **more: object) -> MetricInfo:
     return _count(f"time/{name}", meaning, "lower", unit="seconds", **more)
 
 
-def _of_policy(metric: MetricInfo) -> MetricInfo:
-    return replace(metric, pattern=f"policy/<policy>/{metric.pattern}")
-
-
 _OUTCOMES = (
     _share("success", "Mean success of the sampled episodes.", "higher", first=True,
            when="no choice by reward lies on an episode's path"),
@@ -162,7 +158,7 @@ _ROLES = (
            first=True),
 )  # fmt: skip
 
-_POLICIES = tuple(map(_of_policy, (
+_POLICIES = tuple(replace(metric, pattern=f"policy/<policy>/{metric.pattern}") for metric in (
     _count("entropy", "Mean entropy of the next token's distribution.", unit="nats", first=True),
     _count("approx_kl", "k3 estimate of the KL divergence from the policy whose log-probs the ratio is to.",
            unit="nats", first=True),
@@ -209,7 +205,7 @@ _POLICIES = tuple(map(_of_policy, (
     _count("staleness/max", "Largest age.", unit="updates", when=_AHEAD),
     _share("staleness/share/<age>", "Share of tokens that are so many updates old.", when=_AHEAD),
     _count("staleness/optimizer_steps", "Mean age in optimiser steps.", unit="steps", when=_AHEAD),
-)))  # fmt: skip
+))  # fmt: skip
 
 _SIGNS = tuple(
     MetricInfo(f"signal/{name}", "1 or absent", 1.0, 1.0, meaning, "lower", when=_SIGN)

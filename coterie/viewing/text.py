@@ -33,15 +33,11 @@ def harmless(text: str) -> str:
 
 def written_out(text: str, symbol: Callable[[str], str]) -> str:
     """Text with a symbol for each of `CONTROLS`, and without rows of combining characters."""
-    return CONTROLS.sub(lambda match: symbol(match[0]), few_marks(text))
-
-
-def few_marks(text: str) -> str:
-    """Text with at most `MOST_MARKS` combining characters in a row; it says how many more there were."""
-    return _FOREIGN.sub(_few_marks, text)
+    return CONTROLS.sub(lambda match: symbol(match[0]), _FOREIGN.sub(_few_marks, text))
 
 
 def _few_marks(match: re.Match[str]) -> str:
+    """At most `MOST_MARKS` combining characters in a row, and how many more there were."""
     parts, row = [], 0
     for letter in f"{match[0]}.":
         if unicodedata.category(letter)[0] == "M":

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from coterie.viewing.metric_names import described
-from coterie.viewing.report.reading import ReportedRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +126,6 @@ def descriptions(names: Iterable[str]) -> dict[str, dict[str, str]]:
         metric = described(name)
         known[name] = {"unit": metric.unit, "range": metric.range, "meaning": metric.meaning}
     return known
-
-
-def metric_names(runs: Sequence[ReportedRun]) -> list[str]:
-    """The names of all metrics of the runs."""
-    return [*dict.fromkeys(name for run in runs for row in run.rows for name in row if name != "step")]
 
 
 def _place(match: re.Match[str], order: Sequence[str]) -> tuple[int, str]:

@@ -81,7 +81,7 @@ def page(environment: Any, runs: Sequence[ReportedRun]) -> str:
             **summary(run),
             "warnings": [*warnings(run, of)],
             "changes": changes(run),
-            "settings": all_settings(run),
+            "settings": [(path, shown(value, path)) for path, value in settings(run).items()],
             "coaches": run.coaches,
             "evaluations": run.evaluations,
         }
@@ -158,7 +158,7 @@ def _main(
     rounded: bool,
 ) -> dict[str, Any]:
     """What the page draws first: metrics, charts, and what each role did."""
-    names = charts.metric_names(runs)
+    names = [*dict.fromkeys(name for run in runs for row in run.rows for name in row if name != "step")]
     roles = [*dict.fromkeys(role for run in runs for role in run.team)]
     return {
         "format": FORMAT,
@@ -338,11 +338,6 @@ def changes(run: ReportedRun) -> list[dict[str, Any]]:
                 values = {"before": shown(before, path), "after": shown(after, path)}
                 rows.append({"step": change["step"], "path": path, **values})
     return rows
-
-
-def all_settings(run: ReportedRun) -> list[tuple[str, str]]:
-    """Every setting of a run as text."""
-    return [(path, shown(value, path)) for path, value in settings(run).items()]
 
 
 def shown(value: Any, path: str = "") -> str:

@@ -92,8 +92,9 @@ def problem_of(record: Mapping[str, Any]) -> CodeProblem:
     for name, text in texts.items():
         if not isinstance(text, str):
             raise ValueError(f"the field '{name}' is no text: {text!r:.60}")
-    if texts["entry_point"] and not is_name(texts["entry_point"]):
-        raise ValueError(f"'entry_point' is no name of a function: {texts['entry_point']!r:.60}")
+    name = texts["entry_point"]
+    if name and (not name.isidentifier() or keyword.iskeyword(name)):
+        raise ValueError(f"'entry_point' is no name of a function: {name!r:.60}")
     if not texts["prompt"].strip():
         raise ValueError("the field 'prompt' is empty or missing")
     tests = _tests(record, "tests", "cases", texts["tests"])
@@ -115,11 +116,6 @@ def problem_of(record: Mapping[str, Any]) -> CodeProblem:
         size_limit=limit,
         given=given_code(texts["prompt"], texts["entry_point"]) if texts["entry_point"] else "",
     )
-
-
-def is_name(text: str) -> bool:
-    """Whether a Python function can have this name."""
-    return text.isidentifier() and not keyword.iskeyword(text)
 
 
 def record_of(problem: CodeProblem) -> dict[str, Any]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from coterie.discovery.members import KeptFiles
+from coterie.plugins.envs.data_science.config import TEST_DATA, TRAIN_DATA
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +20,12 @@ class CompetitionTask:
     """The description that all roles see."""
     metadata: Mapping[str, Any]
     """Of the record, with absolute paths; `metric` and `kind` are what scores the task."""
+
+    @property
+    def tables(self) -> dict[str, Path]:
+        """Where the task's tables are, by their path in the workspace."""
+        files = {TRAIN_DATA: "train_file", TEST_DATA: "test_file"}
+        return {path: Path(self.metadata[key]) for path, key in files.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from coterie.core.protocols import DataSource, Limits
 from coterie.core.types import Task
 from coterie.core.types.splits import SPLITS, Split
 from coterie.plugins.envs.common.record_tasks import RecordTasks
-from coterie.plugins.envs.data_science.config import ROLES, TEST_DATA, TRAIN_DATA
+from coterie.plugins.envs.data_science.config import ROLES
 from coterie.plugins.envs.data_science.packs import measured
 from coterie.plugins.envs.data_science.state import CompetitionTask
 
@@ -51,7 +51,7 @@ class Competitions:
         listed = self._tasks.tasks(split, seed)
         role, disk = min(self._disk.items(), key=lambda item: item[1])
         for task in listed:
-            size = sum(Path(task.payload.metadata[key]).stat().st_size for key in ("train_file", "test_file"))
+            size = sum(place.stat().st_size for place in task.payload.tables.values())
             if size > disk << 20:
                 raise ConfigError(
                     f"the tables of task '{task.id}' take {size / 2**20:,.1f} MB",
@@ -110,8 +110,7 @@ def content(task: Task) -> str:
 
 def data_lines(task: CompetitionTask) -> tuple[str, ...]:
     """The task's tables in words: where programs find them, their sizes and their columns."""
-    places = {TRAIN_DATA: task.metadata["train_file"], TEST_DATA: task.metadata["test_file"]}
-    return tuple(f"{path}: {_table_text(Path(place))}" for path, place in places.items())
+    return tuple(f"{path}: {_table_text(place)}" for path, place in task.tables.items())
 
 
 def _table_text(place: Path) -> str:

@@ -81,8 +81,7 @@ class ProgramRunner:
 
     def room_mb(self, task: CompetitionTask) -> int:
         """Most of all files that a program may leave, in 2^20 bytes: the tables and folders need room too."""
-        places = (Path(task.metadata[key]) for key in ("train_file", "test_file"))
-        tables = sum(place.stat().st_size for place in places if place.is_file())
+        tables = sum(place.stat().st_size for place in task.tables.values() if place.is_file())
         taken = tables + (2 * self.most_files + 8) * _PAGE + (1 << 20)
         return max(1, min(self.most_mb, self.disk_mb - -(-taken >> 20)))
 
@@ -119,8 +118,7 @@ def tables(task: CompetitionTask) -> Mapping[str, bytes | memoryview]:
     Raises:
         SystemFault: one is gone.
     """
-    places = {TRAIN_DATA: task.metadata["train_file"], TEST_DATA: task.metadata["test_file"]}
-    return {path: _mapped(Path(place)) for path, place in places.items()}
+    return {path: _mapped(place) for path, place in task.tables.items()}
 
 
 def _mapped(place: Path) -> bytes | memoryview:

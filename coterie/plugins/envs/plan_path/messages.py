@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any, Literal
 
@@ -24,6 +25,9 @@ _PAIR = re.compile(r"[(\[]\s*(-?\d{1,6})\s*,\s*(-?\d{1,6})\s*[)\]]")
 _LEG = re.compile(r"([UDLR])([1-9]\d{0,2})", re.IGNORECASE)
 _OFFSET = re.compile(r"([+-]\d{1,6})([+-]\d{1,6})")
 _LABELS = parsing.label("moves", "path", "plan", "answer", "way-?points")
+read_moves = partial(parsing.read_moves, labels=_LABELS)
+as_moves = partial(parsing.as_moves, labels=_LABELS)
+"""As in `parsing`, with the labels of this game."""
 
 
 def waypoint_words(cells: Iterable[Cell], origin: Cell, words: WaypointWords) -> list[str]:
@@ -59,16 +63,6 @@ def vocabulary(width: int, height: int, language: Language) -> Iterator[str]:
 
 
 # ------------------------------------------------------------------------------------------------- reading
-
-
-def read_moves(text: str, rendering: Rendering) -> tuple[str, ...]:
-    """As `parsing.read_moves`, with the labels of this game."""
-    return parsing.read_moves(text, rendering, _LABELS)
-
-
-def as_moves(parsed: Any) -> tuple[str, ...] | None:
-    """As `parsing.as_moves`, with the labels of this game."""
-    return parsing.as_moves(parsed, _LABELS)
 
 
 def read_waypoints(text: str, rendering: Rendering, origin: Cell, words: WaypointWords) -> tuple[Cell, ...]:

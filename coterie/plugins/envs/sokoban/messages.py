@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Literal
 
 from coterie.core.errors import PolicyFault
@@ -27,6 +28,9 @@ _PUSH: dict[PushWords, re.Pattern[str]] = {
 }
 _LOOSE = re.compile(r"(r-?\d{1,6}c-?\d{1,6})[\s:,-]+(up|down|left|right|[UDLR])(?![a-z])", re.IGNORECASE)
 _LABELS = parsing.label("moves", "pushes", "path", "plan", "answer")
+read_moves = partial(parsing.read_moves, labels=_LABELS)
+as_moves = partial(parsing.as_moves, labels=_LABELS)
+"""As in `parsing`, with the labels of this game."""
 
 
 def push_words(pushes: Iterable[Push], origin: Cell, words: PushWords) -> list[str]:
@@ -53,16 +57,6 @@ def vocabulary(width: int, height: int, words: PushWords) -> Iterator[str]:
 
 
 # ------------------------------------------------------------------------------------------------- reading
-
-
-def read_moves(text: str, rendering: Rendering) -> tuple[str, ...]:
-    """As `parsing.read_moves`, with the labels of this game."""
-    return parsing.read_moves(text, rendering, _LABELS)
-
-
-def as_moves(parsed: Any) -> tuple[str, ...] | None:
-    """As `parsing.as_moves`, with the labels of this game."""
-    return parsing.as_moves(parsed, _LABELS)
 
 
 def read_pushes(text: str, rendering: Rendering, origin: Cell, words: PushWords) -> tuple[Push, ...]:

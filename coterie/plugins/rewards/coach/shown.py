@@ -27,24 +27,6 @@ log = logging.getLogger("coterie")
 Part = TypeVar("Part", Brief, Work)
 
 
-def brief_from(environment: Any, task: Task, roles: Collection[str]) -> Brief:
-    """The environment's `brief` of a task.
-
-    Raises:
-        PluginError: it raised something, or gave no Brief of texts by roles of the team.
-    """
-    return _returned(environment, "brief", Brief, lambda brief: brief_fault(brief, roles), task)
-
-
-def work_from(environment: Any, role: str, info: Mapping[str, Any]) -> Work:
-    """The environment's `work` of an action.
-
-    Raises:
-        PluginError: it raised something, or gave no Work of texts.
-    """
-    return _returned(environment, "work", Work, work_fault, role, info)
-
-
 def brief_fault(brief: Any, roles: Collection[str]) -> str:
     """What is wrong with what a `brief` returned; empty: nothing."""
     if not isinstance(brief, Brief):
@@ -81,6 +63,14 @@ def _texts(value: Any) -> bool:
 def _returned(
     environment: Any, method: str, kind: type[Part], fault: Callable[[Any], str], *arguments: Any
 ) -> Part:
+    """What a method of the environment returned: a mistake in it is the environment's, and not the coach's.
+
+    Args:
+        fault: what is wrong with a value; empty: nothing.
+
+    Raises:
+        PluginError: the method raised something, or gave no value of the kind.
+    """
     origin = origin_of(environment)
     try:
         with plugin_call(environment, method):
@@ -195,12 +185,14 @@ class ShownWork:
     def _work(self, role: str, info: Mapping[str, Any]) -> Work:
         if not self._tells:
             return Work()
-        return work_from(self.environment, role, info)
+        return _returned(self.environment, "work", Work, work_fault, role, info)
 
     def _task(self, task: Task, last: bool, guidance: Mapping[str, str]) -> ShownTask:
         brief: Brief | None = None
         if self._tells:
-            brief = brief_from(self.environment, task, self._roles)
+            brief = _returned(
+                self.environment, "brief", Brief, lambda brief: brief_fault(brief, self._roles), task
+            )
         answer = self._reference(task) if self._shows(self.config.ground_truth, last) else None
         return ShownTask(team_text(self.order, brief, guidance), answer)
 
