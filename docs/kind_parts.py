@@ -263,7 +263,7 @@ def example_files(kind: str) -> dict[str, str]:
     """The scaffold's one-file form of a kind, by name of the file, with a typical name."""
     from coterie.scaffold.kinds import KINDS, template
     from coterie.scaffold.names import derived
-    from coterie.scaffold.smoke import recipe
+    from coterie.scaffold.package import recipe
 
     names = derived(EXAMPLE_NAMES[kind], EXAMPLE_NAMES[kind].replace("-", "_"))
     files = {f"{names.module}.py": template(f"kinds/{kind}.py")}

@@ -11,5 +11,4 @@ from coterie.scaffold.files import (
 )
 from coterie.scaffold.kinds import KINDS as KINDS, with_needed as with_needed
 from coterie.scaffold.names import Names as Names, file_names as file_names, package_names as package_names
-from coterie.scaffold.package import one_file as one_file, package as package
-from coterie.scaffold.smoke import left_out as left_out
+from coterie.scaffold.package import left_out as left_out, one_file as one_file, package as package

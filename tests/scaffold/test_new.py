@@ -18,7 +18,7 @@ from coterie.core.plugins import KINDS
 from coterie.discovery.manager import KIND_OF
 from coterie.scaffold.kinds import TEMPLATES
 from coterie.scaffold.names import Names
-from coterie.scaffold.smoke import merged
+from coterie.scaffold.package import merged
 from tests.cli.support import coterie
 
 COMMON = ("environment", "role", "reward", "estimator")
