@@ -126,8 +126,9 @@ def limit(limits: dict[str, Any], alone: bool) -> None:
     others = {resource.RLIMIT_STACK: STACK}
     if alone:
         others[resource.RLIMIT_NPROC] = limits["processes"]
-    bounds = (limits[name] for name in ("cpu_seconds", "memory_mb", "disk_mb", "open_files"))
-    for name, bound in kernel.bounds(*bounds, others):
+    names = ("cpu_seconds", "memory_mb", "disk_mb", "open_files")
+    cpu, memory, disk, files = (limits[name] for name in names)
+    for name, bound in kernel.bounds(cpu, memory, disk, files, others):
         resource.setrlimit(name, bound)
 
 
