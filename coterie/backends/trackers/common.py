@@ -36,17 +36,14 @@ class LibraryTracker(Plugin):
     """
 
     config: Any
+    packages: tuple[str, ...]
+    """What the tracker imports once it is opened, its library first."""
 
     def __init__(self, config: Any = None, build: Any = None) -> None:
         super().__init__(config, build)
         for package in self.packages:
             if find_spec(package) is None:
                 raise MissingExtra(package, EXTRA_OF[package], needed_by=self.place)
-
-    @property
-    def packages(self) -> tuple[str, ...]:
-        """What the tracker imports once it is opened, its library first."""
-        raise NotImplementedError
 
     @property
     def place(self) -> str:
@@ -120,6 +117,11 @@ def numbers_and_texts(metrics: Mapping[str, Any]) -> tuple[dict[str, float], dic
         else:
             numbers[name] = math.nan if value is None else float(value)
     return numbers, texts
+
+
+def cell(value: Any) -> Any:
+    """A value as a cell of a table: what has parts is JSON."""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, (Mapping, list, tuple)) else value
 
 
 def configuration(folder: Path) -> tuple[dict[str, Any], str]:

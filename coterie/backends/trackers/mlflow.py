@@ -51,7 +51,7 @@ class MlflowTracker(LibraryTracker):
     _client: Any = None
 
     @property
-    def packages(self) -> tuple[str, ...]:
+    def packages(self) -> tuple[str, ...]:  # type: ignore[override]
         """MLflow needs two more for a store that is no server."""
         uri = self.config.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI", "")
         return ("mlflow",) if uri.startswith("http") else ("mlflow", "sqlalchemy", "alembic")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import socket
 import time
@@ -16,6 +15,7 @@ from pydantic import Field
 from coterie.backends.trackers.common import (
     LibraryTracker,
     TrackerConfig,
+    cell,
     configuration,
     flat,
     numbers_and_texts,
@@ -45,9 +45,7 @@ class TensorBoardTracker(LibraryTracker):
 
     _handle = -1
 
-    @property
-    def packages(self) -> tuple[str, ...]:
-        return ("tensorboard",)
+    packages = ("tensorboard",)
 
     def open(self, folder: Path) -> None:
         """Start an event file, with the configuration as hyperparameters and as text.
@@ -87,7 +85,9 @@ class TensorBoardTracker(LibraryTracker):
     def track_episodes(self, step: int, actions: Sequence[Mapping[str, Any]]) -> None:
         """One text `logged_episodes`: a table, one line an action. What models wrote is shown as text."""
         lines = [COLUMNS, ("---",) * len(COLUMNS)]
-        lines += [tuple(escaped(_cell(action[name])) for name in COLUMNS) for action in actions]
+        for action in actions:
+            cells = (cell(action[name]) for name in COLUMNS)
+            lines.append(tuple("" if value is None else escaped(str(value)) for value in cells))
         self._add(
             step, [self._text("logged_episodes", "\n".join(f"| {' | '.join(line)} |" for line in lines))]
         )
@@ -135,12 +135,6 @@ class TensorBoardTracker(LibraryTracker):
         except OSError:
             os.ftruncate(self._handle, size)  # readers stop at half a record, and would miss all later ones
             raise
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, (Mapping, list, tuple)):
-        return json.dumps(value, ensure_ascii=False)
-    return "" if value is None else str(value)
 
 
 def escaped(text: str) -> str:

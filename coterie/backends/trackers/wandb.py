@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import uuid
@@ -12,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from coterie.backends.trackers.common import LibraryTracker, TrackerConfig, configuration, flat
+from coterie.backends.trackers.common import LibraryTracker, TrackerConfig, cell, configuration, flat
 
 log = logging.getLogger("coterie")
 
@@ -43,9 +42,7 @@ class WandbTracker(LibraryTracker):
 
     _run: Any = None
 
-    @property
-    def packages(self) -> tuple[str, ...]:
-        return ("wandb",)
+    packages = ("wandb",)
 
     def open(self, folder: Path) -> None:
         """Begin the run, or go on with the run whose id the folder keeps.
@@ -111,7 +108,7 @@ class WandbTracker(LibraryTracker):
         if step < self._run.step or not actions:
             return
         columns = list(actions[0])
-        rows = [[_cell(action[name]) for name in columns] for action in actions]
+        rows = [[cell(action[name]) for name in columns] for action in actions]
         self._run.log(
             {"logged_episodes": self._table(columns=columns, data=rows, allow_mixed_types=True)}, step=step
         )
@@ -130,7 +127,3 @@ class WandbTracker(LibraryTracker):
         except TimeoutError as error:
             fix = f"`wandb sync {Path(run.dir).parent}` sends the rest"
             raise TimeoutError(f"W&B has not taken all rows in {self.config.timeout:g} s; {fix}") from error
-
-
-def _cell(value: Any) -> Any:
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, (Mapping, list, tuple)) else value

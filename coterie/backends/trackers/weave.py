@@ -51,9 +51,7 @@ class WeaveTracker(LibraryTracker):
 
     _server: Any = None
 
-    @property
-    def packages(self) -> tuple[str, ...]:
-        return ("weave",)
+    packages = ("weave",)
 
     def open(self, folder: Path) -> None:
         """Connect to the trace server (WF_TRACE_SERVER_URL, else W&B's) with W&B's key.
