@@ -168,7 +168,9 @@ def record_fingerprints(
     Without `keys`, a folder's are those of its manifest.
     """
     notes: list[str] = []
-    files: Mapping[str, Path] = _files_of(folder) if folder is not None else _files_by_name(names)
+    files = _files_by_name(names)
+    if folder is not None:
+        files = {str(split): path for split, path in split_files(folder).items()}
     if not keys and folder is not None and (folder / MANIFEST).is_file():
         keys = tuple(read_manifest(folder).get("keys") or ())
     rows = {name: read_rows(path) for name, path in files.items()}
@@ -191,10 +193,6 @@ def record_fingerprints(
 
 def _hashed(text: str) -> bytes:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-
-
-def _files_of(folder: Path) -> dict[str, Path]:
-    return {str(split): path for split, path in split_files(folder).items()}
 
 
 def _files_by_name(names: Sequence[str]) -> dict[str, Path]:

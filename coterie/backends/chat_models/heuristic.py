@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import itertools
 import json
+import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Literal, NamedTuple
 
@@ -35,6 +36,9 @@ _OPERAND = re.compile(r"(?:\b[A-Za-z]|[)\]}\d])\s*$")
 """What a minus after it is taken from: `x -3`; after a word, `-3` is a number."""
 
 
+_OPERATORS: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+}  # fmt: skip
 _SUM = re.compile(r"[\d(][\d\s.+\-*/()]*")
 _SPELT = re.compile(r"(?<=\d) +(?=\d)")
 """Blanks between digits: models that read words write `1 2` for 12."""
@@ -131,16 +135,8 @@ def _of(node: ast.expr) -> Fraction:
         return Fraction(str(node.value))
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)):
         return -_of(node.operand) if isinstance(node.op, ast.USub) else _of(node.operand)
-    if isinstance(node, ast.BinOp):
-        left, right = _of(node.left), _of(node.right)
-        if isinstance(node.op, ast.Add):
-            return left + right
-        if isinstance(node.op, ast.Sub):
-            return left - right
-        if isinstance(node.op, ast.Mult):
-            return left * right
-        if isinstance(node.op, ast.Div):
-            return left / right
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+        return _OPERATORS[type(node.op)](_of(node.left), _of(node.right))
     raise ValueError("no sum of numbers")
 
 
