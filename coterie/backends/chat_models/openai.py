@@ -14,8 +14,8 @@ from coterie.backends.chat_models.remote import RemoteChatConfig, RemoteChatMode
 from coterie.backends.remote.answers import Answer
 from coterie.backends.remote.faults import Refused
 from coterie.backends.remote.openai_wire import client_of, completion_of, posted, sent_message
-from coterie.backends.remote.request_fields import LIMITS, further_fields, omitted_fields
 from coterie.backends.remote.secrets import key_of, path_of, redacted, secrets_in
+from coterie.backends.remote.settings import LIMITS, further_fields, omitted_fields
 from coterie.backends.remote.vendors import AUTO, VENDORS, Json, Vendor, vendor_of
 from coterie.core.errors import ConfigError, did_you_mean
 from coterie.core.plugins import MayChange

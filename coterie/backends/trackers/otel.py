@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from coterie.backends.remote.address import Address
 from coterie.backends.remote.secrets import Headers, secrets_in
+from coterie.backends.remote.settings import Address
 from coterie.core.errors import MissingExtra
 from coterie.core.plugins import MayChange, Plugin, PluginConfig
 from coterie.spans import TraceSpan

@@ -8,8 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
 from coterie.backends.models.policy import TensorFields
-from coterie.backends.remote.request_fields import LIMITS, further_fields, omitted_fields
-from coterie.backends.remote.settings import RemoteSettings
+from coterie.backends.remote.settings import LIMITS, RemoteSettings, further_fields, omitted_fields
 from coterie.core.config import PolicyConfig, RunConfig
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import MayChange
