@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.backends.sandboxes.inside.modules import STARTUP
+from coterie.backends.sandboxes.inside.program import STARTUP
 from coterie.core.protocols import Limits, Program, Ran, Sandbox
 from tests.backends.sandboxes.fusion_server import FusionServer
 from tests.backends.sandboxes.plainly import Plain, bare_python, run_plainly
