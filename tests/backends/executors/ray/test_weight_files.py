@@ -14,15 +14,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from coterie.backends.cluster.processes import check_weights  # noqa: E402
 from coterie.backends.cluster.settings import ClusterConfig  # noqa: E402
 from coterie.backends.executors.ray import weight_files  # noqa: E402
 from coterie.backends.executors.ray.hosted_engine import HostedEngine  # noqa: E402
 from coterie.backends.executors.ray.shipping import Receiver, Sender  # noqa: E402
-from coterie.backends.executors.ray.weight_files import (  # noqa: E402  # noqa: E402
+from coterie.backends.executors.ray.weight_files import (  # noqa: E402
     OnDisk,
     WeightFiles,
     check_seen,
-    check_weights,
     opened,
     read_there,
     received,
