@@ -78,7 +78,7 @@ class RayExecutor(Plugin):
         self._sending: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._lost: BaseException | None = None
-        self._metrics: Counter[str] = Counter()
+        self._metrics: Any = Counter()
         """Of the cluster since the last training job; the next one's scores carry them to the step's row."""
         self._side = b""
         """The pickled function that makes a rollout side."""
@@ -265,8 +265,7 @@ class RayExecutor(Plugin):
 
     def _reconnect(self, why: str, seconds: float) -> None:
         """Let another engine host count the jobs of all hosts, and the hosts ask it."""
-        self._metrics.update({"cluster/engines_lost": 1})
-        self._metrics["cluster/replacing"] += seconds  # type: ignore[assignment]
+        self._metrics.update({"cluster/engines_lost": 1, "cluster/replacing": seconds})
         for host in self._leaving:  # their jobs count until another host has them
             self._beside(self._counted(host, host.jobs.values()))
         for host in self._hosts:
@@ -371,7 +370,7 @@ class RayExecutor(Plugin):
         await self._hand(new, jobs)
         seconds = time.perf_counter() - began
         self._metrics.update({"cluster/hosts_lost": 1, "cluster/jobs_again": len(jobs)})
-        self._metrics["cluster/replacing"] += seconds  # type: ignore[assignment]
+        self._metrics["cluster/replacing"] += seconds
         log.warning(
             "%s is gone (%s); another one plays its %d jobs again, after %.1f s",
             *(host.name, why, len(jobs), seconds),
