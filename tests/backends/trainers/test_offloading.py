@@ -99,7 +99,7 @@ def read(trainer: TorchTrainer) -> dict[str, Tensor]:
     for name in NAMES:
         handle = trainer.weights(name)
         merged = BaseWeights(handle, merge=handle.adapter is not None)
-        seen |= {f"{name}/{part}": tensor.clone() for part, tensor in merged.tensors()}
+        seen |= {f"{name}/{part}": tensor.clone() for part, tensor in merged}
     return seen
 
 
