@@ -46,20 +46,17 @@ def without_secrets(value: Any, path: Sequence[str] = ()) -> Any:
         return value
     if _in_table(path) or (path and _is_secret(_snake(path[-1]), value)):
         return HIDDEN
-    return _in_addresses(value) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    return _PART.sub(_part, _USER.sub(lambda match: _unless_variables(match[0]), value))
 
 
 def _in_table(path: Sequence[str]) -> bool:
     for depth, name in enumerate(path[:-1]):
-        if name.lower() in TABLES and not (name == "env" and _is_environment(path[: depth + 1])):
+        place = (*path[:2], "*", name) if depth == 3 else path[: depth + 1]
+        if name.lower() in TABLES and not (name == "env" and ".".join(place) in ENVIRONMENTS):
             return True
     return False
-
-
-def _is_environment(path: Sequence[str]) -> bool:
-    if len(path) == 4:
-        path = (*path[:2], "*", path[3])
-    return ".".join(path) in ENVIRONMENTS
 
 
 def _is_secret(name: str, value: Any) -> bool:
@@ -69,11 +66,6 @@ def _is_secret(name: str, value: Any) -> bool:
             return _SECRET.search(stem) is not None and re.fullmatch(r"[A-Za-z_]\w*", value) is None
         return _SECRET.search(name) is not None
     return not isinstance(value, bool) and _EVEN_NUMBERS.search(name) is not None
-
-
-def _in_addresses(text: str) -> str:
-    text = _USER.sub(lambda match: _unless_variables(match[0]), text)
-    return _PART.sub(_part, text)
 
 
 def _part(match: re.Match[str]) -> str:

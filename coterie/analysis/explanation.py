@@ -174,7 +174,7 @@ def _changed(now: Mapping[str, Any], record: RunRecord) -> str:
 
 def _parts(resolved: Resolved, settings: Settings, record: RunRecord | None) -> list[ServedPart]:
     parts, registry = [], plugins().registry
-    versions = _versions(plugins())
+    versions = {report.distribution: report.version for report in plugins().reports}
     for path, (kind, name) in settings.components.items():
         entry = registry.find(kind, name, path=f"{path}.type")
         place, version = source_of(entry.target), versions.get(entry.distribution, "")
@@ -196,13 +196,8 @@ def _parts(resolved: Resolved, settings: Settings, record: RunRecord | None) -> 
     return parts
 
 
-def _versions(manager: Plugins) -> dict[str, str]:
-    """By distribution, its version; a plugin file has none."""
-    return {report.distribution: report.version for report in manager.reports}
-
-
 def _observers(manager: Plugins) -> list[ObserverCall]:
-    versions, calls = _versions(manager), []
+    versions, calls = {report.distribution: report.version for report in manager.reports}, []
     for hook, when in hookspecs.WHEN.items():
         for observer in getattr(manager.hook, hook).get_hookimpls():
             distribution = observer.plugin_name.rpartition(":")[0]

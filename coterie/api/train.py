@@ -37,8 +37,14 @@ from coterie.core.types import Credit
 from coterie.core.types.messages import encodable
 from coterie.core.types.seeding import generator
 from coterie.estimate.cost import warn_of_tasks
-from coterie.estimate.least import acceptable, check_size, check_trees, warn_of_size, warn_of_trees
-from coterie.estimate.val_interval import evaluating
+from coterie.estimate.least import (
+    acceptable,
+    check_size,
+    check_trees,
+    evaluating,
+    warn_of_size,
+    warn_of_trees,
+)
 from coterie.recipes import load
 
 log = logging.getLogger("coterie")

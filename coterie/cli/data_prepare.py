@@ -78,10 +78,11 @@ def prepare(
         coterie data prepare openai/gsm8k --subset main --keep-splits --key question --out data/gsm8k
         coterie data prepare humaneval file=HumanEval.jsonl.gz "train=test[:100]" -o data/humaneval
     """
+    from coterie.data.sources import known_sets
 
     if not source.strip():
         raise UserError("SOURCE is empty", fix="name a file, a set of the Hub as OWNER/NAME, or a known set")
-    if _is_known(source):
+    if not Path(source).exists() and source in known_sets():
         given = {"key": keys, "rename": renames, **options}
         manifest, notes = _prepare_set(source, settings, given, out, force=force)
         if as_json:
@@ -229,13 +230,6 @@ def _counts(prepared: PreparedSplits) -> dict[str, int]:
 
 
 # ------------------------------------------------------------------------------------------ known data sets
-
-
-def _is_known(source: str) -> bool:
-    """Whether a source is the name of a known set, and no file or folder here."""
-    from coterie.data.sources import known_sets
-
-    return not Path(source).exists() and source in known_sets()
 
 
 def _check_spelling(source: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -140,3 +141,29 @@ def show_warnings() -> None:
         for shown in map(logging.getLogger, SHOWN):
             shown.setLevel(logging.INFO)
             shown.addHandler(_Warnings(logging.INFO))
+
+
+def can_draw() -> bool:
+    """Whether stdout is a terminal that text can be drawn on again and again."""
+    return sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
+
+
+def console_of(*, on_terminal: bool, piped_width: int | None = None) -> Any:
+    """A rich console on stdout, without colours where TERM or NO_COLOR says so.
+
+    Args:
+        piped_width: characters of a line where stdout is no terminal.
+    """
+    from rich.console import Console
+
+    plain = not on_terminal or os.environ.get("TERM", "") in ("", "dumb", "unknown")
+    return Console(
+        file=sys.stdout,
+        width=None if on_terminal else piped_width,
+        force_terminal=on_terminal,
+        no_color=True if plain else None,
+        color_system=None if plain else "auto",
+        markup=False,
+        highlight=False,
+        emoji=False,
+    )

@@ -26,7 +26,7 @@ import numpy as np
 from coterie.core.errors import ConfigError, did_you_mean
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import Environment, TaskSource
-from coterie.core.training.tasks import TaskOrder
+from coterie.core.training.curriculum import TaskOrder
 from coterie.core.types import Task
 from coterie.core.types.splits import Record
 from coterie.discovery.members import RecordsTasks

@@ -16,9 +16,9 @@ import coterie
 from coterie.api.rollouts import read_rollouts
 from coterie.compose.strata import Quotas, StratifiedOrder, check_strata, mix, mix_lines, task_order
 from coterie.core.errors import ConfigError
+from coterie.core.training.curriculum import TaskOrder
 from coterie.core.training.run import Run
 from coterie.core.training.state import CurriculumState
-from coterie.core.training.tasks import TaskOrder
 from coterie.core.types import Task
 from coterie.testing import coterie_run
 

@@ -9,8 +9,7 @@ from typing import Any
 
 from coterie.analysis.credit.component_returns import Rules
 from coterie.analysis.credit.effects import CheckedAction, TurnEffect, turn_effects
-from coterie.analysis.credit.playouts import Arm, Player, Playout
-from coterie.analysis.credit.states import ChosenAction, choices
+from coterie.analysis.credit.playouts import Arm, ChosenAction, Player, Playout, choices
 from coterie.analysis.recorded_engine import RecordedActions, learn_words
 from coterie.analysis.records import RunRecords, step_row_of
 from coterie.api.addresses import Which, check_role
@@ -191,21 +190,18 @@ async def _played(
             [playouts[(id(choice.state), branch), sample] for sample in range(samples)]
             for branch in (choice.branch, None)
         )
-        result.append(_checked(choice, kept, other) if all(p.reached for p in (*kept, *other)) else None)
+        checked = CheckedAction(
+            task=choice.state.task.id,
+            role=choice.state.role,
+            turn=choice.state.node.turn,
+            advantage=choice.advantage,
+            drawn=choice.drawn,
+            recorded=[playout.value for playout in kept],
+            replaced=[playout.value for playout in other],
+            successes=[(a.success, b.success) for a, b in zip(kept, other, strict=True)],
+        )
+        result.append(checked if all(p.reached for p in (*kept, *other)) else None)
     return result
-
-
-def _checked(choice: ChosenAction, kept: Sequence[Playout], other: Sequence[Playout]) -> CheckedAction:
-    return CheckedAction(
-        task=choice.state.task.id,
-        role=choice.state.role,
-        turn=choice.state.node.turn,
-        advantage=choice.advantage,
-        drawn=choice.drawn,
-        recorded=[playout.value for playout in kept],
-        replaced=[playout.value for playout in other],
-        successes=[(a.success, b.success) for a, b in zip(kept, other, strict=True)],
-    )
 
 
 @dataclass(slots=True)

@@ -84,7 +84,8 @@ def play_step(
         )
     batch, other = _batch(run, played, recorded, beside)
     credit, after, failed = _credited(run, batch, head["state"])
-    differences += [*compare_head(step, head, run), *_errors(step, played)]
+    broken = [(_tree_of(each.job), "play", "played to its end", each.error) for each in played if each.error]
+    differences += [*compare_head(step, head, run), *(_of_tree(step, *of) for of in broken)]
     differences += _compared(step, recorded, played, batch, credit, side)
     if failed:
         differences.append(Mismatch(step=step, field="estimator", recorded="credit", replayed=failed))
@@ -127,16 +128,7 @@ def jobs_of(run: Run, step: int, rows: Sequence[Row]) -> tuple[list[RolloutJob],
         left = known[at] if at < len(known) else None
         right = wanted[at] if at < len(wanted) else None
         if left != right and (left not in wanted or right not in known):
-            task, epoch, chain = left or right or ("", 0, 0)
-            mismatch = Mismatch(
-                step=step,
-                field="task",
-                recorded=_tree_text(left),
-                replayed=_tree_text(right),
-                task=task,
-                epoch=epoch,
-                chain=chain,
-            )
+            mismatch = _of_tree(step, left or right, "task", _tree_text(left), _tree_text(right))
             return [job for job in jobs if _tree_of(job) in known], [mismatch]
     return jobs, []
 
@@ -283,20 +275,10 @@ def _ends(step: int, rows: Sequence[Row], run: Run, codecs: Mapping[str, Codec])
             yield mismatch_of(step, row, where, *sides, {})
 
 
-def _errors(step: int, played: Sequence[PlayedTree]) -> list[Mismatch]:
-    return [
-        Mismatch(
-            step=step,
-            field="play",
-            recorded="played to its end",
-            replayed=each.error,
-            task=each.job.task.id,
-            epoch=each.job.epoch,
-            chain=each.job.chain,
-        )
-        for each in played
-        if each.error
-    ]
+def _of_tree(step: int, tree: TreeId | None, field: str, recorded: str, replayed: str) -> Mismatch:
+    task, epoch, chain = tree or ("", 0, 0)
+    of = {"task": task, "epoch": epoch, "chain": chain}
+    return Mismatch(step=step, field=field, recorded=recorded, replayed=replayed, **of)
 
 
 def _tree_of(job: RolloutJob) -> TreeId:

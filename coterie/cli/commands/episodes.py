@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,12 +9,12 @@ from typing import TYPE_CHECKING
 import click
 
 from coterie.cli.options import json_option
-from coterie.cli.output import print_json, table
+from coterie.cli.output import can_draw, console_of, print_json, table
 from coterie.viewing.text import encodable
 
 if TYPE_CHECKING:
     from coterie.viewing.episode_view import Detail
-    from coterie.viewing.find_episodes import Query, Search
+    from coterie.viewing.find_episodes import Search
 
 
 @click.command(short_help="Print the episodes that match, readably.")
@@ -75,26 +74,17 @@ def command(
     if as_json:
         print_json([match.as_dict(role) for match in search.matches])
     else:
-        _print(search, query, Detail(full, role))
+        _print(search, Detail(full, role))
 
 
-def _print(search: Search, query: Query, detail: Detail) -> None:
-    from rich.console import Console
+def _print(search: Search, detail: Detail) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
     from coterie.viewing.episode_view import episode_lines
 
-    plain = not sys.stdout.isatty() or os.environ.get("TERM", "") in ("", "dumb", "unknown")
-    console = Console(
-        file=sys.stdout,
-        width=None if sys.stdout.isatty() else 10_000,  # in a pipe, lines are whole
-        color_system=None if plain else "auto",
-        markup=False,
-        highlight=False,
-        emoji=False,
-        soft_wrap=plain,
-    )
+    console = console_of(on_terminal=sys.stdout.isatty(), piped_width=10_000)  # in a pipe, lines are whole
+    console.soft_wrap = not can_draw()
     for number, match in enumerate(search.matches):
         for line in [Text("")] * (number > 0) + [*episode_lines(match, detail)]:
             text = Text(encodable(line.plain, console.encoding), style=line.style, spans=line.spans)
@@ -103,10 +93,10 @@ def _print(search: Search, query: Query, detail: Detail) -> None:
                 console.print(Padding(text[indent:], (0, 0, 0, indent)))
             else:
                 console.print(text)
-    click.echo(_summary(search, query), err=True)
+    click.echo(_summary(search), err=True)
 
 
-def _summary(search: Search, query: Query) -> str:
+def _summary(search: Search) -> str:
     steps = f"step {search.steps[0]}" if len(search.steps) == 1 else f"{len(search.steps)} recorded steps"
     if not search.matches:
         return f"none of the {search.episodes} episodes of {steps} matches"

@@ -102,6 +102,8 @@ def check(settings: Sequence[str], as_json: bool) -> None:
 
     Exits 1 where the program's output is not the expected one.
     """
+    from rich.text import Text
+
     from coterie.analysis.diagnosis.sandboxes import check_sandbox
 
     checked = check_sandbox(settings_table(settings))
@@ -116,7 +118,8 @@ def check(settings: Sequence[str], as_json: bool) -> None:
         click.echo("it runs programs" if checked.works else ending)
         if checked.protections:
             rows_shown = [_protection_row(protection) for protection in checked.protections]
-            click.echo(columns([*rows_shown, *(_open_row(row) for row in checked.left_open)]))
+            opening = Text("open", style="red")
+            click.echo(columns([*rows_shown, *((opening, row.name, row.what) for row in checked.left_open)]))
         for warning in checked.warnings:
             click.echo(f"warning: {warning}")
     raise SystemExit(0 if checked.works else 1)
@@ -128,12 +131,6 @@ def _protection_row(protection: Any) -> tuple[Text, str, str]:
     active = Text("active", style="green") if protection.active else Text("missing", style="red")
     needs = f" (needs {protection.needs})" if protection.needs and not protection.active else ""
     return active, protection.name, f"stops {protection.stops}{needs}"
-
-
-def _open_row(row: Any) -> tuple[Text, str, str]:
-    from rich.text import Text
-
-    return Text("open", style="red"), row.name, row.what
 
 
 def _named(files: Sequence[Path]) -> dict[str, bytes]:
@@ -181,17 +178,8 @@ def _text(path: Path) -> str:
 
 
 def _as_json(result: Ran, out: Path) -> dict[str, Any]:
-    return {
-        "status": result.status,
-        "exit_code": result.exit_code,
-        "reason": result.reason,
-        "stdout": result.stdout,
-        "stderr": result.stderr,
-        "dropped": result.dropped,
-        "cpu_seconds": result.cpu_seconds,
-        "wall_seconds": result.wall_seconds,
-        "files": [str(out / path) for path in result.files],
-    }
+    names = ["status", "exit_code", "reason", "stdout", "stderr", "dropped", "cpu_seconds", "wall_seconds"]
+    return {name: getattr(result, name) for name in names} | {"files": [str(out / p) for p in result.files]}
 
 
 def _ending(result: Ran) -> str:

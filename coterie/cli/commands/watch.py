@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 import time
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from coterie.cli.output import can_draw, console_of
 from coterie.core.errors import RunFolderError
 
 if TYPE_CHECKING:
@@ -92,29 +92,6 @@ class Watched:
         return any([run.read() for run in self.runs])
 
 
-def can_draw() -> bool:
-    """Whether stdout is a terminal that text can be drawn on again and again."""
-    return sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
-
-
-def console_of(*, on_terminal: bool) -> Any:
-    """A rich console on stdout, without colours where TERM or NO_COLOR says so."""
-    from rich.console import Console
-
-    plain = not on_terminal or os.environ.get("TERM", "") in ("", "dumb", "unknown")
-    width = None if on_terminal else max(shutil.get_terminal_size().columns, 60)
-    return Console(
-        file=sys.stdout,
-        width=width,
-        force_terminal=on_terminal,
-        no_color=True if plain else None,
-        color_system=None if plain else "auto",
-        markup=False,
-        highlight=False,
-        emoji=False,
-    )
-
-
 def look_of(console: Any) -> Look:
     from coterie.viewing.frame import LEAST, Look
 
@@ -125,7 +102,9 @@ def print_frame(runs: Sequence[FollowedRun]) -> None:
     """Print one frame."""
     from coterie.viewing.frame import frame
 
-    console = console_of(on_terminal=sys.stdout.isatty())
+    console = console_of(
+        on_terminal=sys.stdout.isatty(), piped_width=max(shutil.get_terminal_size().columns, 60)
+    )
     console.print(frame(runs, look_of(console), time.time()))
 
 

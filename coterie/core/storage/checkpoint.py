@@ -74,7 +74,7 @@ class CheckpointWriter:
             Exception: any error of `write`; its files are removed.
         """
         meta = json.loads(json.dumps(meta))
-        target = self.folder / f"step-{step:06d}"
+        target = self._path(step)
         with written(f"the checkpoint of step {step} in {self.folder}"):
             self.folder.mkdir(parents=True, exist_ok=True)
             self._sweep(files=True)
@@ -171,15 +171,11 @@ class CheckpointWriter:
 
     def _prune(self) -> None:
         spared = set(self.steps()[-self.keep :]) | set(self.marks().values())
-        for step in self.steps():
-            if step not in spared:
-                self._remove(self._path(step))
-
-    def _remove(self, path: Path) -> None:
-        """Hide, then delete: a kill in between must not leave half a checkpoint under its name."""
-        hidden = self.folder / f"{TEMPORARY}{path.name}-{secrets.token_hex(4)}"
-        os.rename(path, hidden)
-        shutil.rmtree(hidden, ignore_errors=True)
+        for path in (self._path(step) for step in self.steps() if step not in spared):
+            # Hide, then delete: a kill in between must not leave half a checkpoint under its name.
+            hidden = self.folder / f"{TEMPORARY}{path.name}-{secrets.token_hex(4)}"
+            os.rename(path, hidden)
+            shutil.rmtree(hidden, ignore_errors=True)
 
 
 def saved_steps(folder: Path) -> list[int]:

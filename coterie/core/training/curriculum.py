@@ -1,4 +1,4 @@
-"""Training on easier tasks first: `env.curriculum`, for every environment.
+"""Which tasks a step plays, and training on easier ones first: `env.curriculum`, for every environment.
 
 The environment of the table `env` is the target, and every evaluation is on it. A level is the same
 environment with one field of its Config set to another value. Training plays the tasks of the present level
@@ -15,12 +15,17 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
+from coterie.core.errors import ConfigError
 from coterie.core.protocols import Environment, TaskSource
 from coterie.core.training.metrics import episodes
 from coterie.core.training.state import CurriculumState
 from coterie.core.types import Metrics, Task, Tree
+from coterie.core.types.seeding import generator
 
 log = logging.getLogger("coterie")
 
@@ -126,3 +131,27 @@ def trained_on(
     if curriculum is None:
         return [(environment, environment.tasks("train", seed))]
     return [(level.environment, level.tasks(seed)) for level in curriculum.levels]
+
+
+class TaskOrder:
+    """Passes over the train split; each pass is a permutation of its own."""
+
+    def __init__(self, tasks: TaskSource, seed: int) -> None:
+        if len(tasks) == 0:
+            raise ConfigError("the train split has no tasks", path="env")
+        self._tasks, self._seed = tasks, seed
+        self._permutation = lru_cache(maxsize=2)(self._make_permutation)
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def step(self, step: int, count: int) -> list[tuple[Task, int]]:
+        """The (task, epoch) pairs of a step, from 0, that plays `count` tasks."""
+        tasks = []
+        for position in range(step * count, (step + 1) * count):
+            epoch, offset = divmod(position, len(self._tasks))
+            tasks.append((self._tasks[int(self._permutation(epoch)[offset])], epoch))
+        return tasks
+
+    def _make_permutation(self, epoch: int) -> np.ndarray:
+        return generator(self._seed, "tasks", f"epoch {epoch}").permutation(len(self._tasks))

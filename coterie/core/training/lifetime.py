@@ -35,11 +35,10 @@ from coterie.core.rollout.engine_client import LocalEngineClient
 from coterie.core.rollout.side import LocalRolloutSide
 from coterie.core.storage.checkpoint import Checkpoint, CheckpointWriter
 from coterie.core.storage.run_folder import RunFolder
-from coterie.core.training.curriculum import Curriculum, trained_on
+from coterie.core.training.curriculum import Curriculum, TaskOrder, trained_on
 from coterie.core.training.metrics_writer import MetricsWriter
 from coterie.core.training.schedule import End, Unsaved, end_of
 from coterie.core.training.state import RunState
-from coterie.core.training.tasks import TaskOrder
 from coterie.core.types import RewardWeights
 from coterie.spans import span
 
