@@ -2,11 +2,11 @@
 
 import pluggy
 
-from coterie.analysis.comparison import (
+from coterie.analysis.comparison.comparing import compare as compare
+from coterie.analysis.comparison.report import (
     ComparisonReport as ComparisonReport,
     PairedResult as PairedResult,
     SideSummary as SideSummary,
-    compare as compare,
 )
 from coterie.analysis.credit.report import CreditReport as CreditReport, credit as credit
 from coterie.analysis.diagnosis.evidence import Sickness as Sickness

@@ -41,10 +41,10 @@ from coterie.estimate.least import (
     acceptable,
     check_size,
     check_trees,
-    evaluating,
     warn_of_size,
     warn_of_trees,
 )
+from coterie.estimate.val_interval import evaluating
 from coterie.recipes import load
 
 log = logging.getLogger("coterie")

@@ -1,20 +1,18 @@
 """The least that a run takes of this machine. What can't be is refused before the run starts.
 
 All numbers are lower bounds: an episode may end after its first stage, an answer after its first token. So
-what is refused could not have ended well. `cost.py` counts from above. And how often a run evaluates on `val`
-where `schedule.evaluate_every` is `auto`: not so often that evaluations cost more than a share of training.
+what is refused could not have ended well. `cost.py` counts from above.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from coterie.core.config import RunConfig
-from coterie.core.errors import ConfigError, DataError
+from coterie.core.errors import ConfigError
 from coterie.core.rollout.side import LocalRolloutSide
 from coterie.core.rollout.turns import first_stage
 from coterie.core.training.run import Run
@@ -35,10 +33,6 @@ ACTION_SECONDS = 10e-6
 """Least time of an action: a tenth of what drawing, scoring and crediting one takes without a model."""
 HOUR = 3600.0
 """Longest step that starts unasked."""
-SHARE = 0.05
-"""Most actions that evaluations sample, as a share of those that training samples."""
-FEWEST = 10
-"""Fewest steps from one evaluation to the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,48 +193,3 @@ def warn_of_size(run: Run) -> None:
 def shown(number: int) -> str:
     """Bytes as `23.6 GB`, or as `19,000 GB`."""
     return f"{number / 1e9:.3g} GB" if number < 10**12 else f"{readable(number // 10**9)} GB"
-
-
-# ----------------------------------------------------------------------------------------- evaluations on val
-
-
-def evaluating(run: Run) -> Run:
-    """The run with its number of steps between evaluations, where the schedule leaves it to us.
-
-    Raises:
-        DataError: a record of val is wrong.
-    """
-    if run.config.schedule.evaluate_every != "auto":
-        return run
-    return replace(run, evaluate_every=val_interval(run))
-
-
-def val_interval(run: Run) -> int:
-    """Steps from one evaluation to the next; 0: none, since no policy is trained or there is no split `val`.
-
-    Neither the clock nor the length of the run decides it: a run of another machine, and one that is made
-    longer afterwards, have the same rows.
-
-    Raises:
-        DataError: a record of val is wrong.
-        UserError: a run with a table `evaluate` lacks tasks.
-    """
-    schedule = run.config.schedule
-    if all(policy.train == "none" for policy in run.config.policies.values()):
-        return 0
-    if schedule.steps is not None and schedule.steps < FEWEST:
-        return 0  # no evaluation would come due: val isn't asked for
-    try:
-        evaluated = evaluated_trees(run.rollout_side)
-    except DataError:
-        raise
-    except Exception as error:  # an environment need not have the split, and says so as it likes
-        if run.config.evaluate is not None:  # somebody has asked for it
-            raise
-        what = "training is not evaluated on val: %s (with schedule.evaluate_every=0 nobody asks)"
-        log.warning(what, " ".join(str(error).split()) or type(error).__name__)
-        return 0
-    training, evaluation = run.sampler.plan, run.sampler.for_evaluation(False).plan
-    sampled = schedule.tasks_per_step * training.chains * training.branches
-    evaluated *= evaluation.chains * evaluation.branches
-    return max(FEWEST, math.ceil(evaluated / (SHARE * sampled)))

@@ -14,9 +14,9 @@ from coterie.core.training.run import Run
 from coterie.estimate.cost import BOUND, check_size, count, longest_answer, read_splits
 from coterie.estimate.counts import Growth, PolicyCounts, StepCounts, steps_of_update
 from coterie.estimate.gpus import GB, Capacity, capacity_of
-from coterie.estimate.least import evaluating
 from coterie.estimate.memory import MemoryEstimate, memory_of
 from coterie.estimate.placement import ClusterPlacement, check_options, on_one_machine, placement_of
+from coterie.estimate.val_interval import evaluating
 from coterie.recipes import load
 
 LARGE = 10**300

@@ -17,7 +17,7 @@ from coterie.core.errors import ConfigError, RunFolderError
 from coterie.core.training import evaluation
 from coterie.core.training.evaluation import Evaluation, evaluate_if_due
 from coterie.estimate.cost import count
-from coterie.estimate.least import evaluating
+from coterie.estimate.val_interval import evaluating
 from coterie.stats import Interval
 from coterie.testing import coterie_run
 from coterie.testing.support.toys import ROLE

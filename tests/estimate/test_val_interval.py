@@ -11,7 +11,7 @@ import coterie
 from coterie.api.rows import read_metrics
 from coterie.compose import compose
 from coterie.core.errors import DataError
-from coterie.estimate.least import FEWEST, SHARE, evaluating
+from coterie.estimate.val_interval import FEWEST, SHARE, evaluating
 from coterie.recipes import load
 from tests.cli.support import coterie as command
 from tests.games import Matrix

@@ -37,7 +37,7 @@ class Run(StepsInPlay):
     """All of one run. Only its `state` changes."""
 
     evaluate_every: int = 0
-    """Steps between evaluations on `val`; 0: none. `auto` is decided by `estimate/least.py`."""
+    """Steps between evaluations on `val`; 0: none. `auto` is decided by `estimate/val_interval.py`."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """Versions and digests of files, for what is written of evaluations."""
     progress: Progress | None = None
