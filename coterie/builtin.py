@@ -249,7 +249,7 @@ def register_studies(register: Register) -> None:
     register("at-grpo-table2", "coterie.studies.library.at_grpo:TABLE2")
     register("at-grpo-table3", "coterie.studies.library.at_grpo:TABLE3")
     register("magrpo", "coterie.studies.library.magrpo:MAGRPO")
-    register("sampling", "coterie.studies.library.sampling:SAMPLING")
+    register("sampling", "coterie.studies.library.at_grpo:SAMPLING")
     register("teammates", "coterie.studies.library.at_grpo:TEAMMATES")
     register("cooperation", "coterie.studies.library.cooperation:COOPERATION")
 

@@ -57,14 +57,14 @@ def test_the_three_commands_of_a_line_mean_the_same(theirs, ours, tmp_path, monk
 
 
 def test_every_setting_is_listed():
-    wanted = [[shown(row.keys), shown(row.ours), row.why] for row in ROWS if row.counterpart]
+    wanted = [[shown(row.keys), shown(row.ours), row.why] for row in ROWS if row.ours]
     assert cells("Settings")[1 + len(CHOOSING) + 1 :] == wanted or _listing(wanted)
     chosen = [[what, shown(keys)] for what, keys in CHOOSING.items()]
     assert cells("Settings")[1 : 1 + len(CHOOSING)] == chosen or _listing(chosen)
 
 
 def test_what_has_no_counterpart_is_listed_with_its_reason():
-    wanted = [[shown(row.keys), row.why] for row in ROWS if not row.counterpart]
+    wanted = [[shown(row.keys), row.why] for row in ROWS if not row.ours]
     assert cells("Without a counterpart")[1:] == wanted or _listing(wanted)
 
 

@@ -8,9 +8,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from coterie import ConfigError, TableFrom, did_you_mean
-from coterie.comlrl.mapping import CHOOSING, MODES, ROWS, WITH_TESTS, KeyRow, TranslatedCase
+from coterie.comlrl.mapping import (
+    CHOOSING,
+    MODES,
+    ONE_TURN,
+    ROWS,
+    WITH_TESTS,
+    Dropped,
+    KeyRow,
+    TranslatedCase,
+    choice,
+    text,
+    truth,
+    whole,
+)
 from coterie.comlrl.reading import Given, Original
-from coterie.comlrl.values import Dropped, choice, text, truth, whole
 
 log = logging.getLogger("coterie")
 
@@ -75,9 +87,9 @@ def translate(original: Original) -> Translation:
     """
     kind, coder = _kind(original)
     agents = _agents(original)
-    turns = whole(1)(_key(original, "num_turns", 1), f"{original.program}.num_turns")
+    path = f"{original.program}.num_turns"
+    turns = whole(1)(original.get(path, 1), path)
     if turns > 1 and not kind.turns:
-        path = f"{original.program}.num_turns"
         raise ConfigError(f"'{kind.name}' is played in one turn", path=path, fix=f"set {path}=1")
     case = TranslatedCase(
         turns=turns,
@@ -90,7 +102,7 @@ def translate(original: Original) -> Translation:
     recipe = f"{prefix}_{kind.name}"
     settings: dict[str, Any] = {"data.type": coder, **ALL_WEIGHTS}
     hub = original.get("dataset.name")
-    if hub is not None and hub != KINDS_BY_SOURCE[coder].hub:
+    if hub is not None and hub != next(each.hub for each in KINDS.values() if each.name == coder):
         settings["data.hub"] = text(hub, "dataset.name")
     if turns > 1:
         settings |= {"team.max_turns": turns, "transition.type": case.mode}
@@ -103,14 +115,12 @@ def translate(original: Original) -> Translation:
         mentions |= {key: row.mention} if key and row.mention else {}
     dropped |= _others(original, case)
     mentions |= _one_turn(mentions, settings)
-    table = _nested(settings) | {"extends": recipe, "name": original.file.stem, "summary": _summary(original)}
+    table = _nested(settings) | {"extends": recipe, "name": original.file.stem}
+    table["summary"] = f"{original.file.name} of CoMLRL's {original.program.upper()}."
     table["scales"] = {"smoke": _smoke(table)}
     base = original.get("output.base_dir")
     base_dir = None if base is None else text(base, "output.base_dir")
     return Translation(TableFrom(table, f"file {original.file}"), recipe, base_dir, dropped, mentions)
-
-
-KINDS_BY_SOURCE = {kind.name: kind for kind in KINDS.values()}
 
 
 def _kind(original: Original) -> tuple[DataSetType, str]:
@@ -149,10 +159,6 @@ def _mode(original: Original) -> str:
     return str(choice({mode: mode for mode in MODES})(given.value, key))
 
 
-def _key(original: Original, name: str, default: Any) -> Any:
-    return original.get(f"{original.program}.{name}", default)
-
-
 def _first(original: Original, keys: Sequence[str]) -> tuple[str, Given | None]:
     """The key that holds: of the command line, then of the file, the earliest in `keys`."""
     present = [(key, original.values[key]) for key in keys if key in original.values]
@@ -165,7 +171,7 @@ def _apply(
 ) -> str:
     """Add a row's settings, and name its keys that change nothing; the key that has an effect, or ""."""
     keys = [key.format(p=original.program) for key in row.keys]
-    if not row.counterpart:
+    if not row.ours:
         dropped |= {key: row.why for key in _set_below(original, keys)}
         return ""
     key, given = _first(original, keys)
@@ -233,7 +239,7 @@ def _others(original: Original, case: TranslatedCase) -> dict[str, str]:
     for name in original.values:
         if name in modes and original.get(name) is not None:
             if case.turns < 2:
-                dropped[name] = "it has no effect with one turn, there too"
+                dropped[name] = ONE_TURN
             elif name != taken and original.get(name) != original.get(taken):
                 dropped[name] = f"{taken} precedes it"
         elif not any(name == key or name.startswith(key + ".") for key in known):
@@ -257,10 +263,6 @@ def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
             at = at.setdefault(part, {})
         at[last] = value
     return table
-
-
-def _summary(original: Original) -> str:
-    return f"{original.file.name} of CoMLRL's {original.program.upper()}."
 
 
 def _smoke(table: Mapping[str, Any]) -> dict[str, Any]:

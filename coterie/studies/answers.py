@@ -26,15 +26,21 @@ def measured(
     outcome: StudyOutcome,
 ) -> dict[str, Any]:
     """Return with its interval, tokens and seconds of an answer, over all seeds; None: not known."""
-    pooled: dict[str, Sequence[float]] = {}
-    for seed in seeds:
-        of_seed = returns.get((row["id"], seed)) or {}
-        pooled |= {f"{seed}/{task}": samples for task, samples in of_seed.items()}
+    pooled = pooled_tasks({seed: returns.get((row["id"], seed)) for seed in seeds})
     results = [outcome.results.get(entry["jobs"][-1], {}) for entry in row["seeds"]]
     return {
         "return": clustered_bootstrap(pooled, seed=0).as_dict() if pooled else None,
         "tokens": mean([result.get("answer_tokens") for result in results]),
         "seconds": mean([result.get("answer_seconds") for result in results]),
+    }
+
+
+def pooled_tasks(by_seed: Mapping[int, Mapping[str, Sequence[float]] | None]) -> dict[str, Sequence[float]]:
+    """The samples of all seeds. Each seed has its own tasks: one id in two seeds stands for two tasks."""
+    return {
+        f"{seed}/{task}": samples
+        for seed, of_seed in by_seed.items()
+        for task, samples in (of_seed or {}).items()
     }
 
 

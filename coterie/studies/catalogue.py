@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from coterie import ConfigError, PluginError, did_you_mean, find_plugin, read_yaml, registered, validate
@@ -99,31 +99,22 @@ def _check(config: ColumnConfig) -> None:
     named = {SOLO: config.alone, WITH_FROZEN_PARTNER: config.beside, "swap": config.swap or ()}
     for key, roles in named.items():
         for role in roles:
-            if role not in config.roles:
-                raise ConfigError(
-                    f"unknown role '{role}'", path=f"{key}.{role}", fix=did_you_mean(role, config.roles)
-                )
+            _known(role, config.roles, f"unknown role '{role}'", f"{key}.{role}")
     used = {BASE, *(name for study in studies.values() for name in _variants(study, _sketch(config)))}
     for name in config.forms:
-        if name not in used:
-            raise ConfigError(
-                f"no study uses a variant '{name}'", path=f"forms.{name}", fix=did_you_mean(name, used)
-            )
+        _known(name, used, f"no study uses a variant '{name}'", f"forms.{name}")
     for key, named_studies in (("paper", config.paper), ("notes", config.notes)):
         for name in named_studies:
-            if name not in studies:
-                raise ConfigError(
-                    f"unknown study '{name}'", path=f"{key}.{name}", fix=did_you_mean(name, studies)
-                )
+            _known(name, studies, f"unknown study '{name}'", f"{key}.{name}")
     for name in config.paper:
         ids = [method.id for method in studies[name].methods(_sketch(config))]
         for id_ in config.paper[name]:
-            if id_ not in ids:
-                raise ConfigError(
-                    f"study '{name}' has no method '{id_}'",
-                    path=f"paper.{name}.{id_}",
-                    fix=did_you_mean(id_, ids),
-                )
+            _known(id_, ids, f"study '{name}' has no method '{id_}'", f"paper.{name}.{id_}")
+
+
+def _known(name: str, known: Collection[str], what: str, path: str) -> None:
+    if name not in known:
+        raise ConfigError(what, path=path, fix=did_you_mean(name, known))
 
 
 def _variants(study: Study, column: Column) -> set[str]:

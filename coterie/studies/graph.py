@@ -252,7 +252,7 @@ class _JobBuilder:
     def base(self) -> str:
         """Add the job that makes the initial weights of all methods."""
         settings = ["schedule.steps=0", "schedule.epochs=null", "schedule.tokens=1", f"seed={BASE_SEED}"]
-        recipe, scale, overrides, resolved = resolve(self.column, BASE, self.scale, settings)
+        start, resolved = resolve(self.column, BASE, self.scale, settings)
         policies = resolved.config.policies
         policy = "shared" if "shared" in policies else next(iter(policies))
         if policy != "shared" and len(policies) > 1:
@@ -267,12 +267,9 @@ class _JobBuilder:
             kind="base",
             seed=BASE_SEED,
             subject="",
-            recipe=recipe,
-            overlays=tuple(self.column.variant(BASE).overlays),
-            scale=scale,
-            overrides=overrides,
             policy=policy,
             merge=policies[policy].train == "lora",
+            **start,
         )
 
     def _resolve(
@@ -291,12 +288,10 @@ class _JobBuilder:
         if model is not None:
             for policy in self._table(variant)["policies"]:
                 initial += [f"policies.{policy}.model={model}", f"policies.{policy}.warm_start=null"]
-        recipe, scale, overrides, resolved = resolve(
+        start, resolved = resolve(
             self.column, variant, self.scale, [*initial, *settings, f"seed={self.seed}"], tested=tested
         )
-        overlays = tuple(self.column.variant(variant).overlays)
-        start = {"recipe": recipe, "overlays": overlays, "scale": scale, "overrides": overrides, "base": base}
-        return start, resolved
+        return {**start, "base": base}, resolved
 
     def _has_base(self) -> bool:
         if BASE not in self.column.variants:
@@ -307,7 +302,7 @@ class _JobBuilder:
     def _table(self, variant: str) -> Mapping[str, Any]:
         key = self.column.name, variant
         if key not in self.tables:
-            self.tables[key] = resolve(self.column, variant, self.scale, [])[3].table
+            self.tables[key] = resolve(self.column, variant, self.scale, [])[1].table
         return self.tables[key]
 
     def _variant_of(self, id_: str) -> str:

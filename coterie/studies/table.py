@@ -21,6 +21,9 @@ from coterie.studies.runner import StudyOutcome, display_path
 from coterie.studies.study import ClaimResult, Method, Value
 
 GAP = answers.GAP
+CSV_COLUMNS = """
+    column row seed state success low high tasks tokens seconds paper_percent gain paper_gain_percent
+"""
 VALUES: tuple[Value, Value] = ("success", "return")
 
 
@@ -117,7 +120,6 @@ def _row(
     outcome: StudyOutcome,
 ) -> dict[str, Any]:
     seeds: list[dict[str, Any]] = []
-    pooled: dict[str, Sequence[float]] = {}
     for seed in plan.seeds:
         per_task, cell = values[method.id, seed], plan.cells[column.name, method.id, seed]
         state = outcome.states.get(cell.evaluation, "open")
@@ -132,8 +134,7 @@ def _row(
                 "jobs": jobs,
             }
         )
-        # Each seed has its own tasks: one id in two seeds stands for two tasks.
-        pooled |= {f"{seed}/{task}": samples for task, samples in (per_task or {}).items()}
+    pooled = answers.pooled_tasks({seed: values[method.id, seed] for seed in plan.seeds})
     return {
         "id": method.id,
         "title": method.title,
@@ -347,23 +348,7 @@ def as_csv(table: Mapping[str, Any]) -> str:
     """
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(
-        [
-            "column",
-            "row",
-            "seed",
-            "state",
-            "success",
-            "low",
-            "high",
-            "tasks",
-            "tokens",
-            "seconds",
-            "paper_percent",
-            "gain",
-            "paper_gain_percent",
-        ]
-    )
+    writer.writerow(CSV_COLUMNS.split())
     for name, column in table["columns"].items():
         for row in column["rows"]:
             states = {seed["state"] for seed in row["seeds"]}

@@ -14,8 +14,10 @@ TASKS = ("env", "data")
 
 def resolve(
     column: Column, name: str, scale: str, overrides: Sequence[str], *, tested: bool = False
-) -> tuple[str, str | None, tuple[str, ...], Resolved]:
-    """(recipe, its scale if it has one of this name, all overrides, the configuration) of a variant.
+) -> tuple[dict[str, Any], Resolved]:
+    """(what a job starts from, the configuration) of a variant.
+
+    A job starts from the recipe, its overlays, its scale if it has one of this name, and all overrides.
 
     Args:
         tested: with what the column's test alone reads.
@@ -26,15 +28,16 @@ def resolve(
     variant = column.variant(name)
     combined = (*column.scale(scale).overrides, *variant.overrides, *overrides)
     combined += column.test if tested else ()
+    start: dict[str, Any] = {"overlays": tuple(variant.overlays), "overrides": combined, "scale": scale}
     try:
         try:
-            resolved = load(variant.recipe, overlays=variant.overlays, overrides=combined, scale=scale)
-            return variant.recipe, scale, combined, resolved
+            resolved = load(variant.recipe, **start)
         except ConfigError as error:
             if error.path != "--scale":
                 raise
-            resolved = load(variant.recipe, overlays=variant.overlays, overrides=combined)
-            return variant.recipe, None, combined, resolved
+            start["scale"] = None
+            resolved = load(variant.recipe, **start)
+        return {"recipe": variant.recipe, **start}, resolved
     except ConfigError as error:
         where = f"{column.path}: forms.{name}"
         inner = f"{error.path}: {error.what}" if error.path else error.what
@@ -62,7 +65,7 @@ def check_variants(column: Column) -> None:
     """
     for scale in column.scales:
         for name in column.variants:
-            table = resolve(column, name, scale, [])[3].table
+            table = resolve(column, name, scale, [])[1].table
             check_test(column, name, scale)
             if name.partition(".")[0] in BY_ROLE:
                 check_roles(column, name, table, (name.partition(".")[2],))
@@ -78,8 +81,8 @@ def check_test(column: Column, variant: str, scale: str) -> None:
     """
     if not column.test:
         return
-    trained = resolve(column, variant, scale, [])[3].table
-    played = resolve(column, variant, scale, [], tested=True)[3].table
+    trained = resolve(column, variant, scale, [])[1].table
+    played = resolve(column, variant, scale, [], tested=True)[1].table
     other = [key for key in played if played[key] != trained.get(key) and key not in TASKS]
     if other:
         raise ConfigError(

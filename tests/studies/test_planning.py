@@ -12,9 +12,8 @@ from coterie.core.errors import ConfigError
 from coterie.recipes import load
 from coterie.studies.catalogue import read_column
 from coterie.studies.graph import plan as plan_jobs, priorities
-from coterie.studies.library.at_grpo import TABLE1, TABLE2, TABLE3
+from coterie.studies.library.at_grpo import SAMPLING, TABLE1, TABLE2, TABLE3
 from coterie.studies.library.cooperation import COOPERATION
-from coterie.studies.library.sampling import SAMPLING
 from tests.studies.support import column_file, plan_of
 
 

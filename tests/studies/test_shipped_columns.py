@@ -34,7 +34,7 @@ FIGURES = {
 
 
 def composed(column, variant, scale):
-    return compose(resolve(column, variant, scale, [])[3])
+    return compose(resolve(column, variant, scale, [])[1])
 
 
 def test_every_game_has_a_column_with_the_papers_roles():
@@ -63,7 +63,7 @@ def test_sudoku_beside_the_papers_figures_is_the_papers_4x4(name):
     column = load_column(name)
     assert column.paper
     for scale in column.scales:
-        environments = [resolve(column, variant, scale, [])[3].config.env for variant in column.variants]
+        environments = [resolve(column, variant, scale, [])[1].config.env for variant in column.variants]
         assert {environment["size"] for environment in environments} == {4}
 
 
@@ -86,7 +86,7 @@ def test_with_a_frozen_partner_one_role_learns_and_has_the_whole_budget():
     }  # fmt: skip
     assert trains["beside.planner"].tokens == trains["per_role"].tokens == 2 * trains["alone.planner"].tokens
     for variant, learner in (("beside.planner", "planner"), ("beside.executor", "executor")):
-        policies = resolve(column, variant, "cpu", [])[3].config.policies
+        policies = resolve(column, variant, "cpu", [])[1].config.policies
         assert {name for name, policy in policies.items() if policy.train != "none"} == {learner}
 
 
@@ -103,8 +103,8 @@ def test_a_column_has_all_figures_of_both_tables(name):
 def test_maths_has_its_own_test_set(name):
     column = load_column(name)
     for variant in column.variants:
-        trained = resolve(column, variant, "gpu", [])[3].config
-        played = resolve(column, variant, "gpu", [], tested=True)[3].config
+        trained = resolve(column, variant, "gpu", [])[1].config
+        played = resolve(column, variant, "gpu", [], tested=True)[1].config
         assert (played.env["train"], played.env["test"]) == ("polaris", name)
         assert trained.env["test"] is None and trained.env["apart"] == list(MATH)
 
@@ -126,7 +126,7 @@ def test_the_three_columns_of_maths_share_their_trainings():
 def test_code_has_its_own_test_set_and_trains_by_one_with_references(name, tested):
     column = load_column(name)
     for variant in column.variants:
-        config = resolve(column, variant, "gpu", [])[3].config
+        config = resolve(column, variant, "gpu", [])[1].config
         data = config.data["type"]
         assert config.env.get("test", data) == tested and data in ("apps", "code_contests")
 
@@ -137,7 +137,7 @@ def test_columns_of_magrpo_have_every_mode(name):
     rows = [method.id for method in MAGRPO.methods(column)]
     assert rows == ["team", "single_grpo", "magrpo", *(f"mt_{mode}" for mode in MODES)]
     for mode in MODES:
-        config = resolve(column, f"mt_{mode}", "gpu", [])[3].config
+        config = resolve(column, f"mt_{mode}", "gpu", [])[1].config
         assert (config.transition["type"], config.team.max_turns) == (mode, 2)
         assert config.data["type"] == name
 
@@ -152,7 +152,7 @@ def test_a_study_takes_the_columns_that_are_made_for_it():
 def test_on_a_gpu_all_weights_are_trained_as_in_the_paper(name):
     column = load_column(name)
     for variant in column.variants:
-        policies = resolve(column, variant, "gpu", [])[3].config.policies
+        policies = resolve(column, variant, "gpu", [])[1].config.policies
         frozen = {policy for policy, settings in policies.items() if settings.train == "none"}
         assert len(frozen) == variant.startswith("beside."), "a frozen partner stays frozen"
         for policy, settings in policies.items():

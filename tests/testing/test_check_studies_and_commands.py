@@ -9,7 +9,7 @@ import click
 
 from coterie.studies import Study
 from coterie.studies.columns import Column
-from coterie.studies.library.sampling import SAMPLING, methods
+from coterie.studies.library.at_grpo import SAMPLING, sampling_methods as methods
 from coterie.studies.study import Method, order
 from coterie.testing import check_command, check_study
 from tests.testing.support import caught

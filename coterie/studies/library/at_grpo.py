@@ -1,4 +1,5 @@
-"""The tables of AT-GRPO (Stronger-MAS, arXiv 2510.11062): 1.7B, 8B, and the ablation of joint training."""
+"""The tables of AT-GRPO (Stronger-MAS, arXiv 2510.11062): 1.7B, 8B, the ablation of joint training; and two
+studies beside them."""
 
 from __future__ import annotations
 
@@ -137,3 +138,23 @@ TEAMMATES = Study(
 )
 """Not in the paper. A harder baseline than its table 3, in which a role that trains alone never reads a
 teammate's messages."""
+
+
+def sampling_methods(column: Column) -> Sequence[Method]:
+    """Trees that expand the best branch, trees that expand a sampled branch, and independent chains."""
+    return (
+        Method(id="team", title="Team, untrained", variant="shared"),
+        Method(id="tree", title="Tree, the best branch goes on", variant="shared", trained=True),
+        Method(id="sampled", title="Tree, a sampled branch goes on", variant="sampled", trained=True),
+        Method(id="chains", title="Independent chains", variant="chains", trained=True),
+    )
+
+
+SAMPLING = Study(
+    summary="A shared team trained on trees and on independent chains, at equal tokens.",
+    methods=sampling_methods,
+    claims=(
+        above("tree", "chains", "training on trees is above training on chains (disjoint 95 % intervals)"),
+        order("tree", "sampled", "the best branch going on against a sampled one"),
+    ),
+)

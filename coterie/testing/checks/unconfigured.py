@@ -41,7 +41,7 @@ def check_column(target: Any, where: str = "") -> None:
         column = read_column(path, path.stem)
         check_variants(column)
         scale = next(iter(column.scales))
-        teams = [resolve(column, name, scale, [])[3].table["team"]["roles"] for name in column.variants]
+        teams = [resolve(column, name, scale, [])[1].table["team"]["roles"] for name in column.variants]
     except CoterieError as error:
         raise ConformanceError(str(error), where=where, fix="see docs/reproduce.md") from error
     known = list(dict.fromkeys(role for team in teams for role in team))
