@@ -10,9 +10,10 @@ import ast
 import importlib.metadata
 import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from packaging.specifiers import Specifier, SpecifierSet
 from packaging.version import Version
@@ -38,19 +39,12 @@ def stated_in_source(error: BaseException, module: str) -> Any:
     """What a module states whose import raised: an import may fail since the version is another one."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         if frame.f_globals.get("__name__") == module:
-            try:
-                body = ast.parse(Path(frame.f_code.co_filename).read_text(encoding="utf-8")).body
-                return next(
-                    (
-                        ast.literal_eval(line.value)
-                        for line in body
-                        if isinstance(line, ast.Assign)
-                        and any(isinstance(name, ast.Name) and name.id == STATEMENT for name in line.targets)
-                    ),
-                    None,
-                )
-            except (OSError, ValueError, SyntaxError):
-                return None
+            with suppress(OSError, ValueError, SyntaxError):
+                for line in ast.parse(Path(frame.f_code.co_filename).read_text(encoding="utf-8")).body:
+                    names = line.targets if isinstance(line, ast.Assign) else ()
+                    if any(isinstance(name, ast.Name) and name.id == STATEMENT for name in names):
+                        return ast.literal_eval(cast(ast.Assign, line).value)
+            return None
     return None
 
 

@@ -15,8 +15,8 @@ shown and checked without the library.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, cast
 
 import pluggy
 
@@ -52,109 +52,43 @@ class RegisterExample(Protocol):
         """
 
 
-@hookspec(historic=True)
-def register_environments(register: Register) -> None:
-    """Register environments: turn-based games (`coterie.Environment`)."""
+_FILE = 'a path of a YAML file, or `"package:file.yaml"`.'
+_REGISTERED = {
+    "register_environments": "environments: turn-based games (`coterie.Environment`).",
+    "register_roles": "roles: how a prompt is written and an answer is read (`coterie.Role`).",
+    "register_rewards": "reward sources (`coterie.RewardSource`).",
+    "register_estimators": "advantage estimators: the algorithms (`coterie.AdvantageEstimator`).",
+    "register_losses": "losses: per-token surrogates (`coterie.Loss`).",
+    "register_transitions": "transition modes: the feedback that roles get between turns "
+    "(`coterie.TransitionMode`).",
+    "register_samplers": "samplers: how trees grow (`coterie.Sampler`).",
+    "register_engines": "engines: what generates tokens (`coterie.Engine`).",
+    "register_trainers": "trainers: what updates weights (`coterie.Trainer`).",
+    "register_executors": "executors: where episodes run (`coterie.Executor`).",
+    "register_sandboxes": "sandboxes: where programs that a model wrote run (`coterie.Sandbox`).",
+    "register_tools": "tools that a role may call inside an action (`coterie.Tool`).",
+    "register_chat_formats": "chat formats: messages to text (`coterie.ChatFormat`).",
+    "register_chat_models": "chat models, which coaches and transition modes ask (`coterie.ChatModel`).",
+    "register_data_sources": "data sources (`coterie.DataSource`).",
+    "register_trackers": "trackers: where the metrics of every step go (`coterie.Tracker`).",
+    "register_recipes": f"recipes: {_FILE}",
+    "register_overlays": f"overlays, which go over many recipes: {_FILE}",
+    "register_columns": f"columns of studies: {_FILE}",
+    "register_studies": "studies: whole comparisons, which `coterie reproduce NAME` runs (`coterie.Study`).",
+    "register_commands": "commands: click commands that `coterie NAME` runs.",
+}
+"""Registration hook -> what plugins register in it; all have one signature."""
 
 
-@hookspec(historic=True)
-def register_roles(register: Register) -> None:
-    """Register roles: how a prompt is written and an answer is read (`coterie.Role`)."""
+def _registration(name: str, what: str) -> Callable[[Register], None]:
+    def hook(register: Register) -> None: ...
+
+    hook.__name__ = hook.__qualname__ = name
+    hook.__doc__ = f"Register {what}"
+    return cast(Callable[[Register], None], hookspec(historic=True)(hook))
 
 
-@hookspec(historic=True)
-def register_rewards(register: Register) -> None:
-    """Register reward sources (`coterie.RewardSource`)."""
-
-
-@hookspec(historic=True)
-def register_estimators(register: Register) -> None:
-    """Register advantage estimators: the algorithms (`coterie.AdvantageEstimator`)."""
-
-
-@hookspec(historic=True)
-def register_losses(register: Register) -> None:
-    """Register losses: per-token surrogates (`coterie.Loss`)."""
-
-
-@hookspec(historic=True)
-def register_transitions(register: Register) -> None:
-    """Register transition modes: the feedback that roles get between turns (`coterie.TransitionMode`)."""
-
-
-@hookspec(historic=True)
-def register_samplers(register: Register) -> None:
-    """Register samplers: how trees grow (`coterie.Sampler`)."""
-
-
-@hookspec(historic=True)
-def register_engines(register: Register) -> None:
-    """Register engines: what generates tokens (`coterie.Engine`)."""
-
-
-@hookspec(historic=True)
-def register_trainers(register: Register) -> None:
-    """Register trainers: what updates weights (`coterie.Trainer`)."""
-
-
-@hookspec(historic=True)
-def register_executors(register: Register) -> None:
-    """Register executors: where episodes run (`coterie.Executor`)."""
-
-
-@hookspec(historic=True)
-def register_sandboxes(register: Register) -> None:
-    """Register sandboxes: where programs that a model wrote run (`coterie.Sandbox`)."""
-
-
-@hookspec(historic=True)
-def register_tools(register: Register) -> None:
-    """Register tools that a role may call inside an action (`coterie.Tool`)."""
-
-
-@hookspec(historic=True)
-def register_chat_formats(register: Register) -> None:
-    """Register chat formats: messages to text (`coterie.ChatFormat`)."""
-
-
-@hookspec(historic=True)
-def register_chat_models(register: Register) -> None:
-    """Register chat models, which coaches and transition modes ask (`coterie.ChatModel`)."""
-
-
-@hookspec(historic=True)
-def register_data_sources(register: Register) -> None:
-    """Register data sources (`coterie.DataSource`)."""
-
-
-@hookspec(historic=True)
-def register_trackers(register: Register) -> None:
-    """Register trackers: where the metrics of every step go (`coterie.Tracker`)."""
-
-
-@hookspec(historic=True)
-def register_recipes(register: Register) -> None:
-    """Register recipes: a path of a YAML file, or `"package:file.yaml"`."""
-
-
-@hookspec(historic=True)
-def register_overlays(register: Register) -> None:
-    """Register overlays, which go over many recipes: a path of a YAML file, or `"package:file.yaml"`."""
-
-
-@hookspec(historic=True)
-def register_columns(register: Register) -> None:
-    """Register columns of studies: a path of a YAML file, or `"package:file.yaml"`."""
-
-
-@hookspec(historic=True)
-def register_studies(register: Register) -> None:
-    """Register studies: whole comparisons, which `coterie reproduce NAME` runs (`coterie.Study`)."""
-
-
-@hookspec(historic=True)
-def register_commands(register: Register) -> None:
-    """Register commands: click commands that `coterie NAME` runs."""
+globals().update({name: _registration(name, what) for name, what in _REGISTERED.items()})
 
 
 @hookspec(historic=True)
