@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from coterie.compose.curriculum import KEY as CURRICULUM, CurriculumConfig
+from coterie.compose.curriculum import CurriculumConfig
 from coterie.compose.described import Field, fields
 from coterie.compose.evaluation_sets import EvaluateConfig
 from coterie.compose.settings import Settings
-from coterie.compose.tables import TEAM_KEYS, RewardConfig, RoleConfig
+from coterie.compose.tables import CURRICULUM, TEAM_KEYS, RewardConfig, RoleConfig
 from coterie.core.config import PolicyConfig, Resolved, RunConfig
 from coterie.core.errors import ConfigError, did_you_mean
 from coterie.discovery import plugins

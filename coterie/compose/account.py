@@ -18,8 +18,7 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel
 
-from coterie.compose.builder import ComponentBuilder, MadeModel
-from coterie.compose.chat_models import CheckedChatModel, checked
+from coterie.compose.builder import CheckedChatModel, ComponentBuilder, MadeModel, checked
 from coterie.compose.rollout_side import make_rollout_parts
 from coterie.compose.rules.table import check
 from coterie.core.config import Resolved
@@ -241,14 +240,11 @@ def make_models(resolved: Resolved, models: Sequence[SharedModel]) -> SharedMode
     """The shared chat models of a run, in any process: those of one entry of `chat_models` are one."""
     builder, made = ComponentBuilder(resolved.config), []
     for model in models:
-        entry = model.path == f"chat_models.{model.name}"
-        if not entry or model.path not in builder.shared:
-            new = checked("chat_model", builder.make("chat_model", model.table, model.path, model.name))
-            if entry:
-                builder.shared[model.path] = new
-            made.append(new)
-        else:
-            made.append(builder.shared[model.path])
+        shared = builder.shared if model.path == f"chat_models.{model.name}" else {}
+        if model.path not in shared:
+            new = builder.make("chat_model", model.table, model.path, model.name)
+            shared[model.path] = checked("chat_model", new)
+        made.append(shared[model.path])
     return SharedModels(made, tuple(builder.resources))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import Field
 
+from coterie.compose.tables import CURRICULUM
 from coterie.core.config import Strict
 from coterie.core.errors import ConfigError, did_you_mean
 from coterie.core.plugins import Table, composed_fields
@@ -18,9 +19,7 @@ from coterie.core.protocols import Environment
 from coterie.core.training.curriculum import Curriculum, CurriculumLevel
 from coterie.discovery.validation import validate
 
-KEY = "curriculum"
-"""The key in the table `env`; all other keys there are the plugin's."""
-PATH = f"env.{KEY}"
+PATH = f"env.{CURRICULUM}"
 
 
 class CurriculumConfig(Strict):
@@ -36,7 +35,7 @@ class CurriculumConfig(Strict):
 
 def taken(env: Table) -> tuple[Any, Table]:
     """(the table of the curriculum or None, the rest of the table `env`)."""
-    return env.get(KEY), {key: value for key, value in env.items() if key != KEY}
+    return env.get(CURRICULUM), {key: value for key, value in env.items() if key != CURRICULUM}
 
 
 def make_curriculum(

@@ -15,8 +15,8 @@ from typing import Any, overload
 from pydantic import Field
 
 from coterie.compose.builder import ComponentBuilder
-from coterie.compose.curriculum import KEY as CURRICULUM, check_same, taken, with_shared
-from coterie.compose.tables import model_of
+from coterie.compose.curriculum import check_same, taken, with_shared
+from coterie.compose.tables import CURRICULUM, model_of
 from coterie.core.config import RunConfig, Strict
 from coterie.core.errors import ConfigError, did_you_mean
 from coterie.core.plugins import Table

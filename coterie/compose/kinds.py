@@ -175,7 +175,6 @@ def check_attributes(plugin: Any, kind: str) -> None:
     Raises:
         PluginError: the first that is wrong.
     """
-    origin = origin_of(plugin)
     for name, adapter in _attribute_types(kind).items():
         with plugin_call(plugin, name):
             value = getattr(plugin, name, None)
@@ -185,17 +184,15 @@ def check_attributes(plugin: Any, kind: str) -> None:
             details: Any = error.errors()[0]
             known = re.findall(r"'(\w+)'", details.get("ctx", {}).get("expected", ""))
             fix = did_you_mean(str(details["input"]), known) if known else details["msg"]
-            raise PluginError(f"{origin}: `{name}` is {value!r:.200}", path=origin.path, fix=fix) from None
+            _refuse(plugin, f"`{name}` is {value!r:.200}", fix)
     if "components" in members(PROTOCOL[kind]) and (unknown := set(plugin.weights) - set(plugin.components)):
-        what = f"{origin}: `weights` names {sorted(unknown)}, and `components` does not"
-        raise PluginError(what, path=origin.path, fix=did_you_mean(min(unknown), plugin.components))
+        what = f"`weights` names {sorted(unknown)}, and `components` does not"
+        _refuse(plugin, what, did_you_mean(min(unknown), plugin.components))
     if isinstance(plugin, optional.CountsCalls) and plugin.calls_per_view < 0:
-        what, fix = f"{origin}: `calls_per_view` is {plugin.calls_per_view}", "a number of calls, 0 or more"
-        raise PluginError(what, path=origin.path, fix=fix)
+        _refuse(plugin, f"`calls_per_view` is {plugin.calls_per_view}", "a number of calls, 0 or more")
     for name in ("call_tokens", "answer_tokens") if isinstance(plugin, optional.CountsTokens) else ():
         if getattr(plugin, name) < 0:
-            what, fix = f"{origin}: `{name}` is {getattr(plugin, name)}", "a number of tokens, 0 or more"
-            raise PluginError(what, path=origin.path, fix=fix)
+            _refuse(plugin, f"`{name}` is {getattr(plugin, name)}", "a number of tokens, 0 or more")
     check_coroutines(plugin, kind)
     if kind == "reward":
         check_source_attributes(plugin)
@@ -208,26 +205,23 @@ def check_source_attributes(plugin: Any) -> None:
         PluginError: a bound below 1; components of single roles that it lacks, or in a scope of one role;
             feedback that comes after the prompts.
     """
-    origin = origin_of(plugin)
     if isinstance(plugin, optional.BoundsCalls) and (plugin.concurrency is None or plugin.concurrency < 1):
-        what, fix = f"{origin}: `concurrency` is {plugin.concurrency!r}", "a number of calls, 1 or more"
-        raise PluginError(what, path=origin.path, fix=fix)
+        _refuse(plugin, f"`concurrency` is {plugin.concurrency!r}", "a number of calls, 1 or more")
     per_role = plugin.per_role if isinstance(plugin, optional.ScoresRoles) else ()
     for component in per_role:
         if component not in plugin.components:
-            what = f"{origin}: `per_role` names '{component}', which is none of its components"
-            raise PluginError(what, path=origin.path, fix=did_you_mean(component, plugin.components))
+            what = f"`per_role` names '{component}', which is none of its components"
+            _refuse(plugin, what, did_you_mean(component, plugin.components))
     if per_role and plugin.scope not in ("joint", "episode"):
-        what = f"{origin}: `per_role` is set, and the scope '{plugin.scope}' scores one role's action"
-        raise PluginError(what, path=origin.path, fix="leave it out: a failure is that role's anyway")
+        what = f"`per_role` is set, and the scope '{plugin.scope}' scores one role's action"
+        _refuse(plugin, what, "leave it out: a failure is that role's anyway")
     scope, why = plugin.scope, ""
     if scope in ("episode", "trajectory"):
         why = f"the scope '{scope}' is scored after play"
     elif isinstance(plugin, optional.RunsInBackground) and plugin.background:
         why = "`background` is true, so a score may come after the prompt of the next role"
     if why and isinstance(plugin, ShowsFeedback):
-        what, fix = f"{origin}: no role reads its `feedback`", "score in time, or leave `feedback` out"
-        raise PluginError(what, path=origin.path, why=why, fix=fix)
+        _refuse(plugin, "no role reads its `feedback`", "score in time, or leave `feedback` out", why)
 
 
 def check_coroutines(plugin: Any, kind: str) -> None:
@@ -241,27 +235,30 @@ def check_coroutines(plugin: Any, kind: str) -> None:
         method = inspect.unwrap(getattr(type(plugin) if name == "__call__" else plugin, name))
         is_coroutine = is_async(method)
         if is_coroutine and not awaited:
-            _refuse_coroutine(
-                plugin, f"`{name}` is a coroutine function, and nothing awaits it", f"def {name}"
-            )
+            _refuse(plugin, f"`{name}` is a coroutine function, and nothing awaits it", f"def {name}")
         if awaited and not is_coroutine and name in ("open", "close"):
-            protocols_of = (PROTOCOL[kind], *CAPABILITIES.get(kind, ()))
-            signature = next(inspect.signature(vars(p)[name]) for p in protocols_of if name in vars(p))
+            signature = next(inspect.signature(method) for own, method in methods_of(kind) if own == name)
             fix = f"async def {name}{signature}".replace("'", "")
-            _refuse_coroutine(plugin, f"`{name}` is no coroutine function", fix)
+            _refuse(plugin, f"`{name}` is no coroutine function", fix)
 
 
 def coroutines(plugin: Any, kind: str) -> dict[str, bool]:
     """The methods that a plugin, or its class, has of its kind, and which of them are awaited; without those
     that may be coroutine functions, such as `diagnose`."""
     awaited: dict[str, bool] = {}
+    for name, method in methods_of(kind):
+        has = callable(getattr(plugin, name, None))
+        if has and "Awaitable" not in str(method.__annotations__.get("return")):
+            awaited.setdefault(name, is_async(method))
+    return awaited
+
+
+def methods_of(kind: str) -> Iterator[tuple[str, Any]]:
+    """The methods of a kind's Protocol, by name, and then those of its capabilities."""
     for protocol in (PROTOCOL[kind], *CAPABILITIES.get(kind, ())):
         for name, method in vars(protocol).items():
-            named = name == "__call__" or name[0] != "_"
-            has = named and inspect.isfunction(method) and callable(getattr(plugin, name, None))
-            if has and "Awaitable" not in str(method.__annotations__.get("return")):
-                awaited.setdefault(name, is_async(method))
-    return awaited
+            if inspect.isfunction(method) and (name == "__call__" or name[0] != "_"):
+                yield name, method
 
 
 def is_async(method: Any) -> bool:
@@ -269,9 +266,9 @@ def is_async(method: Any) -> bool:
     return inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method)
 
 
-def _refuse_coroutine(plugin: Any, what: str, fix: str) -> NoReturn:
+def _refuse(plugin: Any, what: str, fix: str, why: str = "") -> NoReturn:
     origin = origin_of(plugin)
-    raise PluginError(f"{origin}: {what}", path=origin.path, fix=fix)
+    raise PluginError(f"{origin}: {what}", path=origin.path, why=why, fix=fix) from None
 
 
 @cache

@@ -5,18 +5,18 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from coterie.compose.builder import ComponentBuilder
-from coterie.compose.curriculum import KEY as CURRICULUM, make_curriculum, taken
+from coterie.compose.curriculum import make_curriculum, taken
 from coterie.compose.evaluation_sets import make_sets
+from coterie.compose.rules.facts import RolloutParts as RolloutParts
 from coterie.compose.rules.table import OF_SIDE, ask, check
-from coterie.compose.tables import TEAM_KEYS, RewardConfig, RoleConfig
+from coterie.compose.tables import CURRICULUM, TEAM_KEYS, RewardConfig, RoleConfig
 from coterie.core.config import Resolved, RunConfig
 from coterie.core.errors import ConfigError, PluginError, did_you_mean
 from coterie.core.plugins.origin import origin_of, plugin_call
-from coterie.core.protocols import AdvantageEstimator, Environment, Member, NamedRewardSource, Plan, Team
+from coterie.core.protocols import Environment, Member, NamedRewardSource, Plan, Team
 from coterie.core.protocols.reward import CONCURRENCY
 from coterie.core.rollout.contracts import refuse
 from coterie.core.rollout.side import EvaluationSet, LocalRolloutSide
@@ -26,30 +26,6 @@ from coterie.discovery.members import BoundsCalls, HasVocabulary, ScoresRoles, S
 from coterie.discovery.validation import validate
 
 log = logging.getLogger("coterie")
-
-
-@dataclass(frozen=True, slots=True)
-class RolloutParts:
-    """The rollout side, with the components that the learning side uses too."""
-
-    resolved: Resolved
-    side: LocalRolloutSide
-    estimator: AdvantageEstimator
-    """It sets reward weights, and may end episodes."""
-    curriculum: Curriculum | None
-
-    @property
-    def config(self) -> RunConfig:
-        return self.resolved.config
-
-    @property
-    def environment(self) -> Environment:
-        """The target environment."""
-        return self.side.environment
-
-    @property
-    def team(self) -> Team:
-        return self.side.team
 
 
 def make_rollout_side(resolved: Resolved) -> LocalRolloutSide:

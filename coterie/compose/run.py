@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, fields
 from functools import partial
 
 from coterie.compose.account import shared_parts
-from coterie.compose.builder import ComponentBuilder, MadeModel
+from coterie.compose.builder import ComponentBuilder
 from coterie.compose.layer_errors import layer_named
 from coterie.compose.rollout_side import make_rollout_parts, make_rollout_side
 from coterie.compose.rules.facts import ComposedParts, WeightHolders
@@ -16,8 +16,7 @@ from coterie.compose.rules.table import OF_COMPONENTS, OF_WEIGHTS, ask, check
 from coterie.compose.strata import task_order
 from coterie.compose.tables import TABLES
 from coterie.core.config import Resolved, RunConfig, ScheduleConfig
-from coterie.core.protocols import ChatFormat, Engine, Executor, Loss, Trainer
-from coterie.core.rollout.engine_client import LocalEngineClient
+from coterie.core.protocols import ChatFormat, Engine, Loss, Trainer
 from coterie.core.rollout.side import LocalRolloutSide
 from coterie.core.training.run import Run
 from coterie.core.training.state import CurriculumState, RunState
@@ -77,10 +76,7 @@ def _prepare(resolved: Resolved, splits: Collection[Split]) -> PreparedRun:
     }
     late = {kind: builder.prepare(kind, getattr(config, kind), kind) for kind in ("engine", "trainer")}
     composed = ComposedParts(
-        resolved=resolved,
-        side=side,
-        curriculum=parts.curriculum,
-        estimator=parts.estimator,
+        **{part.name: getattr(parts, part.name) for part in fields(parts)},
         loss=components["loss"],
         executor=components["executor"],
         trainer_config=late["trainer"].config,
@@ -95,8 +91,12 @@ def _prepare(resolved: Resolved, splits: Collection[Split]) -> PreparedRun:
         engine, trainer = late["engine"](), late["trainer"]()
         pinned = plays_pinned(config, trainer)
         ask(OF_WEIGHTS, WeightHolders(config, engine, trainer, pinned))
-        trainer = placed_trainer(resolved, components["executor"], trainer)
-        client = engine_client(resolved, engine, components["executor"], side, builder.chat_models)
+        members = with_defaults(components["executor"], ExecutorDefaults)
+        if members.cluster is not None:
+            with_defaults(trainer, TrainerDefaults).use_cluster(members.cluster)
+        trainer = members.host_trainers(trainer, partial(make_trainer, resolved))
+        shared = shared_parts(resolved, side, builder.chat_models)
+        client = members.host_engine(engine, partial(make_engine, resolved), shared)
         return Run(
             resolved=resolved,
             rollout_side=side,
@@ -131,20 +131,7 @@ def stated_interval(schedule: ScheduleConfig) -> int:
     return 0 if schedule.evaluate_every == "auto" else schedule.evaluate_every
 
 
-# ------------------------------------------------------------- engine and trainer in processes of their own
-
-
-def placed_trainer(resolved: Resolved, executor: Executor, trainer: Trainer) -> Trainer:
-    """The trainer that the run sees: this one, with the executor's cluster if it has processes for that; or
-    what passes calls to those that the executor has elsewhere.
-
-    Raises:
-        ConfigError: the executor is to have several, and the trainer can't be divided.
-    """
-    members = with_defaults(executor, ExecutorDefaults)
-    if members.cluster is not None:
-        with_defaults(trainer, TrainerDefaults).use_cluster(members.cluster)
-    return members.host_trainers(trainer, partial(make_trainer, resolved))
+# --------------------------------- engine and trainer in processes of their own, where the executor has some
 
 
 def make_trainer(resolved: Resolved) -> tuple[Trainer, Loss, ChatFormat]:
@@ -154,22 +141,6 @@ def make_trainer(resolved: Resolved) -> tuple[Trainer, Loss, ChatFormat]:
     chat: ChatFormat = builder.make("chat_format", config.chat, "chat")
     trainer: Trainer = builder.make("trainer", config.trainer, "trainer")
     return trainer, loss, chat
-
-
-def engine_client(
-    resolved: Resolved,
-    engine: Engine,
-    executor: Executor,
-    side: LocalRolloutSide,
-    chat_models: Sequence[MadeModel],
-) -> LocalEngineClient:
-    """The client of the engine, which the executor may have elsewhere.
-
-    Args:
-        chat_models: of the rollout side, in the order in which they were made.
-    """
-    members, shared = with_defaults(executor, ExecutorDefaults), shared_parts(resolved, side, chat_models)
-    return members.host_engine(engine, partial(make_engine, resolved), shared)
 
 
 def make_engine(resolved: Resolved) -> Engine:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,7 @@ from pydantic_core import to_jsonable_python
 
 from coterie.compose.named_files import FUNCTION, WEIGHTS, NamedFile, named_in
 from coterie.compose.policies import policy_schema
-from coterie.compose.tables import MAPS, TABLES, TEAM_KEYS, RewardConfig, RoleConfig, model_of
+from coterie.compose.tables import RewardConfig, RoleConfig, component_tables, model_of
 from coterie.core.config import RunConfig
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import MayChange, Table, as_table, composed_fields
@@ -49,10 +49,13 @@ def settings_of(config: RunConfig) -> Settings:
         PluginError: a plugin of the table is unknown, or its Config can't be imported.
     """
     settings = Settings(config.model_dump(mode="json"))
-    for path, kind, component, keys in _components(settings.table):
+    common = {**RoleConfig.model_fields, **RewardConfig.model_fields}
+    del common["weights"]  # they are the plugin's own business
+    for path, kind, name, component, also in component_tables(settings.table):
+        if component.get("type") is None and (kind == "reward" or name in plugins().registry.names(kind)):
+            component["type"] = name  # `rewards: {environment: {}}`: the name is the type
         _fill(settings, component, kind, path)
-        fields = {**RoleConfig.model_fields, **RewardConfig.model_fields}
-        _fill_fields(settings, component, {key: fields[key] for key in keys}, path)
+        _fill_fields(settings, component, {key: common[key] for key in also if key in common}, path)
     _note_sets(settings, config)
     if config.cluster is not None:
         executor = plugins().registry.find("executor", config.executor["type"], path="executor.type")
@@ -87,24 +90,6 @@ def _note_sets(settings: Settings, config: RunConfig) -> None:
         env = given.get("env") if isinstance(given, Mapping) else None
         if model is not None and isinstance(env, Mapping):
             _note_files(settings, named_in(model.model_fields, env, ("evaluate", "sets", str(name), "env")))
-
-
-_OF_REWARDS = ("concurrency", "max_missing")  # their weights are the plugin's own business
-
-
-def _components(table: Table) -> Iterator[tuple[str, str, Table, Sequence[str]]]:
-    """(path, kind, table, keys of the table that are not the plugin's) of every component with a table."""
-    for name, kind in TABLES.items():
-        if isinstance(table.get(name), dict):
-            yield name, kind, table[name], ()
-    for name, kind in MAPS.items():
-        for key, component in table.get(name, {}).items():
-            known = kind == "reward" or key in plugins().registry.names(kind)
-            if component.get("type") is None and known:
-                component["type"] = key  # `rewards: {environment: {}}`: the name is the type
-            yield f"{name}.{key}", kind, component, _OF_REWARDS if kind == "reward" else ()
-    for role, component in table["team"]["roles"].items():
-        yield f"team.roles.{role}", "role", component, TEAM_KEYS
 
 
 def type_missing(kind: str, path: str) -> ConfigError:

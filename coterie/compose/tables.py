@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, get_args, get_origin
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 from pydantic import BaseModel, Field
 
 from coterie import deprecations
 from coterie.core.config import Strict
-from coterie.core.plugins import Table
+from coterie.core.plugins import Table, as_table
 
 DEFAULT_TYPES: Table = {
     "sampler": {"type": "tree"},
@@ -36,6 +36,9 @@ TABLES: dict[str, str] = {
     "data": "data_source",
 }
 """Kind of component, by top-level table that holds one component."""
+
+CURRICULUM = "curriculum"
+"""The key in the table `env` that is not the plugin's."""
 
 MAPS = {"rewards": "reward", "tools": "tool", "chat_models": "chat_model", "trackers": "tracker"}
 """Kind of component, by top-level table that holds components by name."""
@@ -64,6 +67,39 @@ class RewardConfig(Strict):
     max_missing: float | None = Field(
         None, ge=0, le=1, description="Largest share of missing scores; default: schedule.max_missing."
     )
+
+
+_ALSO = {"environment": (CURRICULUM,), "role": TEAM_KEYS, "reward": tuple(RewardConfig.model_fields)}
+
+
+class ComponentTable(NamedTuple):
+    """The table of a component, or what a layer has in its place, and where it is."""
+
+    path: str
+    kind: str
+    name: str
+    """Its key, where a table holds components by name; else empty."""
+    table: Any
+    also: Sequence[str] = ()
+    """Keys of its table that its plugin doesn't read."""
+
+    @property
+    def settings(self) -> Table:
+        """What its plugin reads, and its `type`."""
+        return {key: value for key, value in as_table(self.table).items() if key not in self.also}
+
+
+def component_tables(table: Mapping[str, Any]) -> Iterator[ComponentTable]:
+    """Every component of a configuration's table, or of a layer's, which may hold anything in its place."""
+    for name, kind in TABLES.items():
+        if table.get(name) is not None:
+            yield ComponentTable(name, kind, "", table[name], _ALSO.get(kind, ()))
+    team = table.get("team")
+    entries_of = {**table, "team.roles": team.get("roles") if isinstance(team, Mapping) else None}
+    for place, kind in {**MAPS, "team.roles": "role"}.items():
+        entries = entries_of.get(place)
+        for name, entry in entries.items() if isinstance(entries, Mapping) else ():
+            yield ComponentTable(f"{place}.{name}", kind, name, entry, _ALSO.get(kind, ()))
 
 
 def model_of(annotation: Any) -> type[BaseModel] | None:

@@ -9,7 +9,8 @@ from typing import Any
 
 from coterie.compose import RolloutParts, make_rollout_parts
 from coterie.compose.builder import ComponentBuilder
-from coterie.compose.curriculum import KEY as CURRICULUM, taken
+from coterie.compose.curriculum import taken
+from coterie.compose.tables import CURRICULUM
 from coterie.core.errors import ConfigError, MissingExtra, PluginError, UserError
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import TaskSource

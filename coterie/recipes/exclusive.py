@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coterie.compose.layer_errors import layer_at
-from coterie.compose.tables import MAPS, TABLES
+from coterie.compose.tables import component_tables
 from coterie.core.config import ScheduleConfig
 from coterie.core.errors import CoterieError
 from coterie.core.plugins import Table, composed_fields
@@ -87,17 +87,8 @@ def _tables(merged: Layers) -> Iterator[_Declared]:
     schedule = merged.table.get("schedule")
     if isinstance(schedule, dict):
         yield _Declared(schedule, "schedule", ScheduleConfig)
-    roles = merged.table.get("team")
-    roles = roles.get("roles") if isinstance(roles, Mapping) else None
-    named = [(name, merged.table.get(name), kind) for name, kind in TABLES.items()]
-    for at, entries, kind in [
-        ("team.roles", roles, "role"),
-        *((name, merged.table.get(name), kind) for name, kind in MAPS.items()),
-    ]:
-        if isinstance(entries, Mapping):
-            named += [(f"{at}.{name}", table, kind) for name, table in entries.items()]
-    for path, table, kind in named:
-        yield from _component(merged, table, path, kind)
+    for each in component_tables(merged.table):
+        yield from _component(merged, each.table, each.path, each.kind)
 
 
 def _component(merged: Layers, table: Any, path: str, kind: str) -> Iterator[_Declared]:

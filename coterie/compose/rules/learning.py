@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import logging
-from typing import get_args
+from collections.abc import Mapping, Sized
+from inspect import isawaitable
+from typing import Any, get_args
 
+from coterie.compose.evaluation_sets import PATH, FirstTasks
 from coterie.compose.rules.facts import ComposedParts
-from coterie.compose.tasks import check_tasks
+from coterie.compose.strata import check_strata
 from coterie.core.errors import ConfigError
-from coterie.core.plugins.origin import plugin_call
-from coterie.core.protocols import Length
+from coterie.core.plugins.origin import origin_of, plugin_call
+from coterie.core.protocols import Environment, Length, TaskSource
 from coterie.core.rollout.contracts import refuse
-from coterie.core.types import Sampling
-from coterie.discovery.members import Demonstrates, HasVocabulary, NeedsFreshSamples
+from coterie.core.rollout.side import EvaluationSet
+from coterie.core.training.curriculum import LevelTasks, trained_on
+from coterie.core.types import Sampling, Task
+from coterie.core.types.splits import Split
+from coterie.discovery.members import (
+    Demonstrates,
+    FingerprintsTasks,
+    HasVocabulary,
+    LeavesOut,
+    NeedsFreshSamples,
+)
 from coterie.discovery.optional import EstimatorDefaults, PolicyDefaults, TrainerConfigDefaults, with_defaults
 
 log = logging.getLogger("coterie")
@@ -90,11 +102,6 @@ def steps_of_an_update(run: ComposedParts) -> None:
         )
 
 
-def tasks(run: ComposedParts) -> None:
-    """Refuse splits that will be played without tasks, train tasks without strata or of evaluated sets."""
-    check_tasks(run.config, run.side, run.curriculum, run.splits)
-
-
 def words(run: ComposedParts) -> None:
     """Let policies look at the words of prompts and answers, and at the lengths of answers."""
     side = run.side
@@ -109,3 +116,102 @@ def words(run: ComposedParts) -> None:
         }
         with plugin_call(policy, "check_words"):
             with_defaults(policy, PolicyDefaults).check_words(f"policies.{name}", vocabulary, longest)
+
+
+def tasks(run: ComposedParts) -> None:
+    """Refuse splits that will be played without tasks, train tasks without strata or of evaluated sets.
+
+    Of `train` the tasks of every level of a curriculum are asked for, of `val` those of the sets that the run
+    names.
+    """
+    environment, seed, sets = run.environment, run.config.seed, run.side.sets
+    others = [each for each in sets.values() if each.environment is not environment]
+
+    def evaluated() -> list[Task]:
+        return [task for each in others for task in each.tasks(seed)]
+
+    for trained in (environment, *run.side.levels) if others else ():
+        if isinstance(trained, LeavesOut):  # its own val it leaves out itself
+            with plugin_call(trained, "leave_out"):
+                trained.leave_out(evaluated)
+    for split in run.splits:
+        played: list[tuple[Environment, Any]]
+        if split == "val" and (named := _sources(sets, seed)):
+            for owner, source, path in named:
+                _check_source(owner, source, split, path)
+            continue
+        with plugin_call(environment, "tasks"):
+            if split != "train":
+                played = [(environment, environment.tasks(split, seed))]
+            else:
+                played = [*trained_on(environment, run.curriculum, seed)]
+        for owner, source in played:
+            _check_source(owner, source.source if isinstance(source, LevelTasks) else source, split)
+            if split == "train":
+                check_strata(owner, source, run.config.schedule.stratify)
+                _check_apart(owner, source, sets, seed)
+
+
+def _check_source(environment: Environment, tasks: Any, split: Split, path: str = "env") -> None:
+    """Refuse what is no source of tasks. One that makes its tasks when it is asked shows its first two."""
+    if isawaitable(tasks) or not isinstance(tasks, Sized):
+        fix = (
+            "a list of coterie.Task, or an object with `__len__` and `__getitem__`; `tasks` isn't `async def`"
+        )
+        refuse(environment, "tasks", tasks, fix)
+    source: Any = tasks
+    if len(source) == 0:
+        origin = origin_of(environment)
+        raise ConfigError(f"the {split} split has no tasks", path=path, why=f"{origin}: tasks returned none")
+    with plugin_call(environment, "tasks"):
+        shown = source if isinstance(source, (list, tuple)) else [source[at] for at in range(len(source))[:2]]
+    ids: set[str] = set()
+    for task in shown:
+        if not isinstance(task, Task):
+            refuse(environment, "tasks", task, "every task is a coterie.Task")
+        if task.id in ids:
+            refuse(
+                environment, "tasks", task.id, f"give each task of '{split}' another id: this one is twice"
+            )
+        ids.add(task.id)
+
+
+def _sources(sets: Mapping[str, EvaluationSet], seed: int) -> list[tuple[Environment, Any, str]]:
+    """(environment, what it gives as its tasks, the set's path) of each set with a name."""
+    sources = []
+    for name, each in sets.items():
+        if each.name:
+            with plugin_call(each.environment, "tasks"):
+                sources.append((each.environment, each.environment.tasks("val", seed), f"{PATH}.sets.{name}"))
+    return sources
+
+
+def _check_apart(
+    environment: Environment, tasks: TaskSource, sets: Mapping[str, EvaluationSet], seed: int
+) -> None:
+    """Refuse a list of train tasks that has some of a set's, where the environment can't leave them out.
+
+    The splits of tasks that are made one by one are the environment's own business.
+
+    Raises:
+        ConfigError: with the first task that is in both.
+    """
+    if isinstance(environment, LeavesOut) or not isinstance(environment, FingerprintsTasks):
+        return
+    for each in sets.values():
+        evaluated = each.tasks(seed) if each.name and each.environment is not environment else ()
+        source = evaluated.source if isinstance(evaluated, FirstTasks) else ()
+        listed = source.source if isinstance(source, LevelTasks) else source
+        if not isinstance(tasks, (list, tuple)) or not isinstance(listed, (list, tuple)):
+            continue
+        with plugin_call(environment, "fingerprints"):
+            trained = {environment.fingerprints(task)["content"]: task.id for task in tasks}
+            shared = [(trained.get(environment.fingerprints(task)["content"]), task.id) for task in evaluated]
+        pairs = [(ours, theirs) for ours, theirs in shared if ours is not None]
+        if pairs:
+            raise ConfigError(
+                f"{len(pairs)} of {len(shared)} tasks are in train too",
+                path=f"{PATH}.sets.{each.name}",
+                why=f"'{pairs[0][1]}' is '{pairs[0][0]}'",
+                fix="give the set other records than train",
+            )

@@ -25,7 +25,6 @@ import os
 import sys
 import sysconfig
 import threading
-import traceback
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -69,35 +68,31 @@ class Events:
         os._exit(TIMED_OUT)
 
 
+def _stacks() -> list[list[Any]]:
+    """The levels of every thread and of every task of asyncio, the innermost first."""
+    from coterie.watchdog.stacks import of_task, of_thread
+
+    tasks = [item for item in gc.get_objects() if isinstance(item, asyncio.Task) and not item.done()]
+    return [*map(of_thread, sys._current_frames().values()), *map(of_task, tasks)]
+
+
 def stacks() -> list[list[tuple[str, int, str]]]:
     """Where every thread and every task of asyncio is: file, line and function, the innermost first."""
-    known = []
-    for frame in sys._current_frames().values():
-        known.append([(f.filename, f.lineno or 0, f.name) for f in reversed(traceback.extract_stack(frame))])
-    for item in gc.get_objects():
-        if isinstance(item, asyncio.Task) and not item.done():
-            known.append(_awaited(item))
-    return known
+    known = [[level.frame for level in stack] for stack in _stacks()]
+    return [
+        [(f.f_code.co_filename, f.f_lineno or 0, f.f_code.co_name) for f in frames if f is not None]
+        for frames in known
+    ]
 
 
 def method_of_all() -> str:
     """The method of a component in which a thread or a task is: `Countdown.step`; empty: none is in one."""
-    from coterie.watchdog.stacks import calls_in, of_task, of_thread
+    from coterie.watchdog.stacks import calls_in
 
-    tasks = [item for item in gc.get_objects() if isinstance(item, asyncio.Task) and not item.done()]
-    known = [of_thread(frame) for frame in sys._current_frames().values()]
-    for stack in (*known, *map(of_task, tasks)):
+    for stack in _stacks():
         for call in calls_in(stack, awaiting=False):
             return f"{type(call.plugin).__name__}.{call.frame.f_code.co_name}" if call.plugin else ""
     return ""
-
-
-def _awaited(task: asyncio.Task[Any]) -> list[tuple[str, int, str]]:
-    """The coroutines of a task, each awaited by the one after it."""
-    from coterie.watchdog.stacks import of_task
-
-    frames = [level.frame for level in of_task(task)]
-    return [(f.f_code.co_filename, f.f_lineno or 0, f.f_code.co_name) for f in frames if f is not None]
 
 
 def watched_files() -> list[str]:

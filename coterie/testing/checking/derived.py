@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from coterie.core.plugins import as_table
 from coterie.core.protocols.tool import HasSchemas
+from coterie.core.types import as_tuple
 from coterie.discovery import Entry, plugins
 from coterie.discovery.members import Demonstrates, HasVocabulary
 from coterie.testing.checking.cases import Built, Case, refuse_wrong
@@ -42,11 +44,11 @@ class EpisodeTeam:
 
     @property
     def roles(self) -> list[str]:
-        return [role for stage in self.order for role in ([stage] if isinstance(stage, str) else stage)]
+        return [role for stage in as_tuple(self.order) for role in stage]
 
     def environment(self) -> Built:
         """The environment, to be made."""
-        return Built("environment", _typed(self.env), order=self.order, tables=self.tables)
+        return Built("environment", as_table(self.env), order=self.order, tables=self.tables)
 
 
 def cases(entry: Entry, examples: Sequence[Example]) -> Iterator[Case]:
@@ -55,7 +57,7 @@ def cases(entry: Entry, examples: Sequence[Example]) -> Iterator[Case]:
     Raises:
         PluginError: an example has an argument that the kind's check lacks, or of another type.
     """
-    use = next(uses(entry), None)
+    use = next(uses(entry), RecipeUse())
     for number, example in enumerate(examples):
         refuse_wrong(example, entry.kind, entry.label)
         if example.skip:
@@ -65,24 +67,26 @@ def cases(entry: Entry, examples: Sequence[Example]) -> Iterator[Case]:
         source = "its example" + (f" {number + 1}" if len(examples) > 1 else "")
         yield replace(_case(entry, example, use), source=source, given=True, guessed=())
     if not examples:
-        source = f"the recipe '{use.recipe}'" if use is not None else "its defaults"
-        yield replace(_case(entry, Example(use.settings if use else {}), use), source=source)
+        source = f"the recipe '{use.recipe}'" if use.recipe else "its defaults"
+        yield replace(_case(entry, Example(use.settings), use), source=source)
 
 
-def _case(entry: Entry, example: Example, use: RecipeUse | None) -> Case:
+def _case(entry: Entry, example: Example, use: RecipeUse) -> Case:
     table = {"type": reference(entry), **example.settings}
     if entry.kind in TEAMED:
         return _teamed(entry, table, example, use)
     if entry.kind == "role":
         return _role(entry, table, example, use)
-    env = example.env if example.env is not None else use.env if use else None
-    order = _stages(example.order) if example.order is not None else list(use.order) if use else None
-    name = use.name if use else ""
-    built = Built(entry.kind, table, name=name, order=order, env=env, tables=use.tables if use else {})
+    env = example.env if example.env is not None else use.env
+    order = _order(example, use)
+    built = Built(entry.kind, table, name=use.name, order=order, env=env, tables=use.tables)
     case = Case(entry.kind, built, arguments=dict(example.arguments))
     if entry.kind == "trainer":
-        return _trainer(replace(case, subject=replace(built, name="", later=True)))
-    if entry.kind == "engine" and use and "model" not in example.arguments:
+        case = replace(case, subject=replace(built, name="", later=True))
+        lacks = [name for name in ("model", "token_ids") if name not in case.arguments]
+        needs = f"a trainer is checked on a small model: Example({', '.join(f'{n}=...' for n in lacks)})"
+        return replace(case, unchecked=(needs,), runs=False) if lacks else case
+    if entry.kind == "engine" and use.recipe and "model" not in example.arguments:
         return case.with_arguments(model=_model(use) or {"init": "none"})
     if entry.kind == "tool" and "calls" not in example.arguments:
         calls = calls_of(built)
@@ -96,7 +100,7 @@ def _case(entry: Entry, example: Example, use: RecipeUse | None) -> Case:
 # ---- kinds that are checked along episodes -------------------------------------------------------------
 
 
-def _teamed(entry: Entry, table: dict[str, Any], example: Example, use: RecipeUse | None) -> Case:
+def _teamed(entry: Entry, table: dict[str, Any], example: Example, use: RecipeUse) -> Case:
     given = dict(example.arguments)
     team = _team(entry, table, example, use)
     given["roles"] = list(given.get("roles", team.roles))
@@ -113,8 +117,7 @@ def _teamed(entry: Entry, table: dict[str, Any], example: Example, use: RecipeUs
         del given["role_plugins"]
     if entry.kind == "environment":
         return Case("environment", team.environment(), arguments=given, unchecked=tuple(unchecked))
-    name = use.name if use else ""
-    built = Built(entry.kind, table, name=name, order=team.order, env=team.env, tables=team.tables)
+    built = Built(entry.kind, table, name=use.name, order=team.order, env=team.env, tables=team.tables)
     guessed = ("score", "tell") if team.toy else ()
     if entry.kind == "transition":
         given.setdefault("roles", team.roles)
@@ -126,33 +129,22 @@ def _teamed(entry: Entry, table: dict[str, Any], example: Example, use: RecipeUs
     return Case("reward", built, arguments=given, guessed=guessed, unchecked=tuple(unchecked))
 
 
-def _team(entry: Entry, table: Mapping[str, Any], example: Example, use: RecipeUse | None) -> EpisodeTeam:
+def _team(entry: Entry, table: Mapping[str, Any], example: Example, use: RecipeUse) -> EpisodeTeam:
     """The environment and the team: the example's, a recipe's, a sole neighbour's, or the kit's."""
     is_game = entry.kind == "environment"
     env: Any = table if is_game else example.env
-    if env is None and use is not None:
-        env = use.env
-    toy = False
-    if env is None:
-        env = _sole(entry, "environment")
-        if env is None:
-            env, toy = {"type": GAME}, True
-    if use is not None and _typed(env).get("type") != use.env.get("type") and not is_game:
-        use = None
-    turns, tables = (min(use.turns, 5), use.tables) if use else (3, {})
-    if example.order is not None:
-        order = _stages(example.order)
-    elif "roles" in example.arguments:
-        order = list(example.arguments["roles"])
-    elif use is not None:
-        order = list(use.order)
-    else:
-        order = _roles_of(env) or ["solver"]
-    team = EpisodeTeam(env, order, turns=turns, toy=toy, tables=tables)
+    for other in (use.env, _sole(entry, "environment")):
+        env = other if env is None else env
+    toy = env is None
+    env = {"type": GAME} if toy else as_table(env)
+    if use.env is not None and env.get("type") != use.env.get("type") and not is_game:
+        use = RecipeUse()
+    order = None if example.order is None and "roles" in example.arguments else _order(example, use)
+    order = order or [*example.arguments.get("roles", ())] or _roles_of(env) or ["solver"]
+    team = EpisodeTeam(env, order, turns=min(use.turns, 5), toy=toy, tables=use.tables)
     for role in team.roles:
-        reads = (use.roles.get(role) if use else None) or _neighbour(entry, env, role)
-        if reads:
-            team.plugins[role] = Built("role", reads, name=role, order=order, env=env, tables=tables)
+        if reads := use.roles.get(role) or _neighbour(entry, env, role):
+            team.plugins[role] = Built("role", reads, name=role, order=order, env=env, tables=use.tables)
     return team
 
 
@@ -161,7 +153,7 @@ def _plugins(given: Mapping[str, Any] | None, team: EpisodeTeam) -> dict[str, An
     if given is None:
         return dict(team.plugins)
     return {
-        role: Built("role", _typed(value), name=role, order=team.order, env=team.env, tables=team.tables)
+        role: Built("role", as_table(value), name=role, order=team.order, env=team.env, tables=team.tables)
         if isinstance(value, (str, Mapping))
         else value
         for role, value in given.items()
@@ -171,7 +163,7 @@ def _plugins(given: Mapping[str, Any] | None, team: EpisodeTeam) -> dict[str, An
 def _roles_of(env: Any) -> list[str]:
     """The roles that an environment knows; none where it takes any, or can't be made."""
     try:
-        return list(Built("environment", _typed(env)).make().roles)
+        return list(Built("environment", as_table(env)).make().roles)
     except Exception:  # told when the case is run
         return []
 
@@ -179,7 +171,7 @@ def _roles_of(env: Any) -> list[str]:
 def _neighbour(entry: Entry, env: Any, role: str) -> dict[str, Any] | None:
     """The table of the role of the same distribution that reads a role's answers in this environment."""
     of_author, games = _of(entry, "role"), _of(entry, "environment")
-    game = [other.name for other in games if reference(other) == _typed(env).get("type")]
+    game = [other.name for other in games if reference(other) == as_table(env).get("type")]
     for name in (*(f"{name}_{role}" for name in game), role):
         for other in of_author:
             if other.name == name:
@@ -203,19 +195,17 @@ def _of(entry: Entry, kind: str) -> list[Entry]:
 # ---- other kinds ---------------------------------------------------------------------------------------
 
 
-def _role(entry: Entry, table: dict[str, Any], example: Example, use: RecipeUse | None) -> Case:
+def _role(entry: Entry, table: dict[str, Any], example: Example, use: RecipeUse) -> Case:
     given = dict(example.arguments)
-    name = str(given.get("name") or (use.name if use else "solver"))
-    env = example.env if example.env is not None else use.env if use else None
-    if env is None:
-        env = _sole(entry, "environment")
-    order = _stages(example.order) if example.order is not None else list(use.order) if use else [name]
-    built = Built("role", table, name=name, order=order, env=env, tables=use.tables if use else {})
+    name = str(given.get("name") or use.name or "solver")
+    env = example.env if example.env is not None else use.env or _sole(entry, "environment")
+    order = _order(example, use) or [name]
+    built = Built("role", table, name=name, order=order, env=env, tables=use.tables)
     given["name"] = name
     if "observations" in given:
         return Case("role", built, arguments=given)
     if env is not None:
-        game = Built("environment", _typed(env), order=order, tables=use.tables if use else {})
+        game = Built("environment", as_table(env), order=order, tables=use.tables)
         given["observations"], good = observations(game, name)
         if good and "good" not in given:
             given["good"] = good
@@ -226,15 +216,6 @@ def _role(entry: Entry, table: dict[str, Any], example: Example, use: RecipeUse 
     return Case("role", built, arguments=given, guessed=("render",), unchecked=(needs,))
 
 
-def _trainer(case: Case) -> Case:
-    given = dict(case.arguments)
-    lacks = [name for name in ("model", "token_ids") if name not in given]
-    if lacks:
-        needs = f"a trainer is checked on a small model: Example({', '.join(f'{n}=...' for n in lacks)})"
-        return replace(case, unchecked=(needs,), runs=False)
-    return case
-
-
 def _model(use: RecipeUse) -> Any:
     """The model of the first policy of a recipe, as a table."""
     for policy in use.policies.values():
@@ -243,12 +224,10 @@ def _model(use: RecipeUse) -> Any:
     return None
 
 
-def _stages(order: Sequence[Any]) -> list[Any]:
-    return [stage if isinstance(stage, str) else list(stage) for stage in order]
-
-
-def _typed(table: Any) -> dict[str, Any]:
-    return {"type": table} if isinstance(table, str) else dict(table)
+def _order(example: Example, use: RecipeUse) -> list[Any] | None:
+    """The stages that an example names, else those of the recipe; None: neither says."""
+    order = example.order if example.order is not None else use.order
+    return None if order is None else [stage if isinstance(stage, str) else list(stage) for stage in order]
 
 
 NOISE = ("", "what?", "1", "no parser reads this")

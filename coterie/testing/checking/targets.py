@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from coterie.compose.kinds import PROTOCOL, members
@@ -21,6 +20,8 @@ from coterie.discovery.files import load_plugin_file
 from coterie.testing.checking.results import Broken, Checked
 from coterie.testing.support.failure import lacking
 
+_IMPORTED, _FREE = "it is imported, and its hooks are known", "its names are free"
+_WHERE = "modules are looked for where Python looks, and in this folder; a file is named with its .py"
 _HOOKS_FIX = "the hooks are in docs/writing_plugins.md"
 HOOK_FIX = "correct the hook: it only calls register(kind, name, target)"
 
@@ -134,11 +135,10 @@ def _hooks(report: Report) -> Checked:
         what, _, fix = error.partition("\n  fix: ")
         if taken and report.distribution.endswith(".py"):
             fix = "choose another name, e.g. one that begins with yours"
-        promise = "its names are free" if taken else "it is imported, and its hooks are known"
+        promise = _FREE if taken else _IMPORTED
         result.broken.append(Broken(promise, what, report.name, fix or _HOOKS_FIX))
     of_broken = {broken.promise for broken in result.broken}
-    kept = ("it is imported, and its hooks are known", "its names are free")
-    result.kept = [text for text in kept if text not in of_broken]
+    result.kept = [text for text in (_IMPORTED, _FREE) if text not in of_broken]
     _check_examples(report, result)
     _check_entry_point(report, result)
     return result
@@ -173,7 +173,7 @@ def _check_entry_point(report: Report, result: Checked) -> None:
     if others:
         what = f"the entry point '{report.name}' is also one of {', '.join(sorted(others))}"
         fix = "give it the name of your distribution, in pyproject.toml under [project.entry-points.coterie]"
-        result.broken.append(Broken("its names are free", what, report.name, fix))
+        result.broken.append(Broken(_FREE, what, report.name, fix))
 
 
 def _file(path: Path) -> NamedComponents:
@@ -186,16 +186,15 @@ def _file(path: Path) -> NamedComponents:
     except PluginError as error:
         report = next((report for report in manager.reports if report.distribution == str(path)), None)
         if report is None:  # it was not imported
-            result = Checked("plugin", path.stem, str(path))
-            broken = Broken("it is imported, and its hooks are known", _with_why(error), str(path), error.fix)
-            result.broken.append(broken)
-            return NamedComponents(plugins=[result])
+            what = f"{error.what}: {error.why}" if error.why else error.what
+            return _not_imported(path.stem, str(path), what, error.fix)
     report = next(report for report in manager.reports if report.distribution == str(path))
     return _joined([report], ())
 
 
-def _with_why(error: UserError) -> str:
-    return f"{error.what}: {error.why}" if error.why else error.what
+def _not_imported(name: str, place: str, what: str, fix: str) -> NamedComponents:
+    result = Checked("plugin", name, place, broken=[Broken(_IMPORTED, what, place, fix)])
+    return NamedComponents(plugins=[result])
 
 
 def _is_module(name: str) -> bool:
@@ -215,12 +214,9 @@ def _module(name: str) -> NamedComponents:
     try:
         module = importlib.import_module(name)
     except Exception as error:
-        result = Checked("plugin", name, name)
         what = f"fails when it is imported: {type(error).__name__}: {error}"
-        fix = "correct the module: a run imports it too"
-        result.broken.append(Broken("it is imported, and its hooks are known", what, name, fix))
-        return NamedComponents(plugins=[result])
-    if _has_hooks(module):
+        return _not_imported(name, name, what, "correct the module: a run imports it too")
+    if any(hasattr(value, "coterie_impl") for value in vars(module).values() if inspect.isroutine(value)):
         manager, report = plugins(), Report(name, name, "")
         manager.add(module, report)
         return _joined([report], ())
@@ -235,21 +231,15 @@ def _module(name: str) -> NamedComponents:
     return NamedComponents(_ordered(entries))
 
 
-def _has_hooks(module: ModuleType) -> bool:
-    return any(hasattr(value, "coterie_impl") for value in vars(module).values() if inspect.isroutine(value))
-
-
 def _object(text: str, kind: str | None) -> Entry:
     """`package.module:Object`, which needs no registration."""
     first = text.partition(":")[0]
-    known = {report.distribution for report in plugins().reports} | {
-        report.name for report in plugins().reports
-    }
+    known = {name for report in plugins().reports for name in (report.distribution, report.name)}
     if first in known and not _is_module(first):
         raise _unknown(text, kind)
     if not _is_module(first):
         raise UserError(
-            f"there is no module '{first}'", fix=f"{did_you_mean(first, (*KINDS, *known))}; {_where()}"
+            f"there is no module '{first}'", fix=f"{did_you_mean(first, (*KINDS, *known))}; {_WHERE}"
         )
     from coterie.discovery import import_object
 
@@ -298,14 +288,10 @@ def _called(kind: str, target: type) -> bool:
     return True
 
 
-def _where() -> str:
-    return "modules are looked for where Python looks, and in this folder; a file is named with its .py"
-
-
 def _unknown(text: str, kind: str | None) -> UserError:
     registry = plugins().registry
     name = text.rpartition(":")[2]
     known = {known for each in (KINDS if kind is None else (kind,)) for known in registry.names(each)}
     known |= {report.distribution for report in plugins().reports}
     what = f"no {kind or 'component'}, module or distribution is called '{text}'"
-    return UserError(what, why="; ".join(registry.absent), fix=f"{did_you_mean(name, known)}; {_where()}")
+    return UserError(what, why="; ".join(registry.absent), fix=f"{did_you_mean(name, known)}; {_WHERE}")

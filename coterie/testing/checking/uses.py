@@ -7,14 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from coterie.compose.curriculum import taken
-from coterie.compose.tables import TEAM_KEYS
-from coterie.core.config import RunConfig
+from coterie.compose.tables import component_tables
+from coterie.core.config import Resolved
 from coterie.core.errors import UserError
-from coterie.core.plugins import as_table
 from coterie.discovery import Entry, plugins
 from coterie.recipes.layers import gather, resolve, resource_path
-from coterie.testing.checks.plugin import components
 
 _SHARED = ("sandbox", "data", "tools", "chat_models")
 """Top-level tables that components of others refer to."""
@@ -23,18 +20,18 @@ _SCALES = ("smoke", "cpu")
 
 @dataclass(frozen=True, slots=True)
 class RecipeUse:
-    """A component in a recipe."""
+    """A component in a recipe; by default, in none."""
 
-    recipe: str
-    settings: Mapping[str, Any]
+    recipe: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
     """Its table without `type` and without what others read of it."""
-    name: str
+    name: str = ""
     """Its key, where its table has several: the role of a team."""
-    env: Mapping[str, Any]
-    order: Sequence[Any]
-    roles: Mapping[str, Mapping[str, Any]]
+    env: Mapping[str, Any] | None = None
+    order: Sequence[Any] | None = None
+    roles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """The tables of the team's roles."""
-    turns: int
+    turns: int = 3
     tables: Mapping[str, Any] = field(default_factory=dict)
     """Top-level tables that components may share, such as `sandbox`."""
     policies: Mapping[str, Any] = field(default_factory=dict)
@@ -70,28 +67,25 @@ def uses(entry: Entry) -> Iterator[RecipeUse]:
             merged = gather(resource_path(recipe.target))
             known = merged.table.get("scales") or {}
             scale = next((scale for scale in _SCALES if scale in known), None)
-            config = resolve(merged, scale=scale).config
+            resolved = resolve(merged, scale=scale)
         except (UserError, OSError):
             continue  # told by the recipe's own check
-        yield from _in(recipe.name, config, entry.kind, names)
+        yield from _in(recipe.name, resolved, entry.kind, names)
 
 
-def _in(recipe: str, config: RunConfig, kind: str, names: set[str]) -> Iterator[RecipeUse]:
-    for of_kind, table, _, key, also in components(config):
-        settings = dict(as_table(table))
-        if of_kind == kind and settings.pop("type", key) in names:
+def _in(recipe: str, resolved: Resolved, kind: str, names: set[str]) -> Iterator[RecipeUse]:
+    config, parts = resolved.config, list(component_tables(resolved.table))
+    for part in parts:
+        settings = part.settings
+        if part.kind == kind and settings.pop("type", part.name) in names:
             yield RecipeUse(
                 recipe=recipe,
-                settings={name: value for name, value in settings.items() if name not in also},
-                name=key,
-                env=taken(dict(config.env))[1],
-                order=[list(stage) if not isinstance(stage, str) else stage for stage in config.team.order],
-                roles={role: _of_role(table) for role, table in config.team.roles.items()},
+                settings=settings,
+                name=part.name,
+                env=next(each.settings for each in parts if each.kind == "environment"),
+                order=config.team.order,
+                roles={each.name: each.settings for each in parts if each.kind == "role"},
                 turns=config.team.max_turns,
                 tables={name: value for name in _SHARED if (value := getattr(config, name, None))},
                 policies=config.policies,
             )
-
-
-def _of_role(table: Any) -> dict[str, Any]:
-    return {key: value for key, value in as_table(table).items() if key not in TEAM_KEYS}

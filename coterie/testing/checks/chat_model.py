@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import inspect
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coterie.core.errors import SystemFault, UserError, type_text
 from coterie.core.protocols import ChatAnswer, ChatRequest
-from coterie.testing.support.failure import ConformanceError, guarded, require, require_kind
+from coterie.testing.support.failure import ConformanceError, awaited, require, require_kind
 from coterie.testing.support.opening import opened
 from coterie.testing.support.promises import promise
-from coterie.testing.support.time_limit import in_time
 
 SCHEMA = {
     "type": "object",
@@ -116,13 +114,7 @@ async def _answer(model: Any, kind: str, request: ChatRequest) -> ChatAnswer | S
     """The answer, or the error that the Protocol allows in its place."""
     where = f"{kind}.answer"
     try:
-        with guarded(where, "raise SystemFault where there is no answer"):
-            answer = model.answer(request)
-            if not inspect.isawaitable(answer):
-                raise ConformanceError(
-                    "is not asynchronous", where=where, fix="write it as `async def answer`"
-                )
-            result = await in_time(answer)
+        result = await awaited(where, model.answer, request, fix="raise SystemFault where there is no answer")
     except ConformanceError as error:
         if isinstance(error.__cause__, (SystemFault, UserError)):
             return error.__cause__

@@ -47,8 +47,8 @@ from coterie.testing.support.failure import (
     require_components,
     require_kind,
 )
-from coterie.testing.support.kept_state import kept, warn_of_kept
-from coterie.testing.support.memory import check_memory
+from coterie.testing.support.kept_state import twice
+from coterie.testing.support.memory import check_memory, mark_of
 from coterie.testing.support.opening import opened
 from coterie.testing.support.promises import promise
 from coterie.testing.support.talk import check_talk
@@ -140,15 +140,11 @@ async def _play(
         await check_cycles(env, name, tasks, team, seed, repeatable)
         promise("talk is not paid")
         await check_talk(env, name, tasks, team, seed, repeatable)
-        promise("it keeps nothing on itself, read or not")
-        marks = []
-        for _ in range(2):
+        for _ in twice(env, keeps, "check_environment"):
             for number, task in enumerate(tasks[:_AGAIN]):
                 rng = generator(seed, f"kept {number}", "check_environment")
                 played = await episode(env, task, team, turns, rng)
                 env.outcome(played[-1].step.state)
-            marks.append(kept(env))
-        warn_of_kept(name, marks[0], marks[1], keeps, "check_environment")
         promise("no problem is in two splits")
         if disjoint is None:
             warn_of_shared_problems(env, name, tasks_of_splits, team)
@@ -356,13 +352,8 @@ class _EpisodeChecker:
         return step
 
     def _mark(self, step: Step) -> tuple[Any, ...]:
-        scores = sorted((str(place), value) for place, value in step.scores.items())
-        return (
-            (self.digest(step.state), fingerprint(step.state)),
-            scores,
-            fingerprint(step.info),
-            step.turn_over,
-        )
+        state, *others = mark_of(step)
+        return (self.digest(step.state), state), *others
 
     def _outcome(self, state: Any) -> None:
         promise("an outcome is finite numbers, success from 0 to 1")

@@ -15,7 +15,7 @@ from coterie.core.rollout.contracts import FRAMEWORK_METRICS
 from coterie.core.types import TEAM, Credit
 from coterie.testing.support.failure import finite, guarded, require, require_kind
 from coterie.testing.support.forest import PLANS, SyntheticStep, grow, order, reward_weights
-from coterie.testing.support.kept_state import kept, warn_of_kept
+from coterie.testing.support.kept_state import twice
 from coterie.testing.support.promises import promise
 from coterie.testing.support.toys import EchoRole, SilentTransition
 from coterie.testing.support.values import fingerprint
@@ -75,16 +75,9 @@ def check_estimator(
         name,
         fix="return an advantage for each scored branch: a branch without one is not trained",
     )
-    _warn_of_kept(estimator, grow(accepted[0], 0), name, keeps)
-
-
-def _warn_of_kept(estimator: Any, forest: SyntheticStep, name: str, keeps: Sequence[str]) -> None:
-    promise("it keeps nothing on itself, read or not")
-    marks = []
-    for _ in range(2):
+    forest = grow(accepted[0], 0)
+    for _ in twice(estimator, keeps, "check_estimator"):
         _credit(estimator, forest, name, None)
-        marks.append(kept(estimator))
-    warn_of_kept(name, marks[0], marks[1], keeps, "check_estimator")
 
 
 def _accepts(estimator: Any, plan: Plan, name: str) -> bool:

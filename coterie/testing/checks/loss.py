@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from coterie.backends.trainers.surrogates import TRAINER_METRICS
 from coterie.core.errors import type_text
-from coterie.core.protocols import Surrogate, TokenBatch
+from coterie.core.protocols import Length, Surrogate, TokenBatch
 from coterie.discovery.members import HasLengthConstant, NeedsFreshSamples
 from coterie.testing.support.failure import finite, guarded, require, require_kind
 from coterie.testing.support.promises import promise
 
-LENGTHS = ("token_mean", "sequence_mean", "sequence_sum", "constant")
+LENGTHS = get_args(Length)
 NEEDS = ("ref_logprobs", "old_logprobs")
 _STEP = 1e-6
 _TOKENS = 400

@@ -12,14 +12,13 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from coterie.compose.curriculum import taken
-from coterie.compose.kinds import PROTOCOL
+from coterie.compose.kinds import PROTOCOL, methods_of
 from coterie.compose.rules.table import check
 from coterie.compose.settings import REFERRED
-from coterie.compose.tables import MAPS, TABLES, TEAM_KEYS, RewardConfig
+from coterie.compose.tables import ComponentTable, component_tables
 from coterie.core.config import PolicyConfig, RunConfig
 from coterie.core.errors import ConfigError, MissingExtra, UserError, did_you_mean, type_text
-from coterie.core.plugins import DECLARING, FILES, PluginConfig, Table, as_table, composed_fields
+from coterie.core.plugins import DECLARING, FILES, PluginConfig, Table, composed_fields
 from coterie.discovery import GROUP, Entry, Plugins, Report, plugins
 from coterie.discovery.validation import explain
 from coterie.recipes.layers import gather, read_overlay, resolve, resource_path
@@ -164,11 +163,9 @@ def _check_class(target: type, kind: str, where: str) -> None:
     if policy is not None:
         model = inspect.isclass(policy) and issubclass(policy, PolicyConfig)
         require(model, "Policy is no PolicyConfig", where, fix="class Policy(coterie.PolicyConfig)")
-    for name, expected in vars(protocol).items():
-        if (name.startswith("_") and name != "__call__") or not inspect.isfunction(expected):
-            continue
-        method = getattr(target, name, None)
-        require(callable(method), f"{target.__name__}.{name} can't be called", where, fix=fix)
+    for name in (name for name, _ in methods_of(kind) if name in vars(protocol)):
+        called = callable(getattr(target, name, None))
+        require(called, f"{target.__name__}.{name} can't be called", where, fix=fix)
     require_arguments(target, kind, f"{where}: {target.__name__}", every=True)
     require_coroutines(target, kind, f"{where}: {target.__name__}", every=True)
 
@@ -227,20 +224,22 @@ def _gathered(errors: dict[str, UserError]) -> Iterator[None]:
 def _check_recipe(merged: Layers, errors: dict[str, UserError]) -> None:
     for scale in (None, *(merged.table.get("scales") or {})):
         with _gathered(errors):
-            config = resolve(copy.deepcopy(merged), scale=scale).config
-            for kind, table, path, name, also in components(config):
+            resolved = resolve(copy.deepcopy(merged), scale=scale)
+            for component in component_tables(resolved.table):
                 with _gathered(errors):
-                    _check_component(kind, table, path, name, also)
+                    _check_component(component)
             if not errors:
-                check(config, policies=False)
+                check(resolved.config, policies=False)
 
 
 def _check_overlay(overlay: Table, errors: dict[str, UserError]) -> None:
     for error in _unknown(overlay, RunConfig, (), ["summary", "scales", EVERY_SCALE]):
         errors.setdefault(str(error), error)
     for block in (overlay, *(overlay.get("scales") or {}).values(), overlay.get(EVERY_SCALE)):
-        with _gathered(errors):
-            _check_typed(block or {})
+        for component in component_tables(block or {}):  # the types of others are the recipes' to say
+            with _gathered(errors):
+                if isinstance(component.table, Mapping) and "type" in component.table:
+                    _check_component(component)
 
 
 def _unknown(
@@ -261,38 +260,10 @@ def _unknown(
                 yield from _unknown(value, inner, (*path, str(key)), ())
 
 
-def _check_typed(table: Mapping[str, Any]) -> None:
-    """Check the components of an overlay that say their type; the types of others are the recipes' to say."""
-    for name, kind in TABLES.items():
-        value = table.get(name)
-        if isinstance(value, Mapping) and "type" in value:
-            _check_component(kind, taken(dict(value))[1] if name == "env" else dict(value), name)
-    for name, kind in MAPS.items():
-        entries = table.get(name)
-        for key, value in entries.items() if isinstance(entries, Mapping) else ():
-            if isinstance(value, Mapping) and "type" in value:
-                also = list(RewardConfig.model_fields) if name == "rewards" else ()
-                _check_component(kind, dict(value), f"{name}.{key}", key, also)
-
-
-def components(config: RunConfig) -> Iterator[tuple[str, Table, str, str, Sequence[str]]]:
-    """Of each component: its kind, table, path and key, and which of its settings others read."""
-    for name, kind in TABLES.items():
-        table = getattr(config, name)
-        if table is not None:
-            yield kind, taken(table)[1] if name == "env" else table, name, "", ()
-    rewards = list(RewardConfig.model_fields)
-    for name, kind in MAPS.items():
-        for key, table in getattr(config, name).items():
-            yield kind, table, f"{name}.{key}", key, rewards if name == "rewards" else ()
-    for role, table in config.team.roles.items():
-        yield "role", table, f"team.roles.{role}", role, TEAM_KEYS
-
-
-def _check_component(kind: str, table: Table, path: str, name: str = "", also: Sequence[str] = ()) -> None:
+def _check_component(component: ComponentTable) -> None:
     """Check the settings of a component, and of those inside it, without making any."""
-    settings = {key: value for key, value in as_table(table).items() if key not in also}
-    registry = plugins().registry
+    path, kind, name, _, also = component
+    settings, registry = component.settings, plugins().registry
     plugin = settings.pop("type", name if name in registry.names(kind) else None)
     if plugin is None:
         return  # the user's to choose
@@ -314,4 +285,4 @@ def _check_component(kind: str, table: Table, path: str, name: str = "", also: S
         if isinstance(value, str) and inner in REFERRED:
             continue  # an entry of the run's table, perhaps of another layer: whoever composes it knows
         if isinstance(value, (str, Mapping)):
-            _check_component(inner, as_table(value), f"{path}.{field}")
+            _check_component(ComponentTable(f"{path}.{field}", inner, "", value))

@@ -31,7 +31,7 @@ from coterie.testing.support.failure import (
     require_kind,
     require_scores,
 )
-from coterie.testing.support.kept_state import kept, warn_of_kept
+from coterie.testing.support.kept_state import twice
 from coterie.testing.support.opening import beside, opened, opened_beside, tasks_beside
 from coterie.testing.support.outage import FLOOR, MISSING, Outage, answer_of, check_outage
 from coterie.testing.support.promises import promise
@@ -140,7 +140,8 @@ async def _check(
         await stack.enter_async_context(opened(source, engine))
         answers = await _check_views(source, views, name, meant.repeats)
         if meant.repeats and not (isinstance(source, CountsCalls) and source.calls_per_view):
-            await _warn_of_kept(source, views[-1], name, meant.keeps)
+            for _ in twice(source, meant.keeps, "check_reward"):
+                await answer_of(source, views[-1], f"{name}.score")
             if environment is not None:
                 await _warn_of_cycles(source, name, environment, team, playing[2], meant.repeatable)
         if outage is not None:
@@ -159,15 +160,6 @@ async def _played_views(
             played = await episode(environment, tasks[number % len(tasks)], team, turns, rng, unread=0.2)
             views += _views(scope, played, environment)
     return views
-
-
-async def _warn_of_kept(source: Any, view: Any, name: str, keeps: Sequence[str]) -> None:
-    promise("it keeps nothing on itself, read or not")
-    marks = []
-    for _ in range(2):
-        await answer_of(source, view, f"{name}.score")
-        marks.append(kept(source))
-    warn_of_kept(name, marks[0], marks[1], keeps, "check_reward")
 
 
 async def _warn_of_cycles(

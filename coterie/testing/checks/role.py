@@ -17,7 +17,7 @@ from coterie.testing.support.failure import (
     require_kind,
     warn,
 )
-from coterie.testing.support.kept_state import kept, warn_of_kept
+from coterie.testing.support.kept_state import twice
 from coterie.testing.support.promises import promise
 from coterie.testing.support.values import copied, fingerprint, pickled, unchanged
 
@@ -92,7 +92,11 @@ def check_role(
     _check_reads(reads, good, f"{kind}.parse")
     promise("its optional members have their types")
     _check_optional(role, kind)
-    _warn_of_kept(role, kind, name, observations, (*good, "?"), keeps)
+    for _ in twice(role, keeps, "check_role"):
+        for observation in observations:
+            _check_render(role, kind, RoleInput(role=name, turn=0, observation=observation), ())
+            for text in (*good, "?"):
+                _check_parse(role, kind, text, observation)
 
 
 def _check_good(role: Any, kind: str, text: str, observation: Any) -> Any:
@@ -116,20 +120,6 @@ def _check_reads(results: Sequence[Any], good: Sequence[str], where: str) -> Non
         fix = "return what was read (`return` is missing?): `action.parsed` None means that nothing could be"
         require(not good, what, where, fix=fix)
         warn(what, where, fix=f"{fix}; where it reads others: check_role(..., good=[...])")
-
-
-def _warn_of_kept(
-    role: Any, kind: str, name: str, observations: Sequence[Any], texts: Sequence[str], keeps: Sequence[str]
-) -> None:
-    promise("it keeps nothing on itself, read or not")
-    marks = []
-    for _ in range(2):
-        for observation in observations:
-            _check_render(role, kind, RoleInput(role=name, turn=0, observation=observation), ())
-            for text in texts:
-                _check_parse(role, kind, text, observation)
-        marks.append(kept(role))
-    warn_of_kept(kind, marks[0], marks[1], keeps, "check_role")
 
 
 def _check_render(role: Any, kind: str, role_input: RoleInput, feedback: Sequence[str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -12,7 +11,7 @@ from typing import Any
 from coterie.core.errors import PolicyFault, SystemFault, type_text
 from coterie.core.protocols.tool import Closes, HasSchemas, Opens
 from coterie.core.types.seeding import generator
-from coterie.testing.support.failure import ConformanceError, guarded, require, require_kind
+from coterie.testing.support.failure import ConformanceError, awaited, guarded, require, require_kind
 from coterie.testing.support.opening import used
 from coterie.testing.support.promises import promise
 from coterie.testing.support.time_limit import in_time
@@ -140,11 +139,8 @@ async def _answer(tool: Any, kind: str, text: str) -> str | None:
     """The result; None where it raised SystemFault or PolicyFault."""
     where = f"{kind}.run"
     try:
-        with guarded(where, "raise SystemFault or PolicyFault, or return a result that names what is wrong"):
-            answer = tool.run(_call(tool, text, kind))
-            if not inspect.isawaitable(answer):
-                raise ConformanceError("is not asynchronous", where=where, fix="write it as `async def run`")
-            result = await in_time(answer)
+        fix = "raise SystemFault or PolicyFault, or return a result that names what is wrong"
+        result = await awaited(where, tool.run, _call(tool, text, kind), fix=fix)
     except ConformanceError as error:
         if isinstance(error.__cause__, (SystemFault, PolicyFault)):
             return None

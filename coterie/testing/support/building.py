@@ -12,10 +12,10 @@ from coterie.compose.tables import DEFAULT_TYPES, MAPS, TABLES
 from coterie.core.config import PolicyConfig, RunConfig
 from coterie.core.errors import PluginError, did_you_mean
 from coterie.core.plugins import as_table
+from coterie.core.types import as_tuple
 from coterie.testing.support.toys import GAME, ROLE
 
-_TABLE_OF = {kind: table for table, kind in TABLES.items()}
-_MAP_OF = {kind: table for table, kind in MAPS.items()}
+_PLACE_OF = {kind: table for table, kind in {**TABLES, **MAPS}.items()}
 
 
 def build(
@@ -47,8 +47,9 @@ def build(
     if kind not in PROTOCOL:
         raise PluginError(f"'{kind}' is no kind of component", fix=did_you_mean(kind, PROTOCOL))
     settings: dict[str, Any] = as_table(table if isinstance(table, str) else dict(table))
-    if not name:
-        name = _last(str(settings.get("type", ""))) if kind in _MAP_OF else "solver" if kind == "role" else ""
+    if not name and kind in MAPS.values():  # `mine` for `package.module:Mine`
+        name = str(settings.get("type", "")).rpartition(":")[2].rpartition(".")[2].lower()
+    name = name or ("solver" if kind == "role" else "")
     if order is None:
         order = [name if kind == "role" else "solver"]
     environment = as_table(settings if kind == "environment" else env or GAME)
@@ -56,13 +57,12 @@ def build(
     builder.environment = builder.make("environment", environment, "env")
     if kind == "environment":
         return builder.environment
-    path = f"team.roles.{name}" if kind == "role" else ".".join(filter(None, (_table_of(kind), name)))
+    path = f"team.roles.{name}" if kind == "role" else ".".join(filter(None, (_PLACE_OF[kind], name)))
     return builder.make(kind, settings, path, name)
 
 
 def _config(environment: Mapping[str, Any], order: Sequence[Any], run: Mapping[str, Any]) -> RunConfig:
-    names = [role for stage in order for role in ([stage] if isinstance(stage, str) else stage)]
-    roles = {role: {"type": ROLE, "policy": "policy"} for role in dict.fromkeys(names)}
+    roles = {role: {"type": ROLE, "policy": "policy"} for stage in as_tuple(order) for role in stage}
     team = {"order": list(order), "max_turns": 3, "roles": roles}
     return run_config(
         {
@@ -81,12 +81,3 @@ def declared_policy(plugin: Any) -> type[PolicyConfig]:
     """The schema that a trainer or an engine declares for policies; else `PolicyConfig`."""
     schema: type[PolicyConfig] = getattr(type(plugin), "Policy", PolicyConfig)
     return schema
-
-
-def _table_of(kind: str) -> str:
-    return _TABLE_OF.get(kind) or _MAP_OF[kind]
-
-
-def _last(plugin: str) -> str:
-    """The default name of a component in a configuration: `mine` for `package.module:Mine`."""
-    return plugin.rpartition(":")[2].rpartition(".")[2].lower()

@@ -9,18 +9,19 @@ import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, get_args
 
-from coterie.compose.kinds import CAPABILITIES, PROTOCOL, coroutines, ignored, is_async
+from coterie.compose.kinds import PROTOCOL, coroutines, ignored, is_async, methods_of
 from coterie.core.errors import nearest
 from coterie.core.plugins.origin import raised_at
+from coterie.core.types import TEAM, ComponentKind, Score
 from coterie.discovery.members import HasVocabulary
 from coterie.testing.support.promises import promise
 from coterie.testing.support.time_limit import Overdue, caller, in_time, watched
 
 OF_KIND = "it has the members of its kind, and no misspelt one"
 """The promise with which each check begins."""
-KINDS_OF_COMPONENTS = ("increment", "potential", "counterfactual")
+KINDS_OF_COMPONENTS = get_args(ComponentKind)
 LARGEST_SCORE = 1e100
 """Largest absolute value of a score: a run calls a larger one missing."""
 TAKES = "let it take what it was called with here: a run may call it so"
@@ -146,26 +147,19 @@ def require_coroutines(plugin: Any, kind: str, where: str, *, every: bool = Fals
             require(not awaited or is_async(method), "is not asynchronous", f"{where}.{name}", fix=fix)
 
 
-def require_arguments(plugin: Any, kind: str, where: str, *, every: bool = False) -> None:
-    """Raise where the parameters of a plugin's methods, or of its class's, are not those of the Protocols.
+async def awaited(where: str, method: Any, *arguments: Any, fix: str = "") -> Any:
+    """The result of a method that is awaited, called at the place `where`, which ends with its name.
 
     Args:
-        every: also raise where a method that isn't optional can't take the arguments.
-    """
-    for name, what, fix in wrong_arguments(plugin, kind, every=every):
-        require(False, what, f"{where}.{name}", fix=fix)
-
-
-async def awaited(where: str, method: Any, *arguments: Any) -> Any:
-    """The result of a method that is awaited, called at the place `where`, which ends with its name.
+        fix: as of `guarded`.
 
     Raises:
         ConformanceError: it raised, or returned nothing that can be awaited.
     """
     factor = 10.0 if where.endswith(".open") else 1.0
-    with guarded(where, factor=factor):
+    with guarded(where, fix, factor):
         returned = method(*arguments)
-        fix = f"write it as `async def {where.rpartition('.')[2]}`"
+        fix = f"write it as `async def {where.rpartition('.')[2].partition(' ')[0]}`"
         require(inspect.isawaitable(returned), "is not asynchronous", where, fix=fix)
         return await in_time(returned, factor)
 
@@ -209,8 +203,6 @@ def require_components(plugin: Any, where: str) -> None:
 
 def require_scores(table: Any, plugin: Any, roles: tuple[str, ...], where: str) -> None:
     """Raise unless the table is {(role or TEAM, component): number or None} for these roles."""
-    from coterie.core.types import TEAM, Score
-
     fix = "return {(role, component): number}; coterie.TEAM is a role"
     require(hasattr(table, "items"), f"{table!r} is no table of scores", where, fix=fix)
     for place, value in table.items():
@@ -263,49 +255,39 @@ def finite(value: Any) -> bool:
         return False
 
 
-Wrong = tuple[str, str, str]
-"""The method, what is wrong with its parameters, and how to fix it."""
-
-
-def wrong_arguments(plugin: Any, kind: str, *, every: bool = False) -> Iterator[Wrong]:
-    """The methods of a plugin, or of its class, that can't be called as their Protocols say.
+def require_arguments(plugin: Any, kind: str, where: str, *, every: bool = False) -> None:
+    """Raise where a method of a plugin, or of its class, can't be called as its Protocol says.
 
     An optional method takes the Protocol's arguments. No method has the name of one parameter at another's
     place: both would then get the wrong value, without an error. Other names, and more parameters with
     defaults, are sound.
 
     Args:
-        every: whether a method that every plugin of the kind has must take the arguments too.
+        every: also raise where a method that isn't optional can't take the arguments.
     """
     cls = plugin if inspect.isclass(plugin) else type(plugin)
-    for protocol in (PROTOCOL[kind], *CAPABILITIES.get(kind, ())):
-        for name, expected in _methods(protocol):
-            method = getattr(cls, name, None)
-            if not callable(method):
-                continue
-            signature = inspect.signature(expected)
-            if isinstance(inspect.getattr_static(cls, name), (staticmethod, classmethod)):
-                signature = signature.replace(parameters=list(signature.parameters.values())[1:])
-            try:
-                taken = inspect.signature(method)
-            except ValueError:  # a builtin without a signature
-                continue
-            text = str(signature).replace("'", "")
-            if swapped := _swapped(taken, signature):
-                yield name, swapped, f"its arguments are passed by position: {text}"
-            if every or protocol is not PROTOCOL[kind]:
-                for error in _refused(taken, signature):
-                    yield name, f"can't be called as {text}: {error}", "accept these arguments"
+    required = vars(PROTOCOL[kind])
+    for name, expected in methods_of(kind):
+        method = getattr(cls, name, None)
+        if not callable(method):
+            continue
+        signature = inspect.signature(expected)
+        if isinstance(inspect.getattr_static(cls, name), (staticmethod, classmethod)):
+            signature = signature.replace(parameters=list(signature.parameters.values())[1:])
+        try:
+            taken = inspect.signature(method)
+        except ValueError:  # a builtin without a signature
+            continue
+        text = str(signature).replace("'", "")
+        if swapped := _swapped(taken, signature):
+            require(False, swapped, f"{where}.{name}", f"its arguments are passed by position: {text}")
+        if (every or name not in required) and (error := _refused(taken, signature)):
+            what = f"can't be called as {text}: {error}"
+            require(False, what, f"{where}.{name}", fix="accept these arguments")
 
 
-def _methods(protocol: type) -> Iterator[tuple[str, Any]]:
-    for name, value in vars(protocol).items():
-        if inspect.isfunction(value) and (name == "__call__" or not name.startswith("_")):
-            yield name, value
-
-
-def _refused(taken: inspect.Signature, signature: inspect.Signature) -> Iterator[TypeError]:
-    """Why a method doesn't take a Protocol's arguments, by position or by name."""
+def _refused(taken: inspect.Signature, signature: inspect.Signature) -> TypeError | None:
+    """Why a method doesn't take a Protocol's arguments, by position or by name; None: it does."""
     required = [
         parameter
         for parameter in signature.parameters.values()
@@ -316,7 +298,8 @@ def _refused(taken: inspect.Signature, signature: inspect.Signature) -> Iterator
     try:
         taken.bind(*positional, **keywords)
     except TypeError as error:
-        yield error
+        return error
+    return None
 
 
 def _swapped(taken: inspect.Signature, signature: inspect.Signature) -> str:

@@ -7,12 +7,13 @@ import inspect
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from coterie.core.errors import UserError, did_you_mean
 from coterie.core.plugins import Plugin
 from coterie.testing.support.failure import ConformanceError, warn
+from coterie.testing.support.promises import promise
 from coterie.testing.support.values import fingerprint
 
 _SETTINGS = ("config", "build")
@@ -26,19 +27,23 @@ def kept(plugin: Any) -> dict[str, str]:
     return {name: mark for name, value in _attributes(plugin) if (mark := _mark(value))}
 
 
-def warn_of_kept(
-    name: str, before: Mapping[str, str], after: Mapping[str, str], keeps: Sequence[str], check: str
-) -> None:
-    """Warn of attributes that changed although the same was done again, which leaves a cache as it is.
+def twice(plugin: Any, keeps: Sequence[str], check: str) -> Iterator[None]:
+    """Two rounds, of a loop that has the plugin do the same in each.
+
+    Then warn of attributes that changed in the second round, which leaves a cache as it is.
 
     Args:
-        before, after: what `kept` gave.
         keeps: attributes that may change, on purpose.
         check: the check's name, for the fix.
 
     Raises:
         UserError: `keeps` names no attribute.
     """
+    promise("it keeps nothing on itself, read or not")
+    yield
+    before, name = kept(plugin), type(plugin).__name__
+    yield
+    after = kept(plugin)
     for attribute in keeps:
         if attribute not in before and attribute not in after:
             raise UserError(

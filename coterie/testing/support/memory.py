@@ -103,7 +103,7 @@ async def _played(env: Any, task: Task, team: Players, turns: int, seed: int) ->
         actions |= {role: unreadable() for role in roles if rng.random() < 0.15}
         ctx = StepContext(task=task, turn=pending.turn, seed=int(rng.integers(2**63)))
         step = await stepped(env, pending, actions, ctx)
-        calls.append(_PlayedCall("step", _step, (pending, actions, ctx), _mark(step)))
+        calls.append(_PlayedCall("step", _step, (pending, actions, ctx), mark_of(step)))
         for role in roles if isinstance(env, Diagnoses) else ():
             await note("diagnose", _diagnosis, step.state, role)
         pending = following_stage(env, pending, step, turns, team)
@@ -120,7 +120,7 @@ async def _observed(env: Any, state: Any, role: str) -> str:
 
 
 async def _step(env: Any, *arguments: Any) -> Any:
-    return _mark(await stepped(env, *arguments))
+    return mark_of(await stepped(env, *arguments))
 
 
 async def _diagnosis(env: Any, state: Any, role: str) -> Any:
@@ -132,6 +132,7 @@ async def _outcome(env: Any, state: Any) -> str:
     return fingerprint(dict(env.outcome(state)))
 
 
-def _mark(step: Step) -> Any:
+def mark_of(step: Step) -> tuple[Any, ...]:
+    """What is equal for two equal steps: of the state, the scores, the info, and whether the turn is over."""
     scores = sorted((str(place), value) for place, value in step.scores.items())
     return fingerprint(step.state), scores, fingerprint(step.info), step.turn_over

@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from coterie.compose.chat_models import CheckedChatModel
+from coterie.compose.builder import CheckedChatModel
 from coterie.core.plugins import composed_fields
 from coterie.core.protocols.chat_model import UsesEngine
 from coterie.core.protocols.tool import Closes, Opens

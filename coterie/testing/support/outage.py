@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack
 from typing import Any
 
 from coterie.core.errors import PolicyFault, SystemFault, type_text
 from coterie.core.protocols import SiblingsView
-from coterie.testing.support.failure import ConformanceError, guarded, require
-from coterie.testing.support.time_limit import in_time
+from coterie.testing.support.failure import ConformanceError, awaited, guarded, require
 
 Manager = AbstractContextManager[Any] | AbstractAsyncContextManager[Any]
 Outage = Manager | Callable[[], Manager]
@@ -27,14 +25,8 @@ async def answer_of(source: Any, view: Any, where: str, fix: str = "") -> Any:
         ConformanceError: `score` is not asynchronous, or raised something else.
     """
     try:
-        with guarded(
-            where, fix or "raise coterie.PolicyFault for what the output caused, SystemFault for an outage"
-        ):
-            answer = source.score(view)
-            if not inspect.isawaitable(answer):
-                what = "is not asynchronous"
-                raise ConformanceError(what, where=where, fix="write it as `async def score`")
-            return await in_time(answer)
+        fix = fix or "raise coterie.PolicyFault for what the output caused, SystemFault for an outage"
+        return await awaited(where, source.score, view, fix=fix)
     except ConformanceError as error:
         if isinstance(error.__cause__, PolicyFault):
             return FLOOR

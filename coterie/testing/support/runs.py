@@ -11,7 +11,7 @@ from coterie.api.open_run import open_run
 from coterie.backends.engines.scripted import Script, ScriptedEngine, resolved
 from coterie.compose import compose
 from coterie.core.errors import UserError, did_you_mean, type_text
-from coterie.core.plugins import PluginConfig
+from coterie.core.plugins import PluginConfig, as_table
 from coterie.core.training.run import Run
 from coterie.core.types import Request, Scores, Tree, as_tuple
 from coterie.recipes import load
@@ -155,11 +155,11 @@ def coterie_run(
     if answers is None:
         answers = branch_number
     table: dict[str, Any] = {
-        "env": _typed(env, GAME),
+        "env": {"type": GAME, **as_table(env or {})},
         "team": {
             "order": order,
             "max_turns": max_turns,
-            "roles": {name: {"policy": "p", **_typed((roles or {}).get(name), ROLE)} for name in names},
+            "roles": {name: {"policy": "p", "type": ROLE, **(roles or {}).get(name, {})} for name in names},
         },
         "policies": {"p": {"model": {"init": "none"}, "train": "none"}},
         "sampler": {"branches": 3},
@@ -185,13 +185,6 @@ def _order(order: Any, roles: Mapping[str, Any]) -> tuple[list[str], list[Any]]:
         if role not in names:
             raise UserError(f"`roles` names '{role}', which `order` lacks", fix=did_you_mean(role, names))
     return names, [stage if isinstance(stage, str) else list(stage) for stage in order]
-
-
-def _typed(table: str | Mapping[str, Any] | None, default: str) -> dict[str, Any]:
-    """A component's table, of the kit's type where it names none."""
-    if isinstance(table, str):
-        return {"type": table}
-    return {"type": default, **(table or {})}
 
 
 def play_episode(run: Run, tasks: int = 1) -> tuple[list[Tree], Scores]:
