@@ -14,8 +14,9 @@ import numpy as np
 
 from coterie.api.rollouts import read_rollouts, write_rollouts
 from coterie.api.train import train
+from coterie.core.config import to_yaml
 from coterie.core.storage.atomic import locked
-from coterie.recipes import read_yaml, to_yaml
+from coterie.recipes import read_yaml
 from tests.viewing.planted import SINCE, make
 
 KEPT = Path(__file__).resolve().parents[2] / "build" / "report"

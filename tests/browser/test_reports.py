@@ -351,7 +351,8 @@ def seeds(folder, values, **settings):
     import json
     import shutil
 
-    from coterie.recipes import read_yaml, to_yaml
+    from coterie.core.config import to_yaml
+    from coterie.recipes import read_yaml
 
     runs = []
     for seed, of in enumerate(values):

@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from coterie.recipes import to_yaml
+from coterie.core.config import to_yaml
 
 MODEL: dict[str, Any] = {
     "name": "Qwen/Qwen2.5-Coder-3B",

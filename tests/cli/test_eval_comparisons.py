@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from coterie.recipes import to_yaml
+from coterie.core.config import to_yaml
 from tests.api.test_compare import signals
 from tests.cli.support import TABULAR, coterie
 from tests.cli.test_wrong_input import refused

@@ -6,7 +6,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from coterie.recipes import read_yaml, to_yaml
+from coterie.core.config import to_yaml
+from coterie.recipes import read_yaml
 from coterie.studies import graph, worker
 from coterie.studies.catalogue import read_column
 from coterie.studies.columns import Column

@@ -16,9 +16,10 @@ from threading import Event
 import pytest
 
 from coterie.cli.guard import Child, alive, children
+from coterie.core.config import to_yaml
 from coterie.core.errors import ConfigError, RunFolderError
 from coterie.core.storage.atomic import locked
-from coterie.recipes import load, to_yaml
+from coterie.recipes import load
 from coterie.studies import worker
 from coterie.studies.catalogue import read_column
 from coterie.studies.graph import StudyPlan, plan as plan_jobs
