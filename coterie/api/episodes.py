@@ -164,7 +164,9 @@ def paths_of(
     Args:
         child: the node after a joint action; None: it ended the episode.
     """
-    stack: list[tuple[N | None, tuple[tuple[N, int | None], ...], float]] = [(root, (), 1.0)]
+    node: Any
+    path: tuple[Any, ...]
+    stack: list[tuple[N | None, tuple[Any, ...], float]] = [(root, (), 1.0)]
     while stack:
         node, path, share = stack.pop()
         if node is None:

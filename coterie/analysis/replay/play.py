@@ -277,8 +277,9 @@ def _ends(step: int, rows: Sequence[Row], run: Run, codecs: Mapping[str, Codec])
 
 def _of_tree(step: int, tree: TreeId | None, field: str, recorded: str, replayed: str) -> Mismatch:
     task, epoch, chain = tree or ("", 0, 0)
-    of = {"task": task, "epoch": epoch, "chain": chain}
-    return Mismatch(step=step, field=field, recorded=recorded, replayed=replayed, **of)
+    return Mismatch(
+        step=step, field=field, recorded=recorded, replayed=replayed, task=task, epoch=epoch, chain=chain
+    )
 
 
 def _tree_of(job: RolloutJob) -> TreeId:
