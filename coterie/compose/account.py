@@ -24,11 +24,10 @@ from coterie.compose.rules.table import check
 from coterie.core.config import Resolved
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import Table, composed_fields
-from coterie.core.plugins.origin import Origin, closed, origin_of, plugin_call, plugin_open, record_origin
+from coterie.core.plugins.origin import Origin, origin_of, plugin_call, record_origin
 from coterie.core.protocols import ChatAnswer, ChatRequest, NamedRewardSource
 from coterie.core.protocols.chat_model import UsesEngine
-from coterie.core.protocols.tool import Closes, Opens
-from coterie.core.rollout.side import LocalRolloutSide
+from coterie.core.rollout.side import LocalRolloutSide, open_resource
 from coterie.discovery.members import SharesSlots, UsesRunFolder
 
 _NAME = re.compile(r"\$\{(\w+)\}")
@@ -218,11 +217,7 @@ class SharedModels:
                 if folder is not None and isinstance(resource, UsesRunFolder):
                     with plugin_call(resource, "use_run_folder"):
                         resource.use_run_folder(folder)
-                if isinstance(resource, Opens):
-                    with plugin_open(resource):
-                        await resource.open()
-                if isinstance(resource, Closes):
-                    self._opened.push_async_callback(closed, resource)
+                await open_resource(resource, self._opened)
         except BaseException:
             await self._opened.aclose()
             raise

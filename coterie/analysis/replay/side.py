@@ -14,14 +14,13 @@ from coterie.api.episodes import Row, is_lost
 from coterie.core.concurrency.active_rollouts import together
 from coterie.core.errors import PolicyFault, SystemFault, UserError
 from coterie.core.plugins import PluginConfig, composed_fields
-from coterie.core.plugins.origin import closed, origin_of, plugin_call, plugin_open, record_origin
+from coterie.core.plugins.origin import origin_of, plugin_call, record_origin
 from coterie.core.protocols import Codec, NamedRewardSource, RolloutJob
 from coterie.core.protocols.reward import ShowsFeedback
-from coterie.core.protocols.tool import Closes, Opens
 from coterie.core.protocols.transition import RepeatsTask
 from coterie.core.rollout.context import JobContext
 from coterie.core.rollout.rewards import score_episodes
-from coterie.core.rollout.side import LocalRolloutSide
+from coterie.core.rollout.side import LocalRolloutSide, open_resource
 from coterie.core.training.run import Run
 from coterie.core.types import (
     Action,
@@ -159,11 +158,7 @@ class ReplaySide:
         """
         async with AsyncExitStack() as opened:
             for resource in self._opened():
-                if isinstance(resource, Opens):
-                    with plugin_open(resource):
-                        await resource.open()
-                if isinstance(resource, Closes):
-                    opened.push_async_callback(closed, resource)
+                await open_resource(resource, opened)
             return await together(map(self._play, jobs))
 
     def _opened(self) -> list[Any]:

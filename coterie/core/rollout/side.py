@@ -85,11 +85,7 @@ class LocalRolloutSide:
                 if isinstance(resource, UsesEngine):
                     with plugin_call(resource, "use_engine"):
                         resource.use_engine(engine)
-                if isinstance(resource, Opens):
-                    with plugin_open(resource):
-                        await resource.open()
-                if isinstance(resource, Closes):
-                    self._opened.push_async_callback(closed, resource)
+                await open_resource(resource, self._opened)
         except BaseException:
             await self._opened.aclose()
             raise
@@ -169,3 +165,12 @@ class LocalRolloutSide:
             await asyncio.gather(*context.background)
         await score_episodes(self.reward_sources, context.scores, [tree], list(self.team.members))
         return ScoredRollout(context.scores, dict(context.counts), recorded())
+
+
+async def open_resource(resource: Any, opened: AsyncExitStack) -> None:
+    """Open a resource that has an `open`; the stack closes one that has a `close`."""
+    if isinstance(resource, Opens):
+        with plugin_open(resource):
+            await resource.open()
+    if isinstance(resource, Closes):
+        opened.push_async_callback(closed, resource)
