@@ -14,13 +14,13 @@ from coterie.core.protocols.chat_model import (
     ChatModel as ChatModel,
     ChatRequest as ChatRequest,
 )
-from coterie.core.protocols.data_source import DataSource as DataSource
 from coterie.core.protocols.engine import (
     Engine as Engine,
     EngineClient as EngineClient,
     EngineContext as EngineContext,
 )
 from coterie.core.protocols.environment import (
+    DataSource as DataSource,
     Environment as Environment,
     StepContext as StepContext,
     TaskSource as TaskSource,

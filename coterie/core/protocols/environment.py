@@ -1,8 +1,8 @@
-"""The protocol of kind `environment`: a turn-based Markov game."""
+"""The protocols of kind `environment`, a turn-based Markov game, and of kind `data_source`, its records."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -69,3 +69,11 @@ class StepContext:
     """64 bits keyed by the joint action. The environment's randomness derives from them."""
     evaluation: bool = False
     """Whether the episode is of an evaluation."""
+
+
+@runtime_checkable
+class DataSource(Protocol):
+    """Provides the records that an environment makes its tasks from."""
+
+    def records(self, split: Split) -> Sequence[Mapping[str, Any]]:
+        """The records of a split, in a fixed order. Their `where(index)`, if any, gives file and line."""
