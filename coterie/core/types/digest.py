@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 from collections.abc import Callable, Mapping, Sequence, Set as AbstractSet
 from typing import Any
@@ -29,15 +28,6 @@ def ids_sha256(ids: Sequence[int]) -> str:
     return hashlib.sha256(np.array(ids, dtype="<i8").tobytes()).hexdigest()
 
 
-@functools.cache
-def _frame(kind: type) -> tuple[bytes, list[tuple[str, bytes]]]:
-    """What stands before a dataclass's values, and its fields with what stands before each."""
-    name = getattr(kind, "recorded_name", kind.__qualname__)
-    return f"{name}(".encode(), [
-        (field.name, f"{field.name}=".encode()) for field in dataclasses.fields(kind)
-    ]
-
-
 def _write(value: Any, write: Callable[[bytes], None]) -> None:
     if value is None or isinstance(value, (bool, int, float, str)):
         write(f"{type(value).__name__}:{value!r};".encode())
@@ -46,30 +36,23 @@ def _write(value: Any, write: Callable[[bytes], None]) -> None:
     elif isinstance(value, np.ndarray):
         write(f"array:{value.dtype.str}{value.shape};".encode() + np.ascontiguousarray(value).tobytes())
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        start, fields = _frame(type(value))
-        write(start)
-        for name, mark in fields:
-            write(mark)
-            _write(getattr(value, name), write)
+        write(f"{getattr(value, 'recorded_name', type(value).__qualname__)}(".encode())
+        for field in dataclasses.fields(value):
+            write(f"{field.name}=".encode())
+            _write(getattr(value, field.name), write)
         write(b")")
-    elif isinstance(value, (list, tuple)):
-        write(b"[")
-        for item in value:
+    elif isinstance(value, (tuple, list, Sequence, AbstractSet)):
+        opens, closes = (b"<", b">") if isinstance(value, AbstractSet) else (b"[", b"]")
+        write(opens)
+        for item in sorted(value, key=repr) if opens == b"<" else value:
             _write(item, write)
-        write(b"]")
+        write(closes)
     elif isinstance(value, Mapping):
         write(b"{")
         for key in sorted(value, key=repr):
             _write(key, write)
             _write(value[key], write)
         write(b"}")
-    elif isinstance(value, AbstractSet):
-        write(b"<")
-        for item in sorted(value, key=repr):
-            _write(item, write)
-        write(b">")
-    elif isinstance(value, Sequence):
-        _write(tuple(value), write)
     else:
         fix = "fix: define digest(state) on the environment"
         raise TypeError(f"a {type(value).__name__} can't be digested; {fix}")
