@@ -108,7 +108,7 @@ def test_a_process_that_multiprocessing_spawns_for_vllm_prints_to_its_log(
 
     with logs.kept_in(tmp_path):
         for diverted in (True, False):
-            undo = launch._divert("vllm-p-0") if diverted else None
+            undo = launch.divert("vllm-p-0") if diverted else None
             process = multiprocessing.get_context("spawn").Process(target=speak, args=(f"{diverted}",))
             process.start()
             if undo is not None:

@@ -123,7 +123,7 @@ class ComponentBuilder:
                     fix="its constructor is called as cls(config, build)",
                 ) from error
         record_origin(made, origin)
-        _check_members(made, origin)
+        check_members(made, origin)
         check_attributes(made, kind)
         bound = kind == "environment" and isinstance(made, (Opens, Closes))
         if bound or kind in ("sandbox", "tool", "chat_model"):
@@ -228,7 +228,7 @@ def _has(made: Any, name: str, origin: Origin) -> bool:
         return hasattr(made, name)
 
 
-def _check_members(made: Any, origin: Origin) -> None:
+def check_members(made: Any, origin: Origin) -> None:
     """Refuse a plugin that lacks a member; warn, once a class, of misspelt ones."""
     kind, where = origin.kind, f"{origin.path}.type"
     for entry in deprecations.members_of(kind):

@@ -113,7 +113,7 @@ def _check_module(module: str, fix: str) -> None:
     if module in sys.stdlib_module_names or module in _OURS:
         why = "of the standard library" if module not in _OURS else "that the package has beside its own"
         raise ScaffoldError(f"'{module}' is the name of a module {why}", fix=fix)
-    if _importable(module):
+    if importable(module):
         raise ScaffoldError(f"a module '{module}' is installed already", fix=fix)
     if module in _required():
         raise ScaffoldError(f"'{module}' is a package that Coterie or one of its extras needs", fix=fix)
@@ -128,7 +128,8 @@ def _required() -> set[str]:
     return {re.split(r"[^\w.-]", line, maxsplit=1)[0].replace("-", "_").lower() for line in lines}
 
 
-def _importable(module: str) -> bool:
+def importable(module: str) -> bool:
+    """Whether a module of this name is found; it is not imported."""
     try:
         spec = importlib.util.find_spec(module)
     except (ImportError, ValueError):  # a module that is imported and has no spec

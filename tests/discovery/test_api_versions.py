@@ -9,7 +9,7 @@ from pydantic import Field
 
 import coterie
 from coterie import deprecations
-from coterie.compose.builder import _check_members
+from coterie.compose.builder import check_members
 from coterie.compose.tables import warn_of_settings
 from coterie.core.errors import PluginError
 from coterie.core.plugins import PluginConfig
@@ -143,7 +143,7 @@ def test_a_deprecated_member_warns_once_a_plugin(planted, caplog):
 
     for name in ("mine", "mine", "yours"):
         with pytest.raises(PluginError, match="lacks"):  # it has nothing else
-            _check_members(Tool(), Origin("tool", name, "acme"))
+            check_members(Tool(), Origin("tool", name, "acme"))
     texts = [record.getMessage() for record in caplog.records if "deprecated" in record.getMessage()]
     text = "member old is deprecated and goes with version 2.0 of the plugin API: write new"
     assert texts == [f"tool 'mine' of acme: {text}", f"tool 'yours' of acme: {text}"]

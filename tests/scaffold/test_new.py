@@ -124,7 +124,7 @@ def test_what_is_refused_says_why_and_writes_nothing(arguments, says, tmp_path):
 
 
 def test_a_package_that_an_extra_needs_is_no_name_though_it_is_not_installed(monkeypatch):
-    monkeypatch.setattr("coterie.scaffold.names._importable", lambda module: False)
+    monkeypatch.setattr("coterie.scaffold.names.importable", lambda module: False)
     with pytest.raises(scaffold.ScaffoldError, match="that Coterie or one of its extras needs"):
         scaffold.package_names("torch", [], {})
 

@@ -223,25 +223,25 @@ def environment(program: Program) -> str:
     ({"run": with_result(files=lambda ran: {path.split("/")[-1]: data for path, data in ran.files.items()})},
      "collected by"),
     ({"run": with_program(limits=lambda program: program.limits.model_copy(update={"memory_mb": 8192})),
-      "_PARTS": "_limits"},
+      "part": "_limits"},
      "more memory"),
     ({"run": with_result(status=lambda ran: "killed" if ran.status == "timeout" else ran.status)},
      "an endless loop ended as ('killed', None)"),
-    ({"run": raises_time_outs, "_PARTS": "_limits"}, "raised SystemFault"),
-    ({"run": leaves_files, "_PARTS": "_separate"}, "finds what was left behind"),
-    ({"run": mixes, "_PARTS": "_separate"}, "at a time, run 1 gave"),
-    ({"run_on": ignores_the_branch, "_PARTS": "check_kept"}, "shows a program"),
-    ({"run_on": keeps_all, "_PARTS": "check_kept"}, "keeps"),
-    ({"run_on": loses_files_of_failures, "_PARTS": "check_kept"}, "keeps"),
-    ({"run_on": has_no_bound, "_PARTS": "check_kept"}, "keeps"),
-    ({"run_on": gives_no_files, "_PARTS": "check_kept"}, "run_on: returned Ran("),
-    ({"kept": lambda self, files, path: "text", "_PARTS": "check_kept"}, "kept: returned 'text'"),
-    ({"kept": lambda self, files, path: Path("/nowhere"), "_PARTS": "check_kept"}, "which is no file"),
-    ({"kept": lambda self, files, path: files[path], "_PARTS": "check_kept"}, "kept: raised TypeError"),
+    ({"run": raises_time_outs, "part": "_limits"}, "raised SystemFault"),
+    ({"run": leaves_files, "part": "_separate"}, "finds what was left behind"),
+    ({"run": mixes, "part": "_separate"}, "at a time, run 1 gave"),
+    ({"run_on": ignores_the_branch, "part": "check_kept"}, "shows a program"),
+    ({"run_on": keeps_all, "part": "check_kept"}, "keeps"),
+    ({"run_on": loses_files_of_failures, "part": "check_kept"}, "keeps"),
+    ({"run_on": has_no_bound, "part": "check_kept"}, "keeps"),
+    ({"run_on": gives_no_files, "part": "check_kept"}, "run_on: returned Ran("),
+    ({"kept": lambda self, files, path: "text", "part": "check_kept"}, "kept: returned 'text'"),
+    ({"kept": lambda self, files, path: Path("/nowhere"), "part": "check_kept"}, "which is no file"),
+    ({"kept": lambda self, files, path: files[path], "part": "check_kept"}, "kept: raised TypeError"),
     ({"judge": one_process}, "passes a candidate that exits before the tests"),
     ({"judge": strict}, "a correct candidate gets"),
-    ({"open": stays_closed, "_PARTS": "_ends"}, "make a closed sandbox open again"),
-    ({"close": closes_once, "_PARTS": "_ends"}, "a second `close` does nothing"),
+    ({"open": stays_closed, "part": "_ends"}, "make a closed sandbox open again"),
+    ({"close": closes_once, "part": "_ends"}, "a second `close` does nothing"),
     ({"run": exits}, "Broken.run: raised SystemExit"),
     ({"run": cancels_itself}, "Broken.run: cancelled itself"),
     ({"run": with_result(stdout=lambda ran: ran.stdout.encode())}, "Ran.stdout is b'' (bytes)"),
@@ -252,10 +252,10 @@ def environment(program: Program) -> str:
     ({"run": with_result(stdout=lambda ran: "".join(sorted(ran.stdout.splitlines(True))))}, "stdout and std"),
     ({"run": with_result(files=lambda ran: ran.files if ran.ok else {})}, "program that failed it collected"),
     ({"run": with_program(limits=lambda program: program.limits.model_copy(update={"open_files": 999})),
-      "_PARTS": "_limits"},
+      "part": "_limits"},
      "open more files"),
-    ({"run": blocks, "_PARTS": "_limits"}, "blocks the event loop"),
-    ({"run": leaves_a_process, "_PARTS": "_ends"}, "child processes behind"),
+    ({"run": blocks, "part": "_limits"}, "blocks the event loop"),
+    ({"run": leaves_a_process, "part": "_ends"}, "child processes behind"),
     ({"report": lambda self: [{"name": "x"}]}, "Broken.report: gives {'name': 'x'}"),
     ({"report": lambda self: None}, "Broken.report: raised TypeError"),
     ({"judge": with_verdict(failures=lambda verdict: ())}, "passes one test of two gets"),
@@ -269,10 +269,12 @@ def environment(program: Program) -> str:
 ])  # fmt: skip
 def test_a_broken_sandbox_is_caught(members, message, url, monkeypatch):
     members = dict(members)
-    if part := members.pop("_PARTS", None):  # the check of one part, since every run takes long
-        monkeypatch.setattr(check, "_PARTS", {part: getattr(check, part)})
+    if part := members.pop("part", None):  # the check of one part, since every run takes long
+        monkeypatch.setattr(
+            check, "PARTS", {name: of for name, of in check.PARTS.items() if of.__name__ == part}
+        )
     elif "judge" in members:
-        monkeypatch.setattr(check, "_PARTS", {"verdicts": check._verdicts})
+        monkeypatch.setattr(check, "PARTS", {"verdicts": check.check_verdicts})
     monkeypatch.setattr(sandbox_results, "_LEAVE", 1.0)
     broken = type("Broken", (Sound,), members)(Sound.Config(url=url, shared_user="warn"))
     caught(message, check_sandbox, broken, limits=LIMITS)
@@ -296,7 +298,7 @@ IMPORTS = [
 
 @pytest.mark.parametrize(("members", "module", "message"), IMPORTS)
 def test_a_sandbox_whose_packages_do_not_work_is_caught(members, module, message, url, monkeypatch):
-    monkeypatch.setattr(check, "_PARTS", {})
+    monkeypatch.setattr(check, "PARTS", {})
     broken = type("Broken", (Sound,), members)(Sound.Config(url=url, shared_user="warn"))
     limits = Limits(cpu_seconds=5, wall_seconds=20, memory_mb=1024)
     caught(message, check_sandbox, broken, limits=limits, modules=[module])
@@ -304,11 +306,11 @@ def test_a_sandbox_whose_packages_do_not_work_is_caught(members, module, message
 
 @pytest.mark.parametrize("method", ["open", "run", "judge", "close"])
 def test_a_method_that_hangs_is_caught(method, url, monkeypatch):
-    monkeypatch.setattr(check, "_OPEN", 0.2 if method in ("open", "close") else 60.0)
-    monkeypatch.setattr(check, "_SLACK", -1.9 if method in ("run", "judge") else 25.0)
-    monkeypatch.setattr(check, "_PARTS", {"verdicts": check._verdicts} if method == "judge" else {})
+    monkeypatch.setattr(check, "OPEN_SECONDS", 0.2 if method in ("open", "close") else 60.0)
+    monkeypatch.setattr(check, "SLACK_SECONDS", -1.9 if method in ("run", "judge") else 25.0)
+    monkeypatch.setattr(check, "PARTS", {"verdicts": check.check_verdicts} if method == "judge" else {})
     if method != "run":
-        monkeypatch.setattr(check, "_isolated", lambda *_: asyncio.sleep(0))
+        monkeypatch.setattr(check, "check_isolated", lambda *_: asyncio.sleep(0))
     members = {method: forever}
     if method == "close":  # `open` of the sound class needs more
         members["open"] = lambda self: asyncio.sleep(0)
@@ -317,7 +319,7 @@ def test_a_method_that_hangs_is_caught(method, url, monkeypatch):
 
 
 def test_the_loss_of_a_sandbox_as_a_result_is_caught(monkeypatch):
-    monkeypatch.setattr(check, "_PARTS", {})
+    monkeypatch.setattr(check, "PARTS", {})
 
     async def run(self, program):
         try:

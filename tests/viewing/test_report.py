@@ -166,7 +166,7 @@ def test_characters_that_nobody_sees_are_shown():
 
 
 def test_the_script_shows_the_same_characters():
-    script = page._asset("text.js")
+    script = page.asset("text.js")
     of_script = re.search(r"INVISIBLE =\s*/(\[.*\])/gu;", script)[1]
     of_script = re.sub(r"\\u\{(\w+)\}", lambda match: f"\\U{match[1]:0>8}", of_script)
     every = "".join(map(chr, range(sys.maxunicode + 1)))

@@ -103,7 +103,7 @@ def extras() -> Iterator[HealthCheck]:
             if (version := version_of(need.name)) and not need.specifier.contains(version, prereleases=True)
         ]
         modules = [module for module, of in EXTRA_OF.items() if of == extra]
-        gone = [] if absent else [module for module in modules if not _importable(module)]
+        gone = [] if absent else [module for module in modules if not importable(module)]
         if wrong:
             yield warning(f"extra {extra}", "; ".join(wrong), f'pip install --upgrade "coterie[{extra}]"')
         elif gone:
@@ -135,7 +135,8 @@ def _requirements() -> dict[str, list[Requirement]]:
     return by_extra
 
 
-def _importable(module: str) -> bool:
+def importable(module: str) -> bool:
+    """Whether a module is found; it is not imported."""
     try:
         return importlib.util.find_spec(module) is not None
     except (ImportError, ValueError):

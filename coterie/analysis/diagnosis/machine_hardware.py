@@ -88,7 +88,7 @@ PATIENCE = 20.0
 
 def gpus() -> Iterator[HealthCheck]:
     """Driver, torch's CUDA build against it, and free memory. No GPU is no error."""
-    name, seen, torch = "gpu", _nvidia_smi(), _torch_facts()
+    name, seen, torch = "gpu", gpus_of_driver(), torch_facts()
     again = 'pip install --force-reinstall "coterie[torch]"'
     if "missing" in torch:
         what = "torch is not installed" + (f", and there is {seen[0][0]}" if seen else "")
@@ -105,7 +105,7 @@ def gpus() -> Iterator[HealthCheck]:
             yield _device(index, device, torch["cuda"], seen[0][1] if seen else "unknown")
 
 
-def _torch_facts() -> dict[str, Any]:
+def torch_facts() -> dict[str, Any]:
     """What `PROBE` prints; `error` where it ends otherwise."""
     try:
         done = subprocess.run(
@@ -152,7 +152,7 @@ def _device(index: int, device: Mapping[str, Any], build: str, driver: str) -> H
     return ok(name, says, **facts)
 
 
-def _nvidia_smi() -> list[tuple[str, str]]:
+def gpus_of_driver() -> list[tuple[str, str]]:
     """(name, driver) of each GPU that the driver knows; empty: there is no driver, or it doesn't answer."""
     command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     with suppress(OSError, subprocess.SubprocessError):

@@ -126,7 +126,7 @@ class LocalRolloutSide:
     async def _play(self, job: RolloutJob) -> Rollout:
         context = self.context(job)
         KEPT.set(context.scores.answers)
-        sampler = self.sampler if not job.evaluation else self._evaluation_sampler(job)
+        sampler = self.sampler if not job.evaluation else self.sampler_of(job)
         try:
             with plugin_call(sampler, "play"):
                 played = sampler.play(job.task, job.epoch, job.chain, context)
@@ -144,7 +144,8 @@ class LocalRolloutSide:
         scoring.add_done_callback(self._scored_one)
         return Rollout(tree, scoring)
 
-    def _evaluation_sampler(self, job: RolloutJob) -> Sampler:
+    def sampler_of(self, job: RolloutJob) -> Sampler:
+        """The sampler of an evaluation's rollout."""
         played = job.set_name, job.greedy
         if played not in self._samplers:
             sampler = self.sets[job.set_name].sampler if job.set_name else self.sampler

@@ -30,9 +30,9 @@ from coterie.testing.support.time_limit import waits_at
 
 LIMITS = Limits(cpu_seconds=1, wall_seconds=3, memory_mb=256, output_kb=8)
 _SECRET = "COTERIE_CHECK_SECRET"
-_SLACK = 25.0
+SLACK_SECONDS = 25.0
 """Seconds beyond the wall limit within which a busy machine or a remote server must answer."""
-_OPEN = 60.0
+OPEN_SECONDS = 60.0
 """Seconds within which a sandbox must open, and close."""
 
 
@@ -107,7 +107,7 @@ class _Sandbox:
     @property
     def seconds(self) -> float:
         """Time of a run that a program may end once with its sandbox."""
-        return 2 * (self.limits.wall_seconds + _SLACK)
+        return 2 * (self.limits.wall_seconds + SLACK_SECONDS)
 
     async def ran(self, code: str, **more: Any) -> Ran:
         """The result of a harmless program; any exception fails the check."""
@@ -164,12 +164,12 @@ async def _check(box: _Sandbox, modules: Sequence[str], lose: Callable[[], None]
     secret = os.environ[_SECRET] = secrets.token_hex(8)
     try:
         promise("it opens, and reports its protections")
-        await box.call("open", seconds=_OPEN)
+        await box.call("open", seconds=OPEN_SECONDS)
         try:
             check_report(box.sandbox, box.name)
             promise("no program runs in the caller's process or sees its environment")
-            await _isolated(box, secret)
-            for text, part in _PARTS.items():
+            await check_isolated(box, secret)
+            for text, part in PARTS.items():
                 promise(text)
                 await part(box)
             for module in modules:
@@ -181,18 +181,18 @@ async def _check(box: _Sandbox, modules: Sequence[str], lose: Callable[[], None]
         finally:
             promise("it can be closed twice, opened again, and leaves no process")
             for _ in range(2):
-                await box.call("close", seconds=_OPEN, fix="a second `close` does nothing")
+                await box.call("close", seconds=OPEN_SECONDS, fix="a second `close` does nothing")
         if lose is None:
-            await box.call("open", seconds=_OPEN, fix="make a closed sandbox open again")
+            await box.call("open", seconds=OPEN_SECONDS, fix="make a closed sandbox open again")
             box.same((await box.ran("print('again')")).stdout, "again\n", "opened again it printed")
-            await box.call("close", seconds=_OPEN)
+            await box.call("close", seconds=OPEN_SECONDS)
             await check_left(box, before)
     finally:
         del os.environ[_SECRET]
 
 
-async def _isolated(box: _Sandbox, secret: str) -> None:
-    """This check comes first: later programs would end the caller's process."""
+async def check_isolated(box: _Sandbox, secret: str) -> None:
+    """Check that programs can't reach the caller. It comes first: later ones would end its process."""
     mark = f"_coterie_{secret}"
     await box.ran(f"import builtins\nbuiltins.{mark} = 1")
     fix = "run them in a process of their own"
@@ -273,7 +273,7 @@ async def _limits(box: _Sandbox) -> None:
     what = f"blocks the event loop for {pause:.1f} s while a program runs"
     free = pause < 0.8 * box.limits.wall_seconds
     require(free, what, f"{box.name}.run", fix="await, or use asyncio.to_thread")
-    late = time.monotonic() - began > box.limits.wall_seconds + _SLACK
+    late = time.monotonic() - began > box.limits.wall_seconds + SLACK_SECONDS
     require(not late, "let a program sleep past its wall time", f"{box.name}.run", fix="kill it")
     result = await box.ran(f"x = bytearray({4 * box.limits.memory_mb} << 20)\nprint(len(x))")
     bounded = result.status in ("failed", "killed")
@@ -332,7 +332,8 @@ async def _attacks(box: _Sandbox) -> None:
     require(stopped, f"a program that writes for ever ended as {result!r}", f"{box.name}.run", fix="kill it")
 
 
-async def _verdicts(box: _Sandbox) -> None:
+async def check_verdicts(box: _Sandbox) -> None:
+    """Check that verdicts are right and can't be forged."""
     where = f"{box.name}.judge"
     correct = await box.judged("def double(n):\n    return 2 * n\n")
     passed = correct is not None and correct.ok and correct.total == 2
@@ -374,7 +375,7 @@ async def _lost(box: _Sandbox, lose: Callable[[], None]) -> None:
     where = f"{box.name}.run"
     program = Program(code="print(1)", limits=box.limits)
     try:
-        result = await box.call("run", program, seconds=box.seconds + _OPEN, fix="SystemFault")
+        result = await box.call("run", program, seconds=box.seconds + OPEN_SECONDS, fix="SystemFault")
     except ConformanceError as error:
         if isinstance(error.__cause__, SystemFault):
             return
@@ -382,9 +383,10 @@ async def _lost(box: _Sandbox, lose: Callable[[], None]) -> None:
     require(False, f"returned {result!r} after it had lost its server or workers", where, fix="SystemFault")
 
 
-_PARTS: dict[str, Callable[[_Sandbox], Awaitable[None]]] = {
+PARTS: dict[str, Callable[[_Sandbox], Awaitable[None]]] = {
     "exit codes and tracebacks are reported exactly": _ends, "texts arrive unchanged": _texts,
     "files go in and come back": _files, "time and memory are bounded": _limits,
     "runs don't mix": _separate, "an attack harms no later run": _attacks,
-    "verdicts can't be forged": _verdicts, "kept files reach the programs that they are given to": check_kept,
+    "verdicts can't be forged": check_verdicts,
+    "kept files reach the programs that they are given to": check_kept,
 }  # fmt: skip

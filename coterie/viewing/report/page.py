@@ -74,8 +74,8 @@ def page(environment: Any, runs: Sequence[ReportedRun]) -> str:
     together = main["groups"]
     embedded = {"main": blocks.dumps(main), "episodes": blocks.dumps(data)}
     embedded |= {f"block-{number}": text for number, text in enumerate(texts)}
-    style = "\n".join(_asset(name) for name in STYLES)
-    script = "\n".join(_asset(name) for name in SCRIPTS)
+    style = "\n".join(asset(name) for name in STYLES)
+    script = "\n".join(asset(name) for name in SCRIPTS)
     facts = [
         {
             **summary(run),
@@ -238,7 +238,8 @@ def _policy(style: str, script: str) -> str:
     )
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """The text of a style or a script of the page."""
     text = _file("assets", name)
     if "</" + "script" in text or "<!--" in text:
         raise AssertionError(f"{name} would end the element that it is in")

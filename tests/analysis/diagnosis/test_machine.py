@@ -82,7 +82,7 @@ def test_extras_are_installed_missing_too_old_or_broken(monkeypatch):
     monkeypatch.setattr(metadata, "requires", lambda name: [*needs, "click>=8", 'x; extra == "dev"'])
     monkeypatch.setattr(metadata, "metadata", lambda name: extras)
     monkeypatch.setattr(machine, "version_of", lambda name: versions.get(name, ""))
-    monkeypatch.setattr(machine, "_importable", lambda module: module != "safetensors")
+    monkeypatch.setattr(machine, "importable", lambda module: module != "safetensors")
     of = lines(machine.extras)
     assert {*of} == {"extra second", "extra torch", "extras"}
     assert of["extra second"].status == "warning" and "b 1.9 is not >=2" in of["extra second"].says
@@ -194,8 +194,8 @@ def device(free=60e9, error=""):
     ],
 )
 def test_a_gpu_is_checked_against_torch(monkeypatch, facts, seen, status, part):
-    monkeypatch.setattr(machine_hardware, "_torch_facts", lambda: facts)
-    monkeypatch.setattr(machine_hardware, "_nvidia_smi", lambda: seen)
+    monkeypatch.setattr(machine_hardware, "torch_facts", lambda: facts)
+    monkeypatch.setattr(machine_hardware, "gpus_of_driver", lambda: seen)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     (line,) = machine_hardware.gpus()
     assert line.status == status and part in line.says
@@ -217,7 +217,7 @@ def test_a_torch_that_is_broken_harms_nobody(monkeypatch, tmp_path, source, part
     (tmp_path / "torch.py").write_text(source)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(machine_hardware, "PATIENCE", 0.5 if "sleep" in source else 20)
-    facts = machine_hardware._torch_facts()
+    facts = machine_hardware.torch_facts()
     assert part in facts["slow" if "sleep" in source else "error"]
 
 
@@ -226,7 +226,7 @@ def test_torch_says_what_it_is(monkeypatch, tmp_path):
     version = "version = type('V', (), {'cuda': None})"
     (tmp_path / "torch.py").write_text(f"__version__ = '2.9'; {cuda}; {version}")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    assert machine_hardware._torch_facts() == {"version": "2.9", "cuda": "", "devices": []}
+    assert machine_hardware.torch_facts() == {"version": "2.9", "cuda": "", "devices": []}
 
 
 def test_a_sandbox_without_some_protections_or_that_fails(monkeypatch):

@@ -229,7 +229,7 @@ def test_a_sampler_that_breaks_its_contract_is_named(sampler, texts):
 
 def test_an_evaluations_sampler_has_the_name_of_the_runs():
     run = coterie_run(sampler={"type": f"{HERE}:Nothing", "branches": 2}, order=["one"])
-    made = run.rollout_side._evaluation_sampler(RolloutJob(task=Task(id="t"), greedy=True))
+    made = run.rollout_side.sampler_of(RolloutJob(task=Task(id="t"), greedy=True))
     assert origin_of(made) == origin_of(run.sampler) and made is not run.sampler
 
 

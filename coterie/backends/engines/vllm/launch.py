@@ -126,7 +126,7 @@ def _variables(spec: ServerSpec, placement: ServerPlacement, mark: str) -> Itera
         # For good, and for all servers: both ends of vLLM's sockets, which are local, must agree on it.
         os.environ["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
     _environment.acquire()
-    before, undivert = replace_variables(wanted), _divert(spec.log)
+    before, undivert = replace_variables(wanted), divert(spec.log)
     restored = threading.Event()
 
     def restore() -> None:
@@ -154,7 +154,7 @@ def _variables(spec: ServerSpec, placement: ServerPlacement, mark: str) -> Itera
         watcher.join()
 
 
-def _divert(who: str) -> Callable[[], None]:
+def divert(who: str) -> Callable[[], None]:
     """Send the output of the process that this thread spawns next to a log; returns what undoes it.
 
     multiprocessing gives a new process the descriptors of this one, which may be a user's own. So the process

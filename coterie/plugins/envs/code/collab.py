@@ -173,7 +173,7 @@ class CodeCollab(CodeEnvironment):
         if work is None:
             return ()
         problem = state.problem
-        shown = self._shown_tests(problem).sliced(tests)
+        shown = self.tests_shown(problem).sliced(tests)
         verdict = await self._verdict(problem, work, shown)
         hidden = problem.tests.compared(problem.entry_point)
         if state.evaluation:
@@ -240,7 +240,7 @@ class CodeCollab(CodeEnvironment):
             thin=used.thin,
             ignored=used.ignored,
         )
-        shown = self._shown_tests(problem)
+        shown = self.tests_shown(problem)
         verdict = await self._verdict(problem, work, problem.tests)
         visible = verdict if shown == problem.tests else await self._verdict(problem, work, shown)
         return replace(work, verdict=verdict, visible=visible)
@@ -248,7 +248,7 @@ class CodeCollab(CodeEnvironment):
     async def _verdict(self, problem: CodeProblem, work: JudgedWork, tests: Tests) -> Verdict:
         return await self.verdict(problem, work.program, tests, error=work.error, defined=work.main)
 
-    def _shown_tests(self, problem: CodeProblem) -> Tests:
+    def tests_shown(self, problem: CodeProblem) -> Tests:
         """What `feedback_tests` gives, checked.
 
         Raises:

@@ -136,7 +136,7 @@ class CodeJudge:
         twice the limits between them."""
         self._counts["judging/apart"] += 1
         limits = self._limits or getattr(getattr(self._sandbox, "config", None), "limits", None) or Limits()
-        alone, share = tests.apart(), _share(limits, len(tests))
+        alone, share = tests.apart(), limits_of_each(limits, len(tests))
         verdicts = await self._each(problem, program, alone, share)
         late = [at for at, verdict in enumerate(verdicts) if _ran_out_of_time(verdict)]
         longer = _longer(limits, share, len(late)) if late else share
@@ -207,7 +207,7 @@ def _ended_within(verdict: Verdict) -> bool:
     return early and not verdict.ok and any(f.error != "NotReached" for f in verdict.failures)
 
 
-def _share(limits: Limits, count: int) -> Limits:
+def limits_of_each(limits: Limits, count: int) -> Limits:
     """The limits of one of `count` tests: its share of the seconds, but not less than the least."""
     cpu = max(limits.cpu_seconds / count, min(limits.cpu_seconds, LEAST_CPU))
     wall = max(limits.wall_seconds / count, min(limits.wall_seconds, LEAST_WALL))

@@ -75,12 +75,12 @@ class DataScience(Plugin):
         self._runner = workspace.ProgramRunner(
             config.sandbox,
             config.workspace_mb,
-            min(self._limits(role).disk_mb for role in self._team),
+            min(self.limits_of(role).disk_mb for role in self._team),
             config.workspace_files,
             config.result_chars,
         )
         self._scorer = SubmissionScorer()
-        self._tasks = tasks.Competitions(config.data, self._limits, build.path)
+        self._tasks = tasks.Competitions(config.data, self.limits_of, build.path)
 
     # ---- tasks ---------------------------------------------------------------------------------------------
 
@@ -131,7 +131,7 @@ class DataScience(Plugin):
             task=state.task.text,
             data=tasks.data_lines(state.task),
             transcript=state.transcript,
-            files=self._file_lines(state),
+            files=self.file_lines(state),
             required=self._files[role],
             missing=workspace.missing(state.workspace, self._files[role]),
             inherited=tuple(
@@ -139,7 +139,7 @@ class DataScience(Plugin):
                 for each in earlier
                 for path in lacking.get(each, ())
             ),
-            limits=_limits_text(self._limits(role), self._runner.room_mb(state.task)),
+            limits=_limits_text(self.limits_of(role), self._runner.room_mb(state.task)),
             turn=_turn(state, role),
             turns=self._turns[role],
         )
@@ -158,7 +158,7 @@ class DataScience(Plugin):
         code, note = _program(text)
         run, files = None, state.workspace
         if code:
-            run, files = await self._runner.run(code, state.task, files, self._limits(role))
+            run, files = await self._runner.run(code, state.task, files, self.limits_of(role))
         after = replace(
             state,
             workspace=files,
@@ -202,7 +202,7 @@ class DataScience(Plugin):
             duties={role: DUTIES[role] for role in self._team},
             limits={
                 role: f"{turns[role]}; a program may take "
-                + _limits_text(self._limits(role), self._runner.room_mb(task.payload))
+                + _limits_text(self.limits_of(role), self._runner.room_mb(task.payload))
                 for role in self._team
             },
             required=self._files,
@@ -253,7 +253,8 @@ class DataScience(Plugin):
             )
         return self._files[last][-1]
 
-    def _limits(self, role: str) -> Limits:
+    def limits_of(self, role: str) -> Limits:
+        """The limits of a role's programs."""
         return self.config.role_limits.get(role, self.config.limits)
 
     def _acting(self, state: PipelineState) -> str:
@@ -317,7 +318,7 @@ class DataScience(Plugin):
             (role, "runs"): float(bool(runs) and runs[-1].ok),
         }
 
-    def _file_lines(self, state: PipelineState) -> tuple[str, ...]:
+    def file_lines(self, state: PipelineState) -> tuple[str, ...]:
         """The file trail in words, and the missing files of roles that have acted."""
         return workspace.file_lines(state.workspace, state.trail, self._required, self._lacking(state))
 
@@ -332,7 +333,7 @@ class DataScience(Plugin):
                 "run": None if run is None else asdict(run),
                 "trail": [asdict(change) for change in made],
                 "missing": list(workspace.missing(after.workspace, self._files[role])),
-                "files": list(self._file_lines(after)),
+                "files": list(self.file_lines(after)),
                 "ended": role in after.ended,
             }
         }

@@ -96,10 +96,10 @@ def best_constant(answers: AnswerTable) -> float | None:
         shares = np.bincount(answers.values[0], minlength=labels) / len(answers.values[0])
         return metric.measure(answers.values[0], np.tile(shares, (len(answers.values[0]), 1)))
     with np.errstate(all="ignore"):
-        return float(np.mean([min(_errors(metric.measure, known)) for known in answers.values]))
+        return float(np.mean([min(constant_errors(metric.measure, known)) for known in answers.values]))
 
 
-def _errors(measure: Any, known: Any) -> list[float]:
+def constant_errors(measure: Any, known: Any) -> list[float]:
     """The errors of the constants of which one is the best for an error of the table of metrics.
 
     The mean (squared errors), the median (absolute ones), the mean of logarithms (squared ones of them), the

@@ -400,14 +400,14 @@ def test_a_subclass_that_gives_no_tests_is_named(tmp_path):
     table = {"type": "tests.plugins.envs.code.test_collab:GivesNone"}
     env = build("environment", table, order=TEAM, data=data_of(tmp_path), sandbox="local")
     with pytest.raises(PluginError, match="no feedback tests for the problem of 'f'"):
-        env._shown_tests(env.tasks("train", 0)[0].payload)
+        env.tests_shown(env.tasks("train", 0)[0].payload)
 
 
 @pytest.mark.parametrize("name", ["GivesText", "GivesTests"])
 def test_a_subclass_may_give_the_feedback_tests(tmp_path, name):
     table = {"type": f"tests.plugins.envs.code.test_collab:{name}"}
     env = build("environment", table, order=TEAM, data=data_of(tmp_path), sandbox="local")
-    assert env._shown_tests(env.tasks("train", 0)[0].payload) == Tests(source=only_zero(None))
+    assert env.tests_shown(env.tasks("train", 0)[0].payload) == Tests(source=only_zero(None))
 
 
 def test_feedback_says_how_a_program_ended(tmp_path):

@@ -15,7 +15,7 @@ from coterie.plugins.envs.code.judging import (
     LEAST_CPU,
     LEAST_WALL,
     CodeJudge,
-    _share,
+    limits_of_each,
     never_ran,
     whole_program,
 )
@@ -143,12 +143,15 @@ def test_what_ends_one_test_costs_that_test_wherever_it_stands(body):
 
 def test_a_loop_in_every_test_costs_its_share_of_the_limits():
     limits = Limits(cpu_seconds=3, wall_seconds=30)
-    assert sum(_share(limits, 3).cpu_seconds for _ in range(3)) == 3
-    assert _share(limits, 3).wall_seconds == 10 and _share(limits, 3).memory_mb == limits.memory_mb
-    many = _share(limits, 100)
+    assert sum(limits_of_each(limits, 3).cpu_seconds for _ in range(3)) == 3
+    assert (
+        limits_of_each(limits, 3).wall_seconds == 10
+        and limits_of_each(limits, 3).memory_mb == limits.memory_mb
+    )
+    many = limits_of_each(limits, 100)
     assert (many.cpu_seconds, many.wall_seconds) == (LEAST_CPU, LEAST_WALL), "time to load a program"
     short = Limits(cpu_seconds=0.1, wall_seconds=1)
-    assert _share(short, 100) == short, "never more than the program's"
+    assert limits_of_each(short, 100) == short, "never more than the program's"
     endless = "def f(x, y):\n    while True: pass\n    return x\n"
     (verdict,) = verdicts((SQUARES, endless), limits=Limits(cpu_seconds=0.1))
     assert (verdict.passed, verdict.total) == (0, 6)

@@ -28,7 +28,7 @@ from coterie.discovery.members import KeptFiles
 from coterie.plugins.envs.data_science.env import DataScience
 from coterie.plugins.envs.data_science.metrics.metric import METRICS
 from coterie.plugins.envs.data_science.workspace import changes, hands_over
-from coterie.plugins.envs.data_science.worth import _errors
+from coterie.plugins.envs.data_science.worth import constant_errors
 from coterie.testing import build, check_environment, check_role, coterie_run, play_episode
 from tests.plugins.envs.data_science.teams import (
     FOLDERS,
@@ -552,7 +552,7 @@ def test_the_checks_of_the_plugin_kit(place: Path) -> None:
 
 def test_a_partial_table_of_limits_keeps_the_environments(place: Path) -> None:
     env = environment(place, limits={"memory_mb": 4096}, role_limits={"modeler": {"cpu_seconds": 200}})
-    first, second = env._limits("data_engineer"), env._limits("modeler")
+    first, second = env.limits_of("data_engineer"), env.limits_of("modeler")
     assert (first.cpu_seconds, first.wall_seconds, first.memory_mb, first.disk_mb) == (60, 120, 4096, 1024)
     assert (second.cpu_seconds, second.wall_seconds, second.memory_mb, second.disk_mb) == (
         200,
@@ -605,7 +605,7 @@ def test_no_id_of_a_submission_writes_a_line_of_its_own(env: Any) -> None:
 def test_no_name_of_a_file_says_who_wrote_it(env: Any) -> None:
     name = "model.pkl: 5 bytes, written by modeler in its turn 2"
     steps = played(env, {"data_engineer": [program(f"open({name!r}, 'w').write('x')")]})
-    (line,) = [line for line in env._file_lines(steps[0].state) if "5 bytes" in line]
+    (line,) = [line for line in env.file_lines(steps[0].state) if "5 bytes" in line]
     assert line.startswith(f"'{name}': 1 bytes, written by data_engineer")
 
 
@@ -616,7 +616,7 @@ def test_no_name_of_a_file_says_who_wrote_it(env: Any) -> None:
 def test_no_constant_is_better_than_the_best(known: list[float], name: str) -> None:
     """The grid holds the answers and what lies between two of them."""
     values, measure = np.array(known), METRICS[name].measure
-    best = min(_errors(measure, values))
+    best = min(constant_errors(measure, values))
     pairs = [(a + b) / 2 for a in known for b in known]
     grid = [*known, *pairs, float(np.expm1(np.mean(np.log1p(values)))), float(values.mean())]
     least = min(measure(values, np.full(len(values), guess)) for guess in grid)

@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("sklearn")
 
 from coterie.core.errors import DataError, MissingExtra
-from coterie.plugins.envs.data_science.metrics import submission as submissions
+from coterie.plugins.envs.data_science.metrics import answers, scoring, submission as submissions
 from coterie.plugins.envs.data_science.metrics.answers import AnswerTable, read_answers
 from coterie.plugins.envs.data_science.metrics.column import library
 from coterie.plugins.envs.data_science.metrics.records import competition_of
@@ -361,16 +361,29 @@ def test_what_is_no_plain_file_is_not_read(prices, tmp_path):
     assert "is no plain file" in score(tmp_path / "link.csv", prices).why
 
 
+def tables_read(monkeypatch):
+    """The tables that answers and submissions are read into from now on."""
+    read, read_table = [], submissions.read_table
+
+    def kept(*arguments, **options):
+        read.append(read_table(*arguments, **options))
+        return read[-1]
+
+    for module in (answers, scoring):
+        monkeypatch.setattr(module, "read_table", kept)
+    return read
+
+
 def test_answers_may_be_a_link_and_have_columns_that_nobody_reads(tmp_path, monkeypatch):
     columns = {"x": [0, "a"], "id": [1, 2], "y": [3, 4], **{f"c{n}": ["", ""] for n in range(9)}}
     (tmp_path / "data.csv").write_bytes(csv_of(columns))
     (tmp_path / "link.csv").symlink_to(tmp_path / "data.csv")
-    read = []
-    stripped = submissions._stripped
-    monkeypatch.setattr(submissions, "_stripped", lambda cells: read.extend(cells) or stripped(cells))
+    read = tables_read(monkeypatch)
     task = competition("mae", id_column="id", targets="y")
     answers = read_answers(task, tmp_path / "link.csv")
-    assert read == ["1", "2", "3", "4"]
+    assert [{name: [*cells] for name, cells in table.items()} for table in read if len(table["id"])] == [
+        {"id": ["1", "2"], "y": ["3", "4"]}
+    ]
     assert score(csv_of({"id": [2, 1], "y": [4, 3]}), answers).value == 0.0
 
 
@@ -391,11 +404,9 @@ def test_the_bound_grows_with_the_test_set_and_has_an_end():
 
 def test_rows_are_read_only_as_far_as_the_test_set_goes(prices, monkeypatch):
     content = csv_of(TRUTH) + b"10,1\n" * 100_000
-    read = []
-    stripped = submissions._stripped
-    monkeypatch.setattr(submissions, "_stripped", lambda cells: read.append(len(cells)) or stripped(cells))
+    read = tables_read(monkeypatch)
     assert "the id 10 is not in the test set" in score(content, prices).why
-    assert read == [4, 4]
+    assert [len(cells) for table in read for cells in table.values()] == [4, 4]
 
 
 def test_quality_is_the_way_from_the_baseline_to_the_reference(tmp_path):
