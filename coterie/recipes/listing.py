@@ -136,7 +136,7 @@ def _recipe(
     except UserError as error:
         return replace(info, error=str(error))
     config, scales = resolved.config, list(merged.table.get("scales", {}))
-    alone = {None: _settings(resolved)}
+    alone: dict[str | None, str] = {None: _settings(resolved)}
     alone |= {scale: _settings(resolve(copy.deepcopy(merged), scale=scale)) for scale in scales}
     stages = [[stage] if isinstance(stage, str) else stage for stage in config.team.order]
     return replace(

@@ -67,12 +67,12 @@ def check_source(ours: KnownWeights, theirs: KnownWeights, train: str, path: str
             "and name that folder",
         )
     for name in ("rank", "alpha"):
-        adapter, here = (theirs.lora or {}).get(name), (ours.lora or {}).get(name)
-        if theirs.lora is not None and adapter != here:
+        adapter, wanted = (theirs.lora or {}).get(name), (ours.lora or {}).get(name)
+        if theirs.lora is not None and adapter != wanted:
             raise ConfigError(
                 f"the adapter has another {name}",
                 path=at,
-                why=f"it has {adapter}, and {path}.lora.{name} is {here}",
+                why=f"it has {adapter}, and {path}.lora.{name} is {wanted}",
                 fix=f"set {path}.lora.{name}={adapter}",
             )
     known, other = ours.architecture, theirs.architecture
