@@ -82,8 +82,7 @@ def evaluate(
     _check_lists(policies, swap, null)
     ks = ks_of(k, samples)
     run, restore = _composed(source, overrides, scale, overlays, split, checkpoint)
-    checkpoint = "best" if checkpoint is None else checkpoint
-    external, by_role = resolve_policies(run, policies or {}, checkpoint)
+    external, by_role = resolve_policies(run, policies or {}, "best" if checkpoint is None else checkpoint)
     changes = Changes(by_role, swap, tuple(dict.fromkeys(null)))
     changes.team(run)  # refuses contradictions before anything is loaded
 
@@ -97,8 +96,7 @@ def evaluate(
         finally:
             await run.close()
 
-    folder = run_folder(source)
-    with logs.kept_in(RunFolder(folder).logs) if folder is not None else nullcontext():
+    with nullcontext() if (folder := run_folder(source)) is None else logs.kept_in(RunFolder(folder).logs):
         return to_its_end(go())
 
 

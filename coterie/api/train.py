@@ -196,9 +196,8 @@ async def _train(run: Run, store: CheckpointStore, resumed: Resumption | None) -
                 log.info("the run is %s: %d steps, %d tokens", why, state.step, state.tokens)
                 if resumed is not None and resumed.changes:
                     fix = "make the run longer (schedule.steps, schedule.stop_after) if they should have one"
-                    log.warning(
-                        "the changed settings have no effect, and the folder doesn't keep them: %s", fix
-                    )
+                    what = "the changed settings have no effect, and the folder doesn't keep them"
+                    log.warning("%s: %s", what, fix)
                 return TrainResult(
                     run.folder.path, state.step, run.end.steps, {}, run.finished, 0.0, state.tokens
                 )

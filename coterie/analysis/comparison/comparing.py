@@ -70,15 +70,14 @@ def compare(
     results = compared(values, _strata(every), share, all_pairs=all_pairs)
     say = "the interval leaves 0 out and the test doesn't show it; of few tasks, the test is the stricter"
     remarks += [f"{each.second} - {each.first}: {say}" for each in results if each.only_by_interval]
-    ids = values[0].seeds[0]
     return ComparisonReport(
         metric=metric,
         split=str(every[0].table.get("split", "")),
-        tasks=len(ids),
+        tasks=len(values[0].seeds[0]),
         sides={side.name: summary(side, share) for side in values},
         comparisons=results,
         notes=remarks,
-        per_task={side.name: _means(side, sorted(ids)) for side in values},
+        per_task={side.name: _means(side, sorted(values[0].seeds[0])) for side in values},
     )
 
 

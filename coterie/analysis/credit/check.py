@@ -117,12 +117,10 @@ def counterfactual(
 
     checked = to_its_end(watching(run.config.schedule.patience, go()))
     reached = _reached(checked, steps)
-    result = Counterfactual(
+    return Counterfactual(
         against, chosen.step, steps, len({action.task for action in reached}), samples,
-        turn_effects(reached, run.config.seed), checked=reached,
+        turn_effects(reached, run.config.seed), _notes(checked, reached, chosen.step, steps), reached,
     )  # fmt: skip
-    result.notes.extend(_notes(checked, reached, chosen.step, steps))
-    return result
 
 
 def _reached(checked: Sequence[CheckedAction | None], steps: Sequence[int]) -> list[CheckedAction]:
