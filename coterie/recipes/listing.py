@@ -116,7 +116,7 @@ def broken_files(provides: Mapping[str, Sequence[str]], distribution: str) -> li
 
 def _readable_overlays() -> dict[str, tuple[Table, str]]:
     """(table, origin) of each registered overlay, by name; one whose file is wrong fits no recipe."""
-    tables = {}
+    tables: dict[str, tuple[Table, str]] = {}
     for name in plugins().registry.names("overlay"):
         with contextlib.suppress(UserError):
             tables[name] = read_overlay(name)
