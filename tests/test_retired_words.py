@@ -16,6 +16,7 @@ import pytest
 
 from coterie.recipes import read_yaml
 
+pytestmark = pytest.mark.xdist_group("retired_words")  # the files are read once
 ROOT = Path(__file__).resolve().parents[1]
 LIST = ROOT / "tests" / "retired_words.yaml"
 TABLE = read_yaml(LIST)
@@ -50,7 +51,9 @@ def paths() -> list[str]:
     return sorted(path for path in kept if "__pycache__" not in path and (ROOT / path).is_file())
 
 
-TEXTS = {path: (ROOT / path).read_text(encoding="utf-8") for path in paths()}
+@cache
+def texts() -> dict[str, str]:
+    return {path: (ROOT / path).read_text(encoding="utf-8") for path in paths()}
 
 
 def title(entry: dict[str, Any]) -> str:
@@ -76,22 +79,30 @@ def bound_names(tree: ast.AST) -> Iterator[tuple[str, int]]:
 
 @cache
 def bound_lines(path: str) -> list[tuple[str, int]]:
-    return list(bound_names(ast.parse(TEXTS[path])))
+    return list(bound_names(ast.parse(texts()[path])))
+
+
+def lines_with(text: str, pattern: re.Pattern[str]) -> list[int]:
+    """The numbers of the lines that a pattern matches in, each read alone."""
+    if not pattern.search(text):  # most files, and line by line is slow
+        return []
+    return [number for number, line in enumerate(text.splitlines(), 1) if pattern.search(line)]
 
 
 @cache
 def hits(index: int) -> list[Hit]:
     """The lines that use what an entry of WORDS retires."""
-    entry, lines_of = WORDS[index], {path: text.splitlines() for path, text in TEXTS.items()}
-    pattern = re.compile(entry.get("pattern", "$^"), re.IGNORECASE if entry.get("case") == "ignore" else 0)
-    retired: list[Hit] = []
-    for path, lines in lines_of.items():
+    entry, retired = WORDS[index], []
+    flags = re.MULTILINE | (re.IGNORECASE if entry.get("case") == "ignore" else 0)
+    pattern = re.compile(entry.get("pattern", "$^"), flags)
+    for path, text in texts().items():
         if not matches(path, entry.get("in", ["*"])):
             continue
         if "pattern" in entry:
-            numbers = [number for number, line in enumerate(lines, 1) if pattern.search(line)]
+            numbers = lines_with(text, pattern)
         else:
             numbers = sorted({number for name, number in bound_lines(path) if name in entry["assigned"]})
+        lines = text.splitlines() if numbers else []
         retired += [(path, number, lines[number - 1].strip()) for number in numbers]
     return retired
 

@@ -140,8 +140,18 @@ def metrics(folder):
     return [json.loads(text) for text in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
+QUICK = (0, 2, 3, 9)
+"""Lines that `make test` trains: one agent, an expert, a base model, and tests as feedback."""
+
+
 @pytest.mark.torch
-@pytest.mark.parametrize(("line", "wanted"), zip(LINES, EXPECTED, strict=True), ids=LINES)
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        pytest.param(*each, id=each[0], marks=() if number in QUICK else pytest.mark.long)
+        for number, each in enumerate(zip(LINES, EXPECTED, strict=True))
+    ],
+)
 def test_a_line_trains_a_step(line, wanted, file, tmp_path, without_template):
     pytest.importorskip("torch")
     wanted, out = dict(zip(FIELDS, wanted, strict=True)), tmp_path / "run"

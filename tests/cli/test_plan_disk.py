@@ -9,7 +9,9 @@ from tests.cli.test_plan import planned
 
 pytestmark = pytest.mark.torch
 ADAPTERS = ("--with", "l1")
-ALL_STEPS = ("schedule.steps=5", "schedule.checkpoint_every=1", "schedule.keep_checkpoints=3")
+SMALL = ("schedule.tasks_per_step=1", "schedule.evaluate_tasks=1", "team.max_turns=1")
+"""What is changed to be quick, and changes no checkpoint's size."""
+ALL_STEPS = ("schedule.steps=4", "schedule.checkpoint_every=1", "schedule.keep_checkpoints=3", *SMALL)
 
 
 def tensors(folder):
@@ -40,7 +42,7 @@ def test_it_is_that_of_the_run(tmp_path, options, ahead):
 @pytest.mark.parametrize("steps", [1, 3])
 def test_a_short_run_has_no_more_checkpoints_than_steps(tmp_path, steps):
     often = ("schedule.checkpoint_every=1", "schedule.keep_checkpoints=20", "schedule.evaluate_every=1")
-    run = ("plan_path", "--scale", "smoke", *often, "schedule.evaluate_tasks=1", f"schedule.steps={steps}")
+    run = ("plan_path", "--scale", "smoke", *often, *SMALL, f"schedule.steps={steps}")
     assert coterie("run", *run, "--out", str(tmp_path / "run")).exit_code == 0
     saved = len([*(tmp_path / "run" / "checkpoints").glob("step-*")])
     assert planned(*run)["disk"]["checkpoints"] == saved == steps + 1

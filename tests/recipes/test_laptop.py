@@ -9,8 +9,9 @@ import laptop
 import pytest
 
 from coterie.compose import prepare
-from coterie.recipes import load, recipes
+from coterie.recipes import load
 from tests.cli.support import coterie
+from tests.recipes.support import listed
 
 NAMES = ("magrpo_tldr", "grpo_tldr", "magrpo_arxiv", "team_task", "mathchat_coach", "plan_path")
 INHERITED = {"grpo_arxiv": "grpo_tldr", "magrpo": "plan_path", "magrpo_v1": "plan_path"}
@@ -18,8 +19,9 @@ INHERITED = {"grpo_arxiv": "grpo_tldr", "magrpo": "plan_path", "magrpo_v1": "pla
 MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
 
+@pytest.mark.xdist_group("listed recipes")
 def test_these_recipes_have_the_scale_and_the_benchmark_measures_them():
-    scaled = {info.name for info in recipes(details=True) if "laptop" in info.scales}
+    scaled = {name for name, info in listed().items() if "laptop" in info.scales}
     assert scaled == {*NAMES, *INHERITED} and laptop.RECIPES == NAMES
 
 
@@ -39,7 +41,7 @@ def test_each_role_has_an_adapter_of_the_small_model(name):
     assert schedule.checkpoint_every <= 10, "an interrupt loses little"
 
 
-@pytest.mark.parametrize("name", [*NAMES, *INHERITED])
+@pytest.mark.parametrize("name", NAMES)
 def test_without_a_hub_the_plan_fits_4_gb_and_says_what_it_assumes(name, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     done = coterie("plan", name, "--scale", "laptop", "--json")

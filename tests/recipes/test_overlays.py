@@ -12,6 +12,7 @@ from coterie.compose.rules.table import check
 from coterie.core.errors import ConfigError
 from coterie.discovery import Report, plugins
 from coterie.recipes import flatten, list_overlays, load, recipes
+from tests.recipes.support import listed
 
 TEAM = """
 summary: Two roles.
@@ -336,13 +337,13 @@ def test_with_needs_extends(files):
 GPUS = ("gpu_24gb", "gpu_80gb")
 
 
+@pytest.mark.xdist_group("listed recipes")
 def test_per_role_on_a_single_agent_names_its_policy_and_is_not_listed():
     single, per_role = load("sudoku_single"), load("sudoku_single", overlays=["per_role"])
     assert list(per_role.config.policies) == ["solver"]
     assert per_role.config.policies["solver"] == single.config.policies["shared"]
-    listed = {info.name: info for info in recipes(details=True)}
-    assert listed["sudoku_single"].overlays == [*GPUS, "l0", "l1", "l2", "one_gpu", "ray", "sudoku_9x9"]
-    assert listed["sudoku_split"].overlays == [
+    assert listed()["sudoku_single"].overlays == [*GPUS, "l0", "l1", "l2", "one_gpu", "ray", "sudoku_9x9"]
+    assert listed()["sudoku_split"].overlays == [
         *GPUS,
         "l0",
         "l1",
@@ -352,8 +353,8 @@ def test_per_role_on_a_single_agent_names_its_policy_and_is_not_listed():
         "ray",
         "sudoku_9x9",
     ]
-    assert listed["magrpo"].overlays == [*GPUS, "l0", "l1", "l2", "one_gpu", "ray", "shared"]
-    assert (listed["magrpo"].order, listed["sudoku_tool"].order) == ("planner + executor", "tool > plan")
+    assert listed()["magrpo"].overlays == [*GPUS, "l0", "l1", "l2", "one_gpu", "ray", "shared"]
+    assert (listed()["magrpo"].order, listed()["sudoku_tool"].order) == ("planner + executor", "tool > plan")
 
 
 @pytest.mark.parametrize("overlay", [info.name for info in list_overlays()])
@@ -384,9 +385,9 @@ def test_sudoku_is_the_papers_4x4_and_9x9_is_an_overlay(recipe, scale):
             load(recipe, scale=other, overlays=["sudoku_9x9"])
 
 
+@pytest.mark.xdist_group("listed recipes")
 def test_the_overlay_of_one_game_is_refused_and_not_listed_for_others():
-    listed = {info.name for info in recipes(details=True) if "sudoku_9x9" in info.overlays}
-    assert listed == {*SUDOKU}
+    assert {name for name, info in listed().items() if "sudoku_9x9" in info.overlays} == {*SUDOKU}
     for recipe in ("plan_path_split", "sokoban_single", "quickstart"):
         with pytest.raises(ConfigError, match="unknown key 'blanks'") as refused:
             compose(load(recipe, overlays=["sudoku_9x9"]))
@@ -435,10 +436,10 @@ def test_recipes_and_overlays_of_plugins_compose_with_ours(other_plugin):
     assert resolved.origins["policies.planner.model"] == "scale small"
     assert load("other_team", overlays=["other_own", "other:l0"]).name == "other_team_other_own_l0"
     assert "l0' of other is already registered by coterie" in other_plugin.errors[0]
-    listed = {info.name: info for info in recipes(details=True)}
-    assert listed["other_team"].overlays == ["other_own", "per_role", "ray"], "trainer none trains nothing"
-    assert "other_planner" in listed["sudoku_split"].overlays
-    assert "other_planner" not in listed["sudoku_tool"].overlays, "the team has no planner"
+    fitting = {info.name: info.overlays for info in recipes(details=True)}
+    assert fitting["other_team"] == ["other_own", "per_role", "ray"], "trainer none trains nothing"
+    assert "other_planner" in fitting["sudoku_split"]
+    assert "other_planner" not in fitting["sudoku_tool"], "the team has no planner"
 
 
 def test_a_plugins_missing_files_leave_the_other_recipes_listed(other_plugin, caplog):
