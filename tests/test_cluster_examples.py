@@ -296,7 +296,7 @@ class Script:
 
     def wait_for(self, *words: str) -> None:
         """Wait until a call begins with these words."""
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         while list(words) not in [call[: len(words)] for call in self.calls]:
             assert time.monotonic() < end, (words, self.calls)
             time.sleep(0.02)
@@ -449,7 +449,7 @@ def test_the_script_stops_ray_when_slurm_ends_it(tmp_path):
         script.process.send_signal(signal.SIGTERM)
         script.wait_for("ray", "stop")
         script.wait_for("srun", "ended")
-        assert script.process.wait(20) != 0
+        assert script.process.wait(60) != 0
     finally:
         with suppress(ProcessLookupError):
             os.killpg(script.process.pid, signal.SIGKILL)

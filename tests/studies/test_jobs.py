@@ -51,7 +51,7 @@ def command(out: Path) -> subprocess.Popen[str]:
 
 def training(out: Path, steps: int) -> Path:
     """The folder of the only training; waits until the run has this many steps."""
-    for _ in range(1200):
+    for _ in range(6000):
         for metrics in out.glob("jobs/*-train-*/run/metrics.jsonl"):
             if metrics.read_bytes().count(b"\n") >= steps:
                 return metrics.parents[1]

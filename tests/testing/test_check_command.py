@@ -69,7 +69,7 @@ def plugin(tmp_path):
 
 
 def test_each_component_is_reported_whatever_the_others_do(plugin):
-    outcome = check_apart(str(plugin), timeout=1.5)
+    outcome = check_apart(str(plugin), timeout=4)
     results = {result.name: result for result in outcome.results}
     assert not outcome.ok
     names = ("dies", "negative", "opens", "prints", "waits")
@@ -78,10 +78,10 @@ def test_each_component_is_reported_whatever_the_others_do(plugin):
     assert "exit code 7" in dies.broken[0].what and "out of memory" in dies.broken[0].what
     assert "scores" in dies.broken[0].promise and dies.kept
     line = PLUGIN.splitlines().index("        await asyncio.sleep(1000)") + 1
-    assert waits.broken[0].what == f"has not returned after 0.75 s ({plugin}, line {line})"
+    assert waits.broken[0].what == f"has not returned after 2 s ({plugin}, line {line})"
     assert waits.broken[0].where == "Waits.score" and waits.broken[0].fix.startswith("bound its loops")
     opens = results["checked_opens"].broken[0]  # which has more time, and is ended with its process
-    assert opens.what == "Opens.open: has not returned after 1.5 s"
+    assert opens.what == "Opens.open: has not returned after 4 s"
     assert opens.where.endswith(", in open") and str(plugin) in opens.where
     assert prints.ok and any("printed" in note for note in prints.notes)
     assert "already registered by coterie" in results["checked_plugin"].broken[0].what
@@ -128,7 +128,7 @@ def test_watching_checks_again_and_ends_with_ctrl_c(tmp_path):
         os.utime(path, (time.time() + 9, time.time() + 9))
         assert "1 component: 1 ok" in until_it_waits()
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=60)
         assert process.returncode == 0 and errors == "stopped\n"
     finally:
         process.kill()

@@ -174,24 +174,27 @@ def test_three_failures_in_a_row_end_a_tracker_and_fewer_do_not(tracked, caplog)
 class Slow(Rows):
     """Waits until it may go on."""
 
-    gate = threading.Event()
+    def __init__(self):
+        type(self).calls = []
+        self.began, self.gate = threading.Event(), threading.Event()
 
     def track(self, step, metrics):
-        assert self.gate.wait(30)
+        self.began.set()
+        assert self.gate.wait(60)
         super().track(step, metrics)
 
 
 def test_no_step_waits_for_a_tracker_and_what_is_too_much_is_dropped(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(metrics_writer, "WAITING", {"track": 3})
     slow, quick = (
-        type("Slow", (Slow,), {"calls": [], "gate": threading.Event()})(),
+        Slow(),
         type("Quick", (Rows,), {"calls": []})(),
     )
     writer = MetricsWriter({"slow": slow, "quick": quick})
     writer.open(RunFolder(tmp_path), 0)
     for step in range(1, 7):
         writer.write(step, {"loss": float(step)})
-        while quick.calls[-1] != step:
+        while quick.calls[-1:] != [step]:
             time.sleep(0.001)
     assert writer.lost == {"machine/trackers/slow/lost": 3}
     slow.gate.set()
@@ -204,17 +207,16 @@ def test_no_step_waits_for_a_tracker_and_what_is_too_much_is_dropped(tmp_path, c
 def test_the_end_waits_for_a_tracker_no_longer_than_a_deadline(tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(metrics_writer, "CLOSE_SECONDS", 0.2)
     monkeypatch.setattr(metrics_writer, "SLOW_SECONDS", 0.0)
-    slow = type("Slow", (Slow,), {"calls": [], "gate": threading.Event()})()
+    slow = Slow()
     writer = MetricsWriter({"slow": slow})
     writer.open(RunFolder(tmp_path), 0)
     writer.write(1, {})
-    while not slow.calls:
-        time.sleep(0.001)
-    time.sleep(0.01)
+    assert slow.began.wait(60)
+    time.sleep(0.01)  # more than the 0 s that it may take
     writer.write(2, {})
     begin = time.monotonic()
     writer.close(2)
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 30, "it would be 60"
     assert "track takes more than 0 s; later rows wait" in caplog.text, (
         "a call that hangs is told while it does"
     )

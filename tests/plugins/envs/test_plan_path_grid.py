@@ -79,10 +79,10 @@ def test_a_training_maze_costs_less_than_200_microseconds():
 
 
 def timed(tasks, first):
-    begin = time.perf_counter()
+    begin = time.process_time()  # other processes share the cores
     for index in range(first, first + 300):
         tasks[index]
-    return (time.perf_counter() - begin) / 300
+    return (time.process_time() - begin) / 300
 
 
 def test_a_maze_that_cannot_be_is_an_error_and_no_endless_loop(monkeypatch):
