@@ -149,7 +149,9 @@ def make(options: argparse.Namespace, ahead: int, words: int, steps: int) -> Run
 def place(run: Run) -> list[int]:
     """Give vLLM's processes their core, and this process its own; returns the ids of vLLM's."""
     engine: Any = run.engine
-    pids = [pid for base in engine._bases.values() for each in base.replicas.servers for pid in each.pids]
+    pids = [
+        pid for base in engine.loaded_bases.values() for each in base.replicas.servers for pid in each.pids
+    ]
     for pid, core in ((os.getpid(), TRAINER), *((pid, ENGINE) for pid in pids)):
         for thread in Path(f"/proc/{pid}/task").iterdir():
             with suppress(ProcessLookupError):  # it ended

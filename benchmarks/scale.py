@@ -119,7 +119,7 @@ async def vllm_pairs(process: str, pairs: int) -> dict[str, Any]:
     run = compose(load("quickstart", overrides=settings))
     await open_run(run)
     try:
-        (base,) = run.engine._bases.values()  # type: ignore[attr-defined]
+        (base,) = run.engine.loaded_bases.values()  # type: ignore[attr-defined]
         (server,) = base.replicas.servers
         recorded = Recorded()
         recorded.listen(base.replicas, server)

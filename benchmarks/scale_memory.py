@@ -92,13 +92,13 @@ def _held(count: int, train: str = "lora") -> dict[str, int]:
     tiny.update(trainer, samples)  # the moments are made
     peaks: list[int] = []
     original = PolicyOptimizer.step
-    initial = trainer._initial_weights[0]
+    initial = trainer.initial_weights[0]
     frozen = {} if initial.peft is None else dict(initial.frozen.named_parameters())
     frozen = {name: tensor for name, tensor in frozen.items() if "lora_" not in name}
 
     def noted(self: PolicyOptimizer) -> Any:
         tensors: list[Any] = list(frozen.values())
-        for policy in trainer._policies.values():
+        for policy in trainer.policies.values():
             tensors += [*policy.weights().values(), *policy.optimizer.state().values()]
             masters = policy.optimizer.masters().values()
             tensors += [*masters, *(weight.grad for weight in masters if weight.grad is not None)]
@@ -329,9 +329,7 @@ async def bookkeeping_step(case: str, turns: int) -> dict[str, float]:
         for clocks in (wall, processor):
             clocks.watch("environment", run.environment, *ENVIRONMENT)
             engine: Any = run.engine
-            for decoder in {
-                id(served.decoder): served.decoder for served in engine._served.values()
-            }.values():
+            for decoder in {id(served.decoder): served.decoder for served in engine.served.values()}.values():
                 clocks.watch("compute", decoder, "generate")
             clocks.watch("compute", engine, "_load")
             clocks.watch("compute", run.trainer, "_update_policy")

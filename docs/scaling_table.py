@@ -17,7 +17,7 @@ from coterie.backends.models import memory
 from coterie.backends.models.loading import attach_adapter
 from coterie.backends.models.memory import Activations, largest_forward
 from coterie.backends.models.policy import LoraSettings, TorchPolicy
-from coterie.backends.models.sizes import ModelSize, _adapted_layers, _on_meta, _parameters, _size
+from coterie.backends.models.sizes import ModelSize, _on_meta, _parameters, adapted_layers, size_of
 from coterie.estimate.trainer import Division
 
 PAGE = Path(__file__).parent / "scaling.md"
@@ -71,12 +71,12 @@ def model(name: str) -> Model:
         max_position_embeddings=40960,
         tie_word_embeddings=tied,
     )
-    size = _size(_on_meta(config, "bfloat16"), None)
+    size = size_of(_on_meta(config, "bfloat16"), None)
     config.num_hidden_layers = 1  # all layers are alike
     config.layer_types = config.layer_types[:1]
     with torch.device("meta"):
         adapted: Any = attach_adapter(_on_meta(config, "bfloat16"), "p", LoraSettings(rank=RANK))
-    of_all = _adapted_layers(adapted, "p") * layers
+    of_all = adapted_layers(adapted, "p") * layers
     return Model(replace(size, adapted={"p": of_all}), _parameters(adapted, ".p.") * layers)
 
 

@@ -55,8 +55,8 @@ def varied(view):
 def weights(run):
     """Copies of the trainer's weights by owner: the part of each policy, and the base that they share."""
     trainer = run.trainer
-    (initial,) = trainer._initial_weights
-    parts = {name: policy.own_parameters() for name, policy in trainer._policies.items()} | {
+    (initial,) = trainer.initial_weights
+    parts = {name: policy.own_parameters() for name, policy in trainer.policies.items()} | {
         "base": initial.weights()
     }
     return {owner: {n: p.detach().clone() for n, p in part.items()} for owner, part in parts.items()}
@@ -201,7 +201,7 @@ def logits(folder, ids):
     async def go():
         await run.open_trainer(folder / "checkpoints" / "step-000003")
         logits_of = {}
-        for name, policy in run.trainer._policies.items():
+        for name, policy in run.trainer.policies.items():
             with torch.no_grad(), policy.scoring():
                 logits_of[name] = policy.model(ids).logits.numpy()
         await run.trainer.close()

@@ -41,7 +41,7 @@ class Profile:
         _labelled("sampling", SamplingState, "draw")
         _labelled("optimiser", PolicyOptimizer, "step")
         _labelled("optimiser", PolicyOptimizer, "absorb")
-        self._watch("generation", self._run.engine._batcher, "_generate")
+        self._watch("generation", self._run.engine.batcher, "_generate")
         self._watch("update", self._run.trainer, "_update_policy")
 
     def parts(self, seconds: dict[str, float]) -> dict[str, dict[str, float]]:

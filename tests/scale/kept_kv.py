@@ -52,7 +52,7 @@ def check_kept_keys(runner: asyncio.Runner, playing: Playing, policy: str) -> No
 
 
 def _servers(playing: Playing, policy: str) -> list[Any]:
-    return list(playing.engine._served[policy].base.replicas.servers)
+    return list(playing.engine.served[policy].base.replicas.servers)
 
 
 async def _crossing(playing: Playing, policy: str, number: int) -> tuple[Any, Request, Call, Call]:

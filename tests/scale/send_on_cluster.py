@@ -51,7 +51,7 @@ async def main(way: str) -> None:
     playing.engine.use_actors(Actors(ClusterConfig(replica_cpus=0.5)))
     playing.engine = outlines = Outlines(playing.engine, way)
     await playing.open()
-    (base,) = outlines.engine._bases.values()
+    (base,) = outlines.engine.loaded_bases.values()
     (server,) = base.replicas.servers
     requests, gaps = mixed(["p"]), []
 

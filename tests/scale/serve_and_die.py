@@ -19,7 +19,7 @@ async def main(transfer: str) -> None:
         calls = await playing.wave(requests)
         gaps.append(playing.gap(requests, calls))
         assert {call.version for call in calls} == {playing.versions["p"]}
-    (server,) = playing.engine._served["p"].base.replicas.servers
+    (server,) = playing.engine.served["p"].base.replicas.servers
     print(json.dumps({"gaps": gaps, "pids": server.pids}), flush=True)
     await asyncio.sleep(600)
 

@@ -123,7 +123,7 @@ def test_a_step_without_finite_gradients_is_skipped(stage: int, dtype: str) -> N
     trainer = tiny.opened({"p": tiny.policy(dtype=dtype)}, trainer=DividedTrainer, stage=stage)
     tiny.update(trainer, {"p": tiny.samples("p")}, 0)
     before = trainer.digest()
-    optimizer = trainer._policies["p"].optimizer
+    optimizer = trainer.policies["p"].optimizer
     accumulate = optimizer.accumulate
     optimizer.accumulate = lambda loss, last: accumulate(lambda: loss() * float("1e38") * 1e38, last=last)
     metrics = tiny.update(trainer, {"p": tiny.samples("p", seed=1)}, 1)["p"]

@@ -104,7 +104,7 @@ def test_a_vllm_that_dies_after_the_division_gets_its_weights_again(
             )  # fmt: skip
 
         await load()
-        base = engine._served["p"].base
+        base = engine.served["p"].base
         with torch.no_grad():  # as a warm start does, before the division
             next(trainer._policy("p").model.parameters()).add_(0.0)
         assert not base.current

@@ -24,8 +24,8 @@ NEEDS = ("ref_logprobs", "values")
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(device_memory, "_occupied", WeakKeyDictionary())
-    monkeypatch.setattr(device_memory, "_lenders", WeakSet())
+    monkeypatch.setattr(device_memory, "occupied", WeakKeyDictionary())
+    monkeypatch.setattr(device_memory, "lenders", WeakSet())
     yield
 
 

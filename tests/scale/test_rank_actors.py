@@ -27,7 +27,7 @@ def cluster() -> Iterator[Any]:
 @pytest.mark.parametrize("stage", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_deepspeed_trains_as_on_one_host(cluster: Any, stage: int) -> None:
     policies = {"full": tiny.policy(), "a": tiny.policy("lora"), "b": tiny.policy("lora")}
-    ctx = tiny.opened(policies)._ctx
+    ctx = tiny.opened(policies).ctx
     seen = []
     for on_cluster in (False, True):
         trainer = DeepSpeedTrainer(DeepSpeedTrainer.Config(device="cpu", ranks=2, stage=stage))

@@ -198,7 +198,7 @@ def test_a_checkpoint_with_other_groups_and_in_bf16_and_an_error_on_one_rank(tmp
     table = {"p": policy(dtype="bfloat16"), "s": policy("lora", **{"from": "x"})}
     table["t"] = table["s"]  # until the weights are known, both have the initial weights of `x`
     one = opened({"p": policy()})
-    ctx = replace(one._ctx, policies=table, needs=("values",))
+    ctx = replace(one.ctx, policies=table, needs=("values",))
     one = MisbehavingTrainer(MisbehavingTrainer.Config(device="cpu"))
     sources = [opened({name: policy()}, seed=seed) for seed, name in enumerate("st")]
     one.begin_with({name: source.weights(name) for name, source in zip("st", sources, strict=True)})
@@ -215,9 +215,9 @@ def test_a_checkpoint_with_other_groups_and_in_bf16_and_an_error_on_one_rank(tmp
     before, after = (update(each, given, 1) for each in (one, two))
     for name, metrics in before.items():
         assert after[name] == pytest.approx(metrics, rel=1e-3, abs=1e-4)
-    masters = two._policies["p"].optimizer.masters()  # type: ignore[union-attr]
+    masters = two.policies["p"].optimizer.masters()  # type: ignore[union-attr]
     assert all(master.dtype == torch.float32 for master in masters.values())
-    two._commands.run("rank_misbehave", "raise")
+    two.commands.run("rank_misbehave", "raise")
     with pytest.raises(PluginError, match=r"loss\.clip_low: the loss is wrong") as raised:
         update(two, given, 2)
     assert raised.value.__notes__ == ["on rank 1"]

@@ -67,7 +67,7 @@ def playing(runner):
 
 
 def server(playing: Playing, policy: str) -> InProcessServer:
-    (made,) = playing.engine._served[policy].base._servers
+    (made,) = playing.engine.served[policy].base._servers
     return made
 
 
@@ -113,7 +113,7 @@ def test_without_the_fix_of_the_base_slot_base_requests_get_an_adapter(runner, p
         patch.setattr(worker, "mask_base_rows", lambda *_: None)
         calls = runner.run(playing.wave(requests))
         assert playing.gap(base, [calls[requests.index(request)] for request in base]) > VISIBLE
-    for context in playing.engine._bases.values():  # the wrong keys and values are cached
+    for context in playing.engine.loaded_bases.values():  # the wrong keys and values are cached
         context._servers[0]._reset_prefix_cache()
     assert playing.gap(requests, runner.run(playing.wave(requests))) < TOLERANCE
 
@@ -223,7 +223,7 @@ async def _awaited(work):
 def test_an_adapter_is_replaced_while_a_request_is_in_flight(runner, playing):
     """The request keeps the version that it began with; new ones get the new version; the old one goes."""
     slow = request("planner", LONG, max_new_tokens=200)
-    base = playing.engine._served["planner"].base
+    base = playing.engine.served["planner"].base
     before = playing.versions["planner"]
     (old,) = (adapter for adapter in base.adapters.held if adapter.name.startswith("planner@"))
 
@@ -368,18 +368,18 @@ def test_a_sync_that_keeps_failing_ends_with_the_reason(runner, playing, monkeyp
 def test_a_wrong_tensor_is_named_and_nothing_is_sent(runner, playing):
     wrong = module(tied=False, seed=3)
     wrong.model.layers[1].mlp.up_proj = torch.nn.Linear(64, 95, bias=False)
-    base = playing.engine._served["untied"].base
+    base = playing.engine.served["untied"].base
     kept, playing.modules["untied"] = playing.modules["untied"], (wrong, None)
-    key = next(key for key, value in playing.engine._bases.items() if value is base)
-    playing.engine._bases[id(wrong)] = base
+    key = next(key for key, value in playing.engine.loaded_bases.items() if value is base)
+    playing.engine.loaded_bases[id(wrong)] = base
     with pytest.raises(UserError) as caught:
         runner.run(playing.load("untied"))
-    del playing.engine._bases[id(wrong)]
+    del playing.engine.loaded_bases[id(wrong)]
     playing.modules["untied"] = kept
     playing.versions["untied"] -= 1
     assert str(caught.value).startswith("policies.untied: the tensor model.layers.1.mlp.up_proj.weight")
     assert "its shape is (95, 64), not (96, 64)" in str(caught.value)
-    assert key in playing.engine._bases and server(playing, "untied").alive
+    assert key in playing.engine.loaded_bases and server(playing, "untied").alive
     requests = mixed(["untied"])
     assert playing.gap(requests, runner.run(playing.wave(requests))) < TOLERANCE
 

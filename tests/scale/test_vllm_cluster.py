@@ -67,7 +67,7 @@ def opened(runner: asyncio.Runner, playing: Playing, **settings: Any) -> Any:
 
 
 def servers(playing: Playing) -> list[Any]:
-    (base,) = playing.engine._bases.values()
+    (base,) = playing.engine.loaded_bases.values()
     return base.replicas.servers
 
 
@@ -137,7 +137,7 @@ def test_logprobs_of_roles_on_two_replicas_are_the_trainers_after_every_sync(run
 def test_a_replica_that_dies_or_freezes_in_play_serves_again_with_its_version(runner, team, caplog, how):
     """Within 30 s of its death, plus the time that vLLM takes to load."""
     caplog.set_level(logging.WARNING, "coterie")
-    first, (base,) = servers(team)[0], team.engine._bases.values()
+    first, (base,) = servers(team)[0], team.engine.loaded_bases.values()
     actors, pid, restarts = first._actors, first.began.pid, base.replicas.restarts
     requests = [request(LORA[number % 3], LONG, number, max_new_tokens=150) for number in range(24)]
 
@@ -184,7 +184,7 @@ def test_a_killed_actor_takes_its_vllm_along_and_another_one_serves(runner, own)
     memory = shared_memory(below)
     assert len(below) >= 3  # the actor, vLLM's engine and its worker
     requests = [request("tied", LONG, number, max_new_tokens=100) for number in range(16)]
-    (base,) = own.engine._bases.values()
+    (base,) = own.engine.loaded_bases.values()
 
     async def play() -> Any:
         playing = asyncio.ensure_future(own.wave(requests))

@@ -58,12 +58,12 @@ def opened(runner, playing):
 
 
 def servers(playing):
-    (base,) = playing.engine._bases.values()
+    (base,) = playing.engine.loaded_bases.values()
     return base.replicas.servers
 
 
 def replicas(playing):
-    (base,) = playing.engine._bases.values()
+    (base,) = playing.engine.loaded_bases.values()
     return base.replicas
 
 

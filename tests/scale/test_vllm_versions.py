@@ -36,7 +36,7 @@ def test_a_pinned_version_draws_the_same_tokens_while_newer_ones_are_loaded(runn
             drawn[playing.versions["planner"]] = calls
         for policy in ("planner", "worker"):
             await playing.update(policy)  # one that no step is pinned to
-        served = playing.engine._served["planner"].base
+        served = playing.engine.served["planner"].base
         (server,) = served._servers
         for after in ("updates", "a restart"):
             await check(after)

@@ -21,7 +21,7 @@ class Stays(TabularTrainer):
 
     @contextmanager
     def weights_at(self, policy, version):
-        tables = self._policies[policy]
+        tables = self.policies[policy]
         tables.table = tables.kept[version].snapshot()
         with super().weights_at(policy, version) as weights:
             yield weights
@@ -37,18 +37,18 @@ class Newest(TabularTrainer):
 class Forgets(TabularTrainer):
     def load(self, folder):
         super().load(folder)
-        for tables in self._policies.values():
+        for tables in self.policies.values():
             tables.kept.clear()
 
 
 class Once(TabularTrainer):
     def drop(self, policy, version):
-        del self._policies[policy].kept[version]
+        del self.policies[policy].kept[version]
 
 
 class Raises(TabularTrainer):
     def keep(self, policy):
-        assert self._policies[policy].version not in self._policies[policy].kept, "kept twice"
+        assert self.policies[policy].version not in self.policies[policy].kept, "kept twice"
         super().keep(policy)
 
 
@@ -68,14 +68,14 @@ class LoadsPresent(TabularTrainer):
 
     def load(self, folder):
         super().load(folder)
-        for tables in self._policies.values():
+        for tables in self.policies.values():
             tables.kept = dict.fromkeys(tables.kept, tables.table.snapshot())
 
 
 class Initial(TabularTrainer):
     @contextmanager
     def weights_at(self, policy, version):
-        yield Weights(policy=policy, version=version, module=LogitTable(self._policies[policy].table.words))
+        yield Weights(policy=policy, version=version, module=LogitTable(self.policies[policy].table.words))
 
 
 @pytest.mark.parametrize(

@@ -263,7 +263,7 @@ def test_an_engine_that_lacks_something_is_caught():
 class TrainsAll(TabularTrainer):
     async def update(self, samples: Any, step: int) -> Any:
         every = [sample for rows in samples.values() for sample in rows]
-        return await super().update(dict.fromkeys(self._policies, every), step)
+        return await super().update(dict.fromkeys(self.policies, every), step)
 
 
 class TrainsNothing(TabularTrainer):
@@ -274,7 +274,7 @@ class TrainsNothing(TabularTrainer):
 class DropsTheOptimiser(TabularTrainer):
     def load(self, folder: Any) -> None:
         super().load(folder)
-        for policy in self._policies.values():
+        for policy in self.policies.values():
             policy.moments.first = {}
 
 
@@ -296,7 +296,7 @@ class ReturnsNaN(TabularTrainer):
 
 class RandomDigest(TabularTrainer):
     def digest(self) -> Any:
-        return {policy: str(next(TICK)) for policy in self._policies}
+        return {policy: str(next(TICK)) for policy in self.policies}
 
 
 class OneDigest(TabularTrainer):

@@ -29,7 +29,7 @@ class TextVersion(TabularTrainer):
 
 class RisesWithoutSamples(TabularTrainer):
     async def update(self, samples: Any, step: int) -> Any:
-        for policy in self._policies.values() if not samples else ():
+        for policy in self.policies.values() if not samples else ():
             policy.version += 1
         return await super().update(samples, step)
 

@@ -104,8 +104,8 @@ class HFEngine(TensorEngine):
         super().__init__(config, build)
         self._unused: dict[str, list[_Served]] = {}
         """By policy: places of versions that are gone, to be written over."""
-        self._served: Versions[_Served] = Versions(self._gone)
-        self._bases: dict[tuple[int, str], SharedBase] = {}
+        self.served: Versions[_Served] = Versions(self._gone)
+        self.loaded_bases: dict[tuple[int, str], SharedBase] = {}
         """By the base's module and the decoder's dtype."""
         self._slots: Counter[str] = Counter()
         """By policy: the places of versions that were held at once, so far."""
@@ -114,7 +114,7 @@ class HFEngine(TensorEngine):
         """The device of the weights that were loaded last; weights that the engine reads are placed on it."""
         self._most_bytes = math.inf
         """Of keys and values: half of a batch that ran out of memory."""
-        self._batcher: RequestBatcher | None = None
+        self.batcher: RequestBatcher | None = None
 
     async def open(self, ctx: EngineContext) -> None:
         require_torch("engine")
@@ -123,7 +123,7 @@ class HFEngine(TensorEngine):
             self.config.device, "engine.device"
         )  # a device that isn't there is told before weights load
         self._context, self._configs = ctx, declared(ctx.policies, TensorPolicy)
-        self._batcher = RequestBatcher(
+        self.batcher = RequestBatcher(
             self._generate,
             ctx.active_rollouts,
             deterministic=ctx.deterministic is not False,  # `auto`: `_load` learns the device
@@ -132,11 +132,11 @@ class HFEngine(TensorEngine):
         )
 
     async def close(self) -> None:
-        if self._batcher is not None:
-            self._batcher.close()
-        self._served.clear()
+        if self.batcher is not None:
+            self.batcher.close()
+        self.served.clear()
         self._unused.clear()
-        self._bases.clear()
+        self.loaded_bases.clear()
 
     async def load_weights(self, weights: Weights) -> None:
         """Copy the module's (or the folder's) weights, after the batch that is being computed.
@@ -148,13 +148,13 @@ class HFEngine(TensorEngine):
         await compute(self._load, weights)
 
     async def lease(self, policy: str, version: int) -> None:
-        self._served.lease(policy, version)
+        self.served.lease(policy, version)
 
     async def release(self, policy: str, version: int) -> None:
-        self._served.release(policy, version)
+        self.served.release(policy, version)
 
     def _gone(self, policy: str, served: _Served) -> None:
-        newest = self._served.newest(policy)
+        newest = self.served.newest(policy)
         if newest is None or newest.slot != served.slot:  # else it was written over where it was
             self._unused.setdefault(policy, []).append(served)
 
@@ -169,24 +169,24 @@ class HFEngine(TensorEngine):
         return await self._batches.submit(request)
 
     def _length_of(self, policy: str) -> int | None:
-        served, config = self._served.newest(policy), self._configs[policy]
+        served, config = self.served.newest(policy), self._configs[policy]
         context: int | None = config.context if served is None else served.context
         return context
 
     def counts(self, policy: str) -> DecoderCounts:
         """The counters of the policy's decoder, over all policies that share it."""
-        return self._served.at(policy).decoder.counts
+        return self.served.at(policy).decoder.counts
 
     def batch_of(self, policy: str) -> str:
         """The name of the policy's batches: the first policy of its shared base, or the policy itself."""
-        served = self._served.newest(policy)
+        served = self.served.newest(policy)
         return served.decoder.name if served and isinstance(served.decoder, SharedBase) else policy
 
     def prepare(self, rows: Mapping[str, int]) -> None:
         """Make the copies of weights that a first batch with these row counts per policy would make."""
         with self._computing:
-            serving = [(self._served.at(policy), count) for policy, count in rows.items() if count]
-            for base in self._bases.values():
+            serving = [(self.served.at(policy), count) for policy, count in rows.items() if count]
+            for base in self.loaded_bases.values():
                 counts: Counter[str | None] = Counter()
                 for served, count in serving:
                     if served.decoder is base:
@@ -198,9 +198,9 @@ class HFEngine(TensorEngine):
 
     @property
     def _batches(self) -> RequestBatcher:
-        if self._batcher is None:
+        if self.batcher is None:
             raise RuntimeError("the engine is not open")
-        return self._batcher
+        return self.batcher
 
     def _load(self, weights: Weights) -> None:
         from coterie.backends.engines.decoders import decoder_factory
@@ -211,7 +211,7 @@ class HFEngine(TensorEngine):
         adapter = weights.adapter
         if weights.module is None and hasattr(module, "peft_config"):
             adapter = "default"  # of an exported adapter
-        newest, apart = self._served.newest(policy), self._served.leased(policy)
+        newest, apart = self.served.newest(policy), self.served.leased(policy)
         unused, old = self._unused.get(policy, []), newest
         if apart:  # leased: a copy of its own, which no batch computes with yet
             old = unused.pop() if unused else None
@@ -239,11 +239,11 @@ class HFEngine(TensorEngine):
                 limit = self._configs[policy].context
                 context = context_of(merged.config, self._tokenizers.get(policy), policy=policy, limit=limit)
                 self._codecs.pop(policy, None)  # it may have been made before the context was known
-            self._served.put(
+            self.served.put(
                 policy, weights.version, _Served(decoder, adapter, weights.version, context, factory.kv, slot)
             )
-            used = [served.decoder for served in self._served.values()]
-            self._bases = {key: base for key, base in self._bases.items() if base in used}
+            used = [served.decoder for served in self.served.values()]
+            self.loaded_bases = {key: base for key, base in self.loaded_bases.items() if base in used}
 
     def _placed(self, merged: MergedWeights) -> None:
         """Note the device of loaded weights, and what follows from it."""
@@ -302,10 +302,10 @@ class HFEngine(TensorEngine):
             old.refresh(merged)
             return old
         key = id(merged.model), self._dtype(policy, merged)
-        if key not in self._bases:
-            self._bases[key] = SharedBase(policy, base, make, self._mixed_rows(policy, merged))
-        self._bases[key].load(merged, adapter)
-        return self._bases[key]
+        if key not in self.loaded_bases:
+            self.loaded_bases[key] = SharedBase(policy, base, make, self._mixed_rows(policy, merged))
+        self.loaded_bases[key].load(merged, adapter)
+        return self.loaded_bases[key]
 
     def _mixed_rows(self, policy: str, merged: MergedWeights) -> float | None:
         """Most rows per adapter of a mixed batch; None: every batch is mixed."""
@@ -324,7 +324,7 @@ class HFEngine(TensorEngine):
     # -------------------------------------------------------------------------------------------- batches
 
     def _row(self, request: Request) -> BatchRow:
-        sampling, served = request.sampling, self._served.at(request.policy, request.version)
+        sampling, served = request.sampling, self.served.at(request.policy, request.version)
         limit = checked_limit(request, served.context)
         return BatchRow(
             prompt_ids=request.prompt_ids,
@@ -340,7 +340,7 @@ class HFEngine(TensorEngine):
     def _generate(self, _: str, requests: list[Request]) -> list[Call]:
         calls: dict[int, Call] = {}
         with self._computing:
-            serving = [self._served.at(request.policy, request.version) for request in requests]
+            serving = [self.served.at(request.policy, request.version) for request in requests]
             # One decoder, unless weights were loaded since the batch was formed.
             for decoder in {id(served.decoder): served.decoder for served in serving}.values():
                 indices = [index for index, served in enumerate(serving) if served.decoder is decoder]

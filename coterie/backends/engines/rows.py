@@ -129,12 +129,13 @@ class SharedBase:
         self.counts = DecoderCounts()
         self._base, self._make, self._mixed_rows = base, make, mixed_rows
         self._loaded: dict[str, MergedWeights] = {}
-        self._mixed: Decoder | None = None
+        self.mixed: Decoder | None = None
+        """Computes the base's rows and those of adapters in one batch; None: no batch was mixed yet."""
         self._outdated: set[str] = set()
         """Adapters that were loaded and not yet copied into the mixed decoder."""
         self._base_is_current = False
-        self._spare: Decoder | None = None
-        self._merged_adapter: str | None = None
+        self.spare: Decoder | None = None
+        self.merged_adapter: str | None = None
         """The adapter in the spare copy."""
 
     def load(self, weights: MergedWeights, name: str | None = None) -> None:
@@ -144,7 +145,7 @@ class SharedBase:
             name: of the adapter in rows; default: the one it has in its module.
         """
         self._base_is_current = False
-        self._merged_adapter = None
+        self.merged_adapter = None
         if weights.adapter is not None:
             name = name or weights.adapter
             self._loaded[name] = weights.snapshot()
@@ -181,27 +182,27 @@ class SharedBase:
 
     def _mixed_decoder(self) -> Decoder:
         """The decoder of the base and of all adapters, with the values that were loaded last."""
-        if self._mixed is None:
-            self._mixed = self._make(self._base)
-            self._mixed.counts = self.counts
+        if self.mixed is None:
+            self.mixed = self._make(self._base)
+            self.mixed.counts = self.counts
         elif not self._base_is_current:
-            self._mixed.refresh(self._base)
+            self.mixed.refresh(self._base)
         self._base_is_current = True
         for adapter in sorted(self._outdated):
             self._outdated.discard(adapter)  # first: the thread of the trainer may load it again
-            self._mixed.adapt(adapter, self._loaded[adapter])
-        return self._mixed
+            self.mixed.adapt(adapter, self._loaded[adapter])
+        return self.mixed
 
     def _merged_decoder(self, adapter: str | None) -> Decoder:
         """The decoder of the base (None), or of the spare copy with this adapter merged in."""
         if adapter is None:
             return self._mixed_decoder()
         weights = self._loaded[adapter]
-        if self._spare is None:
-            self._spare = self._make(weights)
-            self._spare.counts = self.counts
-        elif self._merged_adapter != adapter:
-            self._merged_adapter = None  # until the copy is complete: it may run out of memory
-            self._spare.refresh(weights)
-        self._merged_adapter = adapter
-        return self._spare
+        if self.spare is None:
+            self.spare = self._make(weights)
+            self.spare.counts = self.counts
+        elif self.merged_adapter != adapter:
+            self.merged_adapter = None  # until the copy is complete: it may run out of memory
+            self.spare.refresh(weights)
+        self.merged_adapter = adapter
+        return self.spare

@@ -24,11 +24,11 @@ class RankDevice(NamedTuple):
     """Its index among those that the rank sees; None: a CPU."""
 
 
-_lenders: WeakSet[Any] = WeakSet()
+lenders: WeakSet[Any] = WeakSet()
 """What holds memory of engines. Weak, since an engine that was never closed must not outlive its run."""
 
 
-_occupied: WeakKeyDictionary[Any, tuple[int, ...]] = WeakKeyDictionary()
+occupied: WeakKeyDictionary[Any, tuple[int, ...]] = WeakKeyDictionary()
 """By trainer: the GPUs of its ranks on this host, rank 0's first."""
 
 
@@ -47,12 +47,12 @@ def occupy(trainer: Any, ranks: Sequence[RankDevice | None]) -> None:
     here = socket.gethostname()
     if not ranks or all(ranks):
         known = (rank for rank in ranks if rank is not None and rank.host == here)
-        _occupied[trainer] = tuple(rank.gpu for rank in known if rank.gpu is not None)
+        occupied[trainer] = tuple(rank.gpu for rank in known if rank.gpu is not None)
 
 
 def vacate(trainer: Any) -> None:
     """Undo `occupy`."""
-    _occupied.pop(trainer, None)
+    occupied.pop(trainer, None)
 
 
 def trainer_gpus() -> tuple[int, ...]:
@@ -60,9 +60,9 @@ def trainer_gpus() -> tuple[int, ...]:
 
     Trainers that registered nothing are assumed to compute on the first one.
     """
-    if not _occupied:
+    if not occupied:
         return (0,)
-    return tuple(dict.fromkeys(gpu for gpus in _occupied.values() for gpu in gpus))
+    return tuple(dict.fromkeys(gpu for gpus in occupied.values() for gpu in gpus))
 
 
 def lend(lender: Any) -> None:
@@ -71,21 +71,21 @@ def lend(lender: Any) -> None:
     Args:
         lender: its coroutine `sleep()` frees the device memory until it is needed again, if it isn't in use.
     """
-    _lenders.add(lender)
+    lenders.add(lender)
 
 
 def withdraw(lender: Any) -> None:
     """Undo `lend`."""
-    _lenders.discard(lender)
+    lenders.discard(lender)
 
 
 async def reclaim() -> None:
     """Ask all lenders to free device memory; a trainer calls it before it computes."""
-    for lender in tuple(_lenders):
+    for lender in tuple(lenders):
         await lender.sleep()
 
 
 async def make_room() -> None:
     """Ask all trainers to leave their GPUs; an engine calls it before its servers start or wake."""
-    for trainer in tuple(_occupied):
+    for trainer in tuple(occupied):
         await with_defaults(trainer, TrainerDefaults).offload()

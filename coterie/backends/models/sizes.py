@@ -113,7 +113,7 @@ def blueprint(configs: Mapping[str, TorchPolicy], *, vocabulary: tuple[str, ...]
         tokenizer = load_tokenizer(config, policy=policy, vocabulary=vocabulary)
         model_config = made_config(config.model, tokenizer)
     else:
-        model_config = _read_config(config.model, config.revision, policy)
+        model_config = read_config(config.model, config.revision, policy)
         known = config.model if stands_for(model_config) else ""
         try:
             tokenizer = load_tokenizer(config, policy=policy, vocabulary=vocabulary)
@@ -121,7 +121,7 @@ def blueprint(configs: Mapping[str, TorchPolicy], *, vocabulary: tuple[str, ...]
             tokenizer = None
     dtype = "float32" if config.dtype == "auto" else config.dtype
     module = _on_meta(model_config, dtype)
-    size = _size(module, tokenizer)
+    size = size_of(module, tokenizer)
     contexts = {
         name: bounded_context(size.context, configs[name].context, f"policies.{name}") for name in configs
     }
@@ -139,7 +139,7 @@ def blueprint(configs: Mapping[str, TorchPolicy], *, vocabulary: tuple[str, ...]
             with torch.device("meta"):
                 frozen = attach_adapter(frozen, adapter, configs[name].lora or LoraSettings())
         counts = {name: _parameters(frozen, f".{adapter_names[name]}.") for name in adapter_names}
-        adapted = {name: _adapted_layers(frozen, adapter_names[name]) for name in adapter_names}
+        adapted = {name: adapted_layers(frozen, adapter_names[name]) for name in adapter_names}
         size = replace(size, adapters=counts, adapted=adapted)
     modules |= {name: (frozen, adapter_names.get(name)) for name in configs if name not in modules}
     return Blueprint(
@@ -154,8 +154,8 @@ def least_size(config: TensorFields, vocabulary: tuple[str, ...]) -> ModelSize |
     """
     try:
         if not isinstance(config.model, ModelInit):
-            module = _on_meta(_read_config(config.model, config.revision, ""), "float32")
-            return _size(module, None)
+            module = _on_meta(read_config(config.model, config.revision, ""), "float32")
+            return size_of(module, None)
         init = config.model
         words = {"words": len(set(vocabulary)), "bytes": 256}.get(init.tokenizer, 0)
         kv_heads = init.kv_heads or init.heads
@@ -193,7 +193,7 @@ def head_dim(text: Any) -> int:
     return int(getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads)
 
 
-def _size(module: Any, tokenizer: Any | None) -> ModelSize:
+def size_of(module: Any, tokenizer: Any | None) -> ModelSize:
     config = module.config.get_text_config()
     return ModelSize(
         parameters=_parameters(module),
@@ -214,7 +214,7 @@ def _parameters(module: Any, part: str = "") -> int:
     return sum(parameter.numel() for name, parameter in module.named_parameters() if part in name)
 
 
-def _adapted_layers(module: Any, adapter: str) -> tuple[Adapted, ...]:
+def adapted_layers(module: Any, adapter: str) -> tuple[Adapted, ...]:
     """The linear layers that an adapter changes."""
     layers = []
     for name, layer in module.named_modules():
@@ -233,7 +233,7 @@ def _on_meta(model_config: Any, dtype: str) -> Any:
         return AutoModelForCausalLM.from_config(model_config, dtype=getattr(torch, dtype)).eval()
 
 
-def _read_config(source: str, revision: str | None, policy: str) -> Any:
+def read_config(source: str, revision: str | None, policy: str) -> Any:
     """The model's configuration: a folder's, that in the hub's cache, that of the table of well-known
     models, or the hub's."""
     from transformers import AutoConfig

@@ -83,13 +83,13 @@ class LocalSandbox(OpenableSandbox):
             return self
 
     config: Config
-    _without: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
     """Protections that tests switch off where there are no namespaces: "landlock", "filter"."""
 
     def __init__(self, config: Any = None, build: Any = None) -> None:
         super().__init__(config, build)
-        self._pool: Pool | None = None
-        self._hello: dict[str, Any] = {}
+        self.pool: Pool | None = None
+        self.hello: dict[str, Any] = {}
 
     def use_slots(self, slots: Callable[[str, int], asyncio.Semaphore]) -> None:
         """Bound programs at once over all processes of a run: `workers`, or each machine's CPUs."""
@@ -125,7 +125,7 @@ class LocalSandbox(OpenableSandbox):
                     path="sandbox.namespaces",
                 )
         try:
-            pool = Pool(count, alone=False, packages=packages, preload=_judge(), without=self._without)
+            pool = Pool(count, alone=False, packages=packages, preload=_judge(), without=self.without)
             await self._use(pool)
         except (OSError, LostWorker) as error:
             if packages.modules and isinstance(error, LostWorker):
@@ -146,7 +146,7 @@ class LocalSandbox(OpenableSandbox):
 
     async def _use(self, pool: Pool) -> None:
         try:
-            self._hello = await pool.open()
+            self.hello = await pool.open()
         except UnusablePackage as error:
             raise ConfigError(
                 f"workers can't import {error.module}",
@@ -154,7 +154,7 @@ class LocalSandbox(OpenableSandbox):
                 why=error.why,
                 fix="name other modules in preload; with preload: [] each program imports for itself",
             ) from error
-        self._pool = pool
+        self.pool = pool
         self._check_holds(self.config.limits, f"{self._path}.limits")
 
     def _packages(self) -> Packages:
@@ -163,7 +163,7 @@ class LocalSandbox(OpenableSandbox):
 
     def _check_holds(self, limits: Limits, path: str) -> None:
         """Raise ConfigError for a limit of memory that the packages alone take; `path`: of the limits."""
-        imported = self._hello.get("mb", 0)
+        imported = self.hello.get("mb", 0)
         least = imported + LEAST_MB
         if self.config.packages and self.config.preload != () and limits.memory_mb < least:
             raise ConfigError(
@@ -196,22 +196,22 @@ class LocalSandbox(OpenableSandbox):
         )
 
     async def _end(self) -> None:
-        if self._pool is not None:
-            await self._pool.close()
-            self._pool = None
+        if self.pool is not None:
+            await self.pool.close()
+            self.pool = None
         self._files.close()
 
     def report(self) -> tuple[Protection, ...]:
         """The protections, and which are active on this host; call it after `open`."""
-        return protections(self._hello)
+        return protections(self.hello)
 
     def left_open(self) -> tuple[Open, ...]:
         """What programs can do on this host for want of namespaces; call it after `open`."""
-        return left_open(self._hello)
+        return left_open(self.hello)
 
     def warnings(self) -> tuple[str, ...]:
         """What else programs and verdicts suffer from on this host; call it after `open`."""
-        return warnings(self._hello)
+        return warnings(self.hello)
 
     async def run(self, program: Program) -> Ran:
         """Run a program.
@@ -258,7 +258,7 @@ class LocalSandbox(OpenableSandbox):
             ConfigError: this host can't keep the two apart, and the user has not set `namespaces: off`.
         """
         check_judged(judged, self.config.limits)
-        doubt = forgeable(self._hello)
+        doubt = forgeable(self.hello)
         if doubt and self.config.namespaces != "off":
             raise ConfigError(
                 "this host can't keep a candidate and its tests apart, so verdicts could be forged",
@@ -293,9 +293,9 @@ class LocalSandbox(OpenableSandbox):
     async def _once(
         self, programs: list[Program], keeping: Keeping | None, entries: Sequence[str]
     ) -> tuple[list[Ran], bytes]:
-        if self._pool is None:
+        if self.pool is None:
             raise SystemFault("the sandbox is not open")
-        pool = self._pool
+        pool = self.pool
         worker = await pool.take()
         sides: list[CellSide] = []
         try:

@@ -234,10 +234,12 @@ class Pool:
             "hidden": environments(FOLDERS_OF_PYTHON, packages.shown),
         }
         self._hides = False
-        self._idle: list[WorkerProcess] = []
-        self._all: set[WorkerProcess] = set()
+        self.idle: list[WorkerProcess] = []
+        self.workers: set[WorkerProcess] = set()
+        """All that live, those in `idle` too."""
         self._gate = asyncio.Semaphore(workers)
-        self._base = ""
+        self.base = ""
+        """The folder of all programs' folders."""
         self.lost = 0
         """Workers that were lost and replaced."""
 
@@ -247,26 +249,26 @@ class Pool:
         if not self.alone:
             hide()
             self._hides = True
-            self._base = tempfile.mkdtemp(prefix="coterie-sandbox-")
+            self.base = tempfile.mkdtemp(prefix="coterie-sandbox-")
             if os.getuid() == 0:
-                os.chmod(self._base, 0o711)  # each program has a user and a folder of its own in it
+                os.chmod(self.base, 0o711)  # each program has a user and a folder of its own in it
         try:
             starts = (self._start() for _ in range(self.size))
             started = await asyncio.gather(*starts, return_exceptions=True)
         except BaseException:
             await self.close()
             raise
-        self._idle = [worker for worker in started if isinstance(worker, WorkerProcess)]
+        self.idle = [worker for worker in started if isinstance(worker, WorkerProcess)]
         for outcome in started:
             if isinstance(outcome, BaseException):
                 await self.close()
                 raise outcome
-        hello = self._idle[0].hello
+        hello = self.idle[0].hello
         return hello if self.alone else {**hello, "hidden": hello["hidden"] and is_hidden()}
 
     async def _start(self) -> WorkerProcess:
-        worker = WorkerProcess({**self._orders, "base": self._base})
-        self._all.add(worker)
+        worker = WorkerProcess({**self._orders, "base": self.base})
+        self.workers.add(worker)
         try:
             await worker.start()
         except BaseException:
@@ -278,8 +280,8 @@ class Pool:
         """Take a free worker. Raises SystemFault if a lost worker can't be replaced."""
         await self._gate.acquire()
         try:
-            while self._idle:
-                worker = self._idle.pop()
+            while self.idle:
+                worker = self.idle.pop()
                 if worker.process.poll() is None:
                     return worker
                 self._discard(worker)
@@ -294,7 +296,7 @@ class Pool:
 
     def give(self, worker: WorkerProcess) -> None:
         """Give a worker back after its job."""
-        self._idle.append(worker)
+        self.idle.append(worker)
         self._gate.release()
 
     def lose(self, worker: WorkerProcess) -> None:
@@ -304,15 +306,15 @@ class Pool:
         self._gate.release()
 
     def _discard(self, worker: WorkerProcess) -> None:
-        self._all.discard(worker)
+        self.workers.discard(worker)
         worker.kill()
 
     async def close(self) -> None:
-        await asyncio.gather(*(worker.close() for worker in self._all))
-        self._all.clear()
-        self._idle.clear()
-        if self._base:
-            shutil.rmtree(self._base, ignore_errors=True)
+        await asyncio.gather(*(worker.close() for worker in self.workers))
+        self.workers.clear()
+        self.idle.clear()
+        if self.base:
+            shutil.rmtree(self.base, ignore_errors=True)
         if self._hides:
             self._hides = False
             unhide()

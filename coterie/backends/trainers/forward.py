@@ -121,7 +121,7 @@ class TokenScorer:
         """Values alone, shape (N,); skips the language-model head where the mode allows it."""
         packed = pack(rows) if self.mode.packed else pad(rows)
         self.latest = len(rows), packed.ids.size
-        return values_of(self._forward(packed, self.mode, hidden=True)[0], value_head)
+        return values_of(self.forward(packed, self.mode, hidden=True)[0], value_head)
 
     def _score(
         self,
@@ -132,7 +132,7 @@ class TokenScorer:
     ) -> TokenScores:
         packed = pack(rows) if mode.packed else pad(rows)
         self.latest = len(rows), packed.ids.size
-        states, logits = self._forward(packed, mode, hidden=value_head is not None)
+        states, logits = self.forward(packed, mode, hidden=value_head is not None)
         features, head = (
             (states, self.model.get_output_embeddings()) if mode.trained_only else (logits, _identity)
         )
@@ -181,7 +181,7 @@ class TokenScorer:
         most = most_logits(gpu_memory(next(self.model.parameters()).device))
         return max(most // int(self.model.config.get_text_config().vocab_size), 1)
 
-    def _forward(self, packed: PackedRows, mode: ForwardMode, *, hidden: bool) -> tuple[Any, Any]:
+    def forward(self, packed: PackedRows, mode: ForwardMode, *, hidden: bool) -> tuple[Any, Any]:
         """Hidden states (N, H) and logits (N, V) of the positions that predict trained tokens.
 
         Hidden states are None unless the mode or the caller needs them. Logits are None if the mode skips the
@@ -251,12 +251,12 @@ def _in_chunks(
     slices: Sequence[slice],
 ) -> TokenScores:
     if len(slices) == 1:
-        return TokenScores(*_token_scores(head, features, targets, temperatures, entropy_grad))
+        return TokenScores(*token_scores(head, features, targets, temperatures, entropy_grad))
     chunks = []
     for part in slices:
         chunks.append(
             checkpoint(
-                _token_scores,
+                token_scores,
                 head,
                 features[part],
                 targets[part],
@@ -269,7 +269,7 @@ def _in_chunks(
     return TokenScores(torch.cat(logprobs), torch.cat(entropies))
 
 
-def _token_scores(
+def token_scores(
     head: Callable[[Tensor], Tensor],
     features: Tensor,
     targets: Tensor,
@@ -329,7 +329,7 @@ def _adapted_forward(layer: Any, features: Tensor, *args: Any, **kwargs: Any) ->
         output: Tensor = type(layer).forward(layer, features, *args, **kwargs)
         return output
     base, down, up = layer.base_layer, layer.lora_A[name], layer.lora_B[name]
-    output = _AdaptedLinear.apply(  # type: ignore[no-untyped-call]
+    output = AdaptedLinear.apply(  # type: ignore[no-untyped-call]
         features, base.weight, base.bias, down.weight, up.weight, float(layer.scaling[name])
     )
     return output
@@ -351,7 +351,7 @@ def _only_adapter(layer: Any, features: Tensor) -> str | None:
     return name if fits else None
 
 
-class _AdaptedLinear(torch.autograd.Function):
+class AdaptedLinear(torch.autograd.Function):
     """x W^T + bias + s (x A^T) B^T with a frozen W. A and B are rounded to W's dtype, their gradients not."""
 
     @staticmethod

@@ -98,7 +98,8 @@ class TabularTrainer(TablesApart, Plugin):
 
     def __init__(self, config: Any = None, build: Any = None) -> None:
         super().__init__(config, build)
-        self._policies: dict[str, Tables] = {}
+        self.policies: dict[str, Tables] = {}
+        """Empty before `open`."""
         self._sources: dict[str, LogitTable] = {}
 
     def begin_with(self, weights: Mapping[str, Weights]) -> None:
@@ -110,7 +111,7 @@ class TabularTrainer(TablesApart, Plugin):
         self._sources = {policy: source_table(policy, source) for policy, source in weights.items()}
 
     async def open(self, ctx: TrainerContext) -> None:
-        self._ctx = ctx
+        self.ctx = ctx
         if "value_learning_rate" in self.config.model_fields_set and "values" not in ctx.needs:
             raise ConfigError(
                 "this setting has no effect",
@@ -134,12 +135,12 @@ class TabularTrainer(TablesApart, Plugin):
                     why=words_differ(initial.words, words),
                     fix="train with the environment and the roles of that run, or from another one",
                 )
-            self._policies[name] = Tables(
+            self.policies[name] = Tables(
                 initial.snapshot(), trained=policy.train != "none", initial=dict(initial.rows)
             )
 
     async def close(self) -> None:
-        self._policies.clear()
+        self.policies.clear()
 
     async def annotate(self, samples: Sequence[Sample], what: str) -> dict[Key, np.ndarray]:
         """One number for every sampled token.
@@ -155,7 +156,7 @@ class TabularTrainer(TablesApart, Plugin):
             raise ConfigError(f"the trainer `tabular` has no {what}", path="trainer.type")
         by_key = {}
         for sample in samples:
-            policy = self._policies[sample.policy]
+            policy = self.policies[sample.policy]
             table = LogitTable(policy.table.words, policy.initial) if what == "ref_logprobs" else policy.table
             numbers = [
                 policy.value(token.context)[0] if what == "values" else token.logprobs[token.column]
@@ -172,30 +173,30 @@ class TabularTrainer(TablesApart, Plugin):
         """
         metrics = {}
         for name, rows in samples.items():
-            policy = self._policies[name]
+            policy = self.policies[name]
             if policy.trained and rows:
                 metrics[name] = self._update(name, policy, rows, step)
         return metrics
 
     def weights(self, policy: str) -> Weights:
-        tabular = self._policies[policy]
+        tabular = self.policies[policy]
         return Weights(policy=policy, version=tabular.version, module=tabular.table.snapshot())
 
     def keep(self, policy: str) -> None:
-        tabular = self._policies[policy]
+        tabular = self.policies[policy]
         tabular.kept[tabular.version] = tabular.table.snapshot()
 
     def drop(self, policy: str, version: int) -> None:
-        self._policies[policy].kept.pop(version, None)
+        self.policies[policy].kept.pop(version, None)
 
     @contextmanager
     def weights_at(self, policy: str, version: int) -> Iterator[Weights]:
-        yield Weights(policy=policy, version=version, module=self._policies[policy].kept[version])
+        yield Weights(policy=policy, version=version, module=self.policies[policy].kept[version])
 
     def digest(self) -> dict[str, str]:
         return {
             name: rows_digest(policy.table.words, logits=policy.table.rows, values=policy.values)
-            for name, policy in self._policies.items()
+            for name, policy in self.policies.items()
         }
 
     def save(self, folder: Path) -> None:
@@ -203,10 +204,10 @@ class TabularTrainer(TablesApart, Plugin):
         folder.mkdir(parents=True, exist_ok=True)
         state = {
             name: {"version": policy.version, **({"kept": sorted(policy.kept)} if policy.kept else {})}
-            for name, policy in self._policies.items()
+            for name, policy in self.policies.items()
         }
         (folder / "state.json").write_text(json.dumps(state, indent=1))
-        for name, policy in self._policies.items():
+        for name, policy in self.policies.items():
             write_rows(rows_file(folder, name), policy.table.words, **policy.tables())
             for version, table in policy.kept.items():
                 write_rows(rows_file(folder, name, version), table.words, logits=table.rows)
@@ -219,12 +220,12 @@ class TabularTrainer(TablesApart, Plugin):
         """
         state = read_state(folder)
         try:
-            read = {name: read_rows(rows_file(folder, name)) for name in self._policies}
+            read = {name: read_rows(rows_file(folder, name)) for name in self.policies}
         except (OSError, ValueError, KeyError) as error:
             raise RunFolderError(
                 f"the trainer's state in {folder} can't be read", why=f"{type(error).__name__}: {error}"
             ) from error
-        for name, policy in self._policies.items():
+        for name, policy in self.policies.items():
             words, tables = read[name]
             if words != policy.table.words or name not in state:
                 raise RunFolderError(
@@ -254,7 +255,7 @@ class TabularTrainer(TablesApart, Plugin):
     def export(self, policy: str, folder: Path, *, merge: bool = False) -> None:
         """Write table.npz with arrays `words`, `logits.lengths`, `logits.contexts` and `logits.rows`."""
         folder.mkdir(parents=True, exist_ok=True)
-        table = self._policies[policy].table
+        table = self.policies[policy].table
         write_rows(folder / TABLE_FILE, table.words, logits=table.rows)
 
     # -------------------------------------------------------------------------------------------- updates
@@ -264,7 +265,7 @@ class TabularTrainer(TablesApart, Plugin):
         per_token: dict[str, float] = {}
         tokens = steps = 0
         for epoch in range(self.config.epochs):
-            seed = seed64(self._ctx.seed, f"{name}/{step}/{epoch}", "minibatches")
+            seed = seed64(self.ctx.seed, f"{name}/{step}/{epoch}", "minibatches")
             for batch in minibatches(samples, self.config.minibatch_size, seed):
                 losses, sums, count = self._optimiser_step(policy, batch)
                 tokens, steps = tokens + count, steps + 1
@@ -278,7 +279,7 @@ class TabularTrainer(TablesApart, Plugin):
                 raise diverged(name, step, f"trainer.{setting}", loss)
         if not math.isfinite(loss):
             log.warning(
-                "policy '%s', step %d: the loss is %g, by %s", name, step + 1, loss, origin_of(self._ctx.loss)
+                "policy '%s', step %d: the loss is %g, by %s", name, step + 1, loss, origin_of(self.ctx.loss)
             )
         return {
             "optimizer_steps": float(steps),
@@ -291,7 +292,7 @@ class TabularTrainer(TablesApart, Plugin):
         self, policy: Tables, samples: Sequence[Sample]
     ) -> tuple[dict[str, float], dict[str, float], int]:
         """The losses, sums over tokens of the other metrics, and the number of tokens."""
-        loss, table = self._ctx.loss, policy.table
+        loss, table = self.ctx.loss, policy.table
         constant = loss.length_constant if isinstance(loss, HasLengthConstant) else None
         shares = trained_values(samples, token_coefficients(samples, loss.length, constant)).astype(float)
         tokens = [token for sample in samples for token in _sampled_tokens(sample, table)]
@@ -315,7 +316,7 @@ class TabularTrainer(TablesApart, Plugin):
         self, tokens: Sequence[_SampledToken], shares: np.ndarray, surrogate: Surrogate
     ) -> tuple[Rows, np.ndarray]:
         """d loss / d logits by context, and the entropy at every token, shape (N,)."""
-        bonus = self._ctx.loss.entropy
+        bonus = self.ctx.loss.entropy
         gradient: Rows = {}
         entropies = np.zeros(len(tokens))
         for index, token in enumerate(tokens):

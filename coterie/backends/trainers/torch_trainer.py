@@ -86,36 +86,36 @@ class TorchTrainer(TorchWeights):
                 name, rows, trained=policy.optimizer is not None, values=policy.value_head is not None
             )
         await reclaim()
-        metrics: dict[str, Metrics] = (await compute(self._commands.run, "rank_update", samples, step))[0]
+        metrics: dict[str, Metrics] = (await compute(self.commands.run, "rank_update", samples, step))[0]
         await compute(self.offload_optimizer)
         return metrics
 
     def set_progress(self, share: float) -> None:
         """Set the share of the token budget that is spent; the horizon `budget` decays with it."""
-        self._commands.run("rank_progress", share)
+        self.commands.run("rank_progress", share)
 
     def rank_progress(self, share: float) -> None:
         """`set_progress` on one rank."""
-        for policy in self._policies.values():
+        for policy in self.policies.values():
             if policy.optimizer is not None:
                 policy.optimizer.spent = share
 
     @present
     def rank_update(self, samples: Mapping[str, Sequence[Sample]], step: int) -> dict[str, Metrics]:
         """`update` on one rank: its share of every minibatch, and the step that all ranks take."""
-        with self._computing, repeatable(self._ctx.deterministic, self._device):
-            trained = [name for name, policy in self._policies.items() if policy.optimizer is not None]
+        with self._computing, repeatable(self.ctx.deterministic, self._device):
+            trained = [name for name, policy in self.policies.items() if policy.optimizer is not None]
             return {name: self._update_policy(name, samples.get(name, ()), step) for name in trained}
 
     def _update_policy(self, name: str, samples: Sequence[Sample], step: int) -> Metrics:
-        policy = self._policies[name]
+        policy = self.policies[name]
         meter = Meter(samples, policy.version)
         place = f"{policy.name}/{step}"
         # Each rank drops in its own samples, so its draws are others; rank 0's are those of one process.
         drops = f"{place}/rank {self.place.number}" if self.place.number else place
-        with policy.training(seed64(self._ctx.seed, drops, "dropout")):
+        with policy.training(seed64(self.ctx.seed, drops, "dropout")):
             for epoch in range(self.config.epochs):
-                seed = seed64(self._ctx.seed, f"{place}/{epoch}", "minibatches")
+                seed = seed64(self.ctx.seed, f"{place}/{epoch}", "minibatches")
                 for batch in minibatches(samples, self.config.minibatch_size, seed):
                     self._optimiser_step(policy, batch, meter)
         policy.version += meter.steps > 0
@@ -132,11 +132,11 @@ class TorchTrainer(TorchWeights):
                         policy.name, step + 1, meter.skipped)  # fmt: skip
         elif not math.isfinite(metrics.get("loss", 0.0)):
             log.warning("policy '%s', step %d: the loss is %g, by %s", policy.name, step + 1, metrics["loss"],
-                        origin_of(self._ctx.loss))  # fmt: skip
+                        origin_of(self.ctx.loss))  # fmt: skip
         return metrics
 
     def _optimiser_step(self, policy: PolicyWeights, batch: Sequence[Sample], meter: Meter) -> None:
-        objective = self._ctx.loss
+        objective = self.ctx.loss
         constant = objective.length_constant if isinstance(objective, HasLengthConstant) else None
         coefficients = token_coefficients(batch, objective.length, constant)
         if policy.optimizer is None or not any(row.any() for row in coefficients):
@@ -173,7 +173,7 @@ class TorchTrainer(TorchWeights):
             loss = partial(self._loss, policy, *micro_batch, given)
             part = float(policy.optimizer.accumulate(loss, last=number == len(micro_batches)))
             if not math.isfinite(part):  # asked only then: every look at the numbers waits for the device
-                check_finite(self._ctx.loss, torch, *given[-1])
+                check_finite(self.ctx.loss, torch, *given[-1])
             total += part
         return total
 
@@ -191,7 +191,7 @@ class TorchTrainer(TorchWeights):
             coefficients: one array of shape (T,) per row (see `token_coefficients`).
             given: gets what the configured loss got and returned.
         """
-        objective = self._ctx.loss
+        objective = self.ctx.loss
         head = policy.value_head if any("targets" in row.extras for row in rows) else None
         scores = policy.scorer(rows, entropy_grad=objective.entropy > 0, value_head=head)
         tokens = token_batch(rows, scores.logprobs)
@@ -247,7 +247,7 @@ class TorchTrainer(TorchWeights):
 
     def _annotate(self, by_policy: Mapping[str, Sequence[Sample]], what: str) -> dict[Key, np.ndarray]:
         by_key: dict[Key, np.ndarray] = {}
-        parts = self._commands.run("rank_annotate", by_policy, what)
+        parts = self.commands.run("rank_annotate", by_policy, what)
         for name, samples in by_policy.items():
             values = {index: array for part in parts for index, array in part[name].items()}
             for sample, value in zip(samples, (values[index] for index in range(len(samples))), strict=True):
@@ -262,7 +262,7 @@ class TorchTrainer(TorchWeights):
         """The annotations of this rank's share of the samples: by policy, by the sample's index."""
         values = {}
         for name, samples in by_policy.items():
-            policy = self._policies[name]
+            policy = self.policies[name]
             here = self.place.share(samples, policy.scorer.mode.packed)
             with self._computing:
                 arrays = self._annotated(policy, samples, here, what)
@@ -286,13 +286,13 @@ class TorchTrainer(TorchWeights):
             demonstrations: gives the demonstrations of a step, for all policies with these initial weights.
         """
         initial = self._policy(policy).initial
-        members = {name: self._policies[name] for name in initial.policies}
+        members = {name: self.policies[name] for name in initial.policies}
         if any(member.version for member in members.values()):
             raise ValueError(f"policy '{policy}' can't be warm-started: it has been updated already")
-        codec = self._ctx.chat.codec(initial.tokenizer, initial.context)
+        codec = self.ctx.chat.codec(initial.tokenizer, initial.context)
 
         def run() -> Metrics:
-            with self._computing, repeatable(self._ctx.deterministic, self._device):
+            with self._computing, repeatable(self.ctx.deterministic, self._device):
                 self.come_back()
                 metrics = warm_start(initial, members, demonstrations, config, codec)
             self._equalise()

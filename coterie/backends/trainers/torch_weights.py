@@ -82,15 +82,17 @@ class TorchWeights(Plugin):
 
     def __init__(self, config: Any = None, build: Any = None) -> None:
         super().__init__(config, build)
-        self._initial_weights: list[InitialWeights] = []
-        self._policies: dict[str, PolicyWeights] = {}
+        self.initial_weights: list[InitialWeights] = []
+        """The weights that policies begin with: one for each group that shares them."""
+        self.policies: dict[str, PolicyWeights] = {}
+        """Empty before `open`, as `initial_weights` is; a policy behind an endpoint isn't there."""
         self._sources: dict[str, SourceWeights] | None = None
         # The active adapter is a setting of the shared module, so only one thread may compute at a time.
         self._computing = threading.Lock()
         self._left_open: tuple[str, ...] = ()
         """The policies whose dtype is `auto`, which a checkpoint's replaces."""
         self._cluster: RanksOnCluster | None = None
-        self.place, self._commands = RankPlace(), Commands(self)
+        self.place, self.commands = RankPlace(), Commands(self)
 
     def begin_with(self, weights: Mapping[str, Weights]) -> None:
         """Copy the weights of policies with a `from` into memory; `open` gives them to the policies.
@@ -125,8 +127,8 @@ class TorchWeights(Plugin):
         if self.config.ranks > 1:
             from coterie.backends.trainers.ranks.collectives import start
 
-            self._commands = start(self, self.config.ranks, self.config, self._cluster)
-        occupy(self, self._commands.run("rank_open", ctx, sources, others=(ctx, hollow(sources))))
+            self.commands = start(self, self.config.ranks, self.config, self._cluster)
+        occupy(self, self.commands.run("rank_open", ctx, sources, others=(ctx, hollow(sources))))
         self._equalise()
 
     def join(self, address: RankAddress) -> None:
@@ -138,7 +140,7 @@ class TorchWeights(Plugin):
 
     def rank_open(self, ctx: TrainerContext, sources: dict[str, SourceWeights] | None) -> RankDevice:
         """Make the weights of all policies. The others are filled by rank 0's afterwards."""
-        self._ctx = ctx
+        self.ctx = ctx
         fix_cublas(wanted=ctx.deterministic)
         self._device = device_of(self.config.device, self.place.local if self.place.world > 1 else None)
         self._setup = PolicySetup(
@@ -146,7 +148,7 @@ class TorchWeights(Plugin):
         )
         remote = {name for name, policy in ctx.policies.items() if getattr(policy, "behind_endpoint", False)}
         loaded = {name: policy for name, policy in ctx.policies.items() if name not in remote}
-        self._initial_weights, self._policies = set_up(declared(loaded, TorchPolicy), self._setup, sources)
+        self.initial_weights, self.policies = set_up(declared(loaded, TorchPolicy), self._setup, sources)
         return rank_device(self._device)
 
     def _new_optimizer(self, policy: PolicyWeights) -> Optimizer:
@@ -156,25 +158,25 @@ class TorchWeights(Plugin):
     def _equalise(self) -> None:
         """Give every rank rank 0's weights, optimisers and versions."""
         if self.config.ranks > 1:
-            self._commands.run("rank_receive", layout_of(self._initial_weights, self._policies))
+            self.commands.run("rank_receive", layout_of(self.initial_weights, self.policies))
         self.offload_optimizer()
 
     @present
     def rank_receive(self, layout: TrainerLayout) -> None:
         """Take the state that rank 0 has."""
-        configs = {name: policy.config for name, policy in self._policies.items()}
-        groups = [initial.policies for initial in self._initial_weights]
+        configs = {name: policy.config for name, policy in self.policies.items()}
+        groups = [initial.policies for initial in self.initial_weights]
         if (layout.configs, layout.groups) != (configs, groups):
-            self._initial_weights, self._policies = set_up(layout.configs, self._setup, groups=layout.groups)
-        receive(self.place, layout, self._initial_weights, self._policies)
+            self.initial_weights, self.policies = set_up(layout.configs, self._setup, groups=layout.groups)
+        receive(self.place, layout, self.initial_weights, self.policies)
 
     async def close(self) -> None:
         vacate(self)
-        self._commands.close()
+        self.commands.close()
         self.place.close()
-        self.place, self._commands = RankPlace(), Commands(self)
-        self._initial_weights, self._policies = [], {}
-        vars(self).pop("_away", None)
+        self.place, self.commands = RankPlace(), Commands(self)
+        self.initial_weights, self.policies = [], {}
+        vars(self).pop("away", None)
 
     # ------------------------------------------------------------------------------------- away from the GPU
 
@@ -189,16 +191,16 @@ class TorchWeights(Plugin):
 
     async def offload(self) -> None:
         """Free the memory of all ranks' GPUs until one of them computes, if the settings say so."""
-        if self.offloads != "all" or self._away.part == "all":
+        if self.offloads != "all" or self.away.part == "all":
             return
-        await compute(self._commands.run, "rank_offload", "all")
-        if self._away:
-            log.debug("%.3g GB of rank 0 leave its GPU until the next update", self._away.bytes / 1e9)
+        await compute(self.commands.run, "rank_offload", "all")
+        if self.away:
+            log.debug("%.3g GB of rank 0 leave its GPU until the next update", self.away.bytes / 1e9)
 
     def offload_optimizer(self) -> None:
         """Free the memory of masters and moments on all ranks, if the settings say so."""
         if self.offloads != "none":
-            self._commands.run("rank_offload", "optimizer")
+            self.commands.run("rank_offload", "optimizer")
 
     def rank_offload(self, part: str) -> None:
         """`offload` on one rank.
@@ -211,12 +213,12 @@ class TorchWeights(Plugin):
 
     def come_back(self) -> None:
         """Bring all tensors of this rank back."""
-        self._away.come_back()
+        self.away.come_back()
 
     @contextmanager
     def visit(self) -> Iterator[None]:
         """The context in which all tensors of this rank are on its GPU."""
-        away = self._away.part
+        away = self.away.part
         self.come_back()
         try:
             yield
@@ -225,7 +227,7 @@ class TorchWeights(Plugin):
                 self._leave(away)
 
     @functools.cached_property
-    def _away(self) -> Offloaded:
+    def away(self) -> Offloaded:
         """The tensors of this rank that are away."""
         return Offloaded(self._offload_device())
 
@@ -233,23 +235,23 @@ class TorchWeights(Plugin):
         return TorchDevice("cuda")
 
     def _leave(self, part: str) -> None:
-        weights = [*weights_of(self._initial_weights, self._policies)]
+        weights = [*weights_of(self.initial_weights, self.policies)]
         if part == "optimizer":
-            self._away.leave(masters_of(self._policies), beside=weights)
+            self.away.leave(masters_of(self.policies), beside=weights)
         else:
-            self._away.leave([*weights, *masters_of(self._policies)])
-        if self._away.part != "all":
-            self._away.part = part
+            self.away.leave([*weights, *masters_of(self.policies)])
+        if self.away.part != "all":
+            self.away.part = part
 
     # ------------------------------------------------------------------------------------ handed over, kept
 
     def bases(self) -> dict[str, tuple[str, ...]]:
         """The initial weights, as first policy -> all policies that begin with them."""
-        return {initial.name: initial.policies for initial in self._initial_weights}
+        return {initial.name: initial.policies for initial in self.initial_weights}
 
     def weights(self, policy: str) -> Weights:
         """The live module. If `module` is a PeftModel and `adapter` is None, adapters are disabled."""
-        if policy in self._ctx.policies and policy not in self._policies:  # behind an endpoint
+        if policy in self.ctx.policies and policy not in self.policies:  # behind an endpoint
             return Weights(policy=policy, version=0)
         trained = self._policy(policy)
         return Weights(
@@ -262,26 +264,26 @@ class TorchWeights(Plugin):
 
     def keep(self, policy: str) -> None:
         """Copy the policy's trained weights to the CPU's memory, under their version."""
-        known = self._policies.get(policy)
+        known = self.policies.get(policy)
         if known is not None and known.optimizer is not None and known.version not in known.kept:
             known.kept[known.version] = {
                 name: tensor.detach().to("cpu", copy=True) for name, tensor in known.own_parameters().items()
             }
 
     def drop(self, policy: str, version: int) -> None:
-        if policy in self._policies:
-            self._policies[policy].kept.pop(version, None)
+        if policy in self.policies:
+            self.policies[policy].kept.pop(version, None)
 
     @contextmanager
     def weights_at(self, policy: str, version: int) -> Iterator[Weights]:
         """The live module, which has a kept version's values within the context."""
-        known = self._policies[policy]
+        known = self.policies[policy]
         self.come_back()
         with self._computing, known.holding(known.kept[version]):
             yield replace(self.weights(policy), version=version)
 
     def digest(self) -> dict[str, str]:
-        digests: list[dict[str, str]] = self._commands.run("rank_digest")
+        digests: list[dict[str, str]] = self.commands.run("rank_digest")
         for name in digests[0]:
             check_same(name, [theirs[name] for theirs in digests])
         return digests[0]
@@ -289,7 +291,7 @@ class TorchWeights(Plugin):
     def rank_digest(self) -> dict[str, str]:
         """`digest` on one rank."""
         digests = {}
-        for name, policy in self._policies.items():
+        for name, policy in self.policies.items():
             with policy.whole():
                 digests[name] = digest(policy.weights())
         return digests
@@ -300,7 +302,7 @@ class TorchWeights(Plugin):
     # ------------------------------------------------------------------------------------------------ state
 
     def save(self, folder: Path) -> None:
-        torch_state.save(Path(folder), self._initial_weights, self._policies)
+        torch_state.save(Path(folder), self.initial_weights, self.policies)
 
     @present
     def load(self, folder: Path) -> None:
@@ -309,16 +311,16 @@ class TorchWeights(Plugin):
         A run's dtypes stay those with which it began. A `from` may have given some policies equal weights, or
         not.
         """
-        here = {name: policy.config for name, policy in self._policies.items()}
+        here = {name: policy.config for name, policy in self.policies.items()}
         saved = torch_state.initial_groups(Path(folder))
         dtypes = {name: dtype for names, dtype in saved.items() for name in names}
         configs = kept_dtypes(here, self._left_open, dtypes)
         begun = any(config.from_ is not None for config in here.values())
-        regrouped = begun and sorted(saved) != sorted(initial.policies for initial in self._initial_weights)
+        regrouped = begun and sorted(saved) != sorted(initial.policies for initial in self.initial_weights)
         if (configs != here or regrouped) and dtypes.keys() == here.keys():
-            self._initial_weights, self._policies = [], {}  # freed before the others are made
-            self._initial_weights, self._policies = set_up(configs, self._setup, groups=[*saved])
-        torch_state.load(Path(folder), self._initial_weights, self._policies)
+            self.initial_weights, self.policies = [], {}  # freed before the others are made
+            self.initial_weights, self.policies = set_up(configs, self._setup, groups=[*saved])
+        torch_state.load(Path(folder), self.initial_weights, self.policies)
         self._equalise()
 
     def same_start(self, policies: Mapping[str, PolicyConfig]) -> dict[str, tuple[str, ...]]:
@@ -339,11 +341,11 @@ class TorchWeights(Plugin):
         torch_state.join(parts, Path(folder), alike)
 
     def _policy(self, name: str) -> PolicyWeights:
-        if name not in self._policies:
+        if name not in self.policies:
             raise ConfigError(
-                f"there is no policy '{name}'", path="policies", fix=did_you_mean(name, self._policies)
+                f"there is no policy '{name}'", path="policies", fix=did_you_mean(name, self.policies)
             )
-        return self._policies[name]
+        return self.policies[name]
 
 
 def weights_of(

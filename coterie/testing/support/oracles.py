@@ -47,13 +47,13 @@ class OracleEngine(HFEngine):
             prompt_ids=request.prompt_ids,
             token_ids=ids[:limit],
             logprobs=(0.0,) * len(ids[:limit]),
-            version=self._served.at(request.policy, request.version).version,
+            version=self.served.at(request.policy, request.version).version,
             finish="stop" if len(ids) <= limit else "length",
             continues=request.continues,
         )
 
     def _room(self, request: Request) -> int:
-        return max(1, self._served.at(request.policy, request.version).context - len(request.prompt_ids))
+        return max(1, self.served.at(request.policy, request.version).context - len(request.prompt_ids))
 
 
 def _of_prompt(request: Request) -> Call:

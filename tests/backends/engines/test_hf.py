@@ -80,11 +80,11 @@ def opened():
 )
 def test_auto_waits_for_all_rollouts_on_a_cpu_alone(monkeypatch, wanted, device, expected):
     opened = Opened(deterministic=wanted)
-    assert opened.engine._batcher.deterministic is (wanted is not False)
+    assert opened.engine.batcher.deterministic is (wanted is not False)
     weight = SimpleNamespace(device=SimpleNamespace(type=device))
     model = SimpleNamespace(get_input_embeddings=lambda: SimpleNamespace(weight=weight))
     opened.engine._placed(SimpleNamespace(model=model))
-    assert opened.engine._batcher.deterministic is expected
+    assert opened.engine.batcher.deterministic is expected
 
 
 def test_the_policys_context_bounds_prompt_and_answer():
@@ -116,9 +116,9 @@ def test_calls_carry_what_was_drawn_and_the_models_logprobs(decoder):
 
 def test_all_that_waits_is_one_batch_and_each_prompt_is_prefilled_once(opened):
     before = opened.engine.counts("p").prompts
-    batches = opened.engine._batcher.batches
+    batches = opened.engine.batcher.batches
     opened(*many(max_new_tokens=4))
-    assert opened.engine._batcher.batches == batches + 1
+    assert opened.engine.batcher.batches == batches + 1
     assert opened.engine.counts("p").prompts == before + 6
 
 
@@ -272,7 +272,7 @@ def test_without_a_trainers_module_the_configured_model_is_loaded(tmp_path):
     opened.module.save_pretrained(tmp_path)
     opened.tokenizer.save_pretrained(tmp_path)
     alone = Opened(TorchPolicy(model=str(tmp_path), train="none"))
-    alone.engine._served.clear()
+    alone.engine.served.clear()
     alone.load(0, module=None, tokenizer=None)
     requests = many(max_new_tokens=6)
     alone_again = Opened(TorchPolicy(model=str(tmp_path), train="none"))
@@ -285,7 +285,7 @@ def test_without_a_trainers_module_the_configured_model_is_loaded(tmp_path):
 def test_an_unknown_architecture_falls_back_and_says_so(caplog):
     model = tiny("gpt2", scale=2.0)
     opened = Opened()
-    opened.engine._served.clear()
+    opened.engine.served.clear()
     with caplog.at_level(logging.WARNING, logger="coterie"):
         opened.load(0, module=model)
     assert "GPT2LMHeadModel" in caplog.text
@@ -294,12 +294,12 @@ def test_an_unknown_architecture_falls_back_and_says_so(caplog):
 
 def test_lean_on_an_unknown_architecture_is_refused():
     opened = Opened(decoder="lean")
-    opened.engine._served.clear()
+    opened.engine.served.clear()
     with pytest.raises(ConfigError, match=r"engine\.decoder"):
         opened.load(0, module=tiny("gpt2"))
 
 
 def test_bfloat16_policies_are_decoded_in_bfloat16():
     opened = Opened(POLICY.model_copy(update={"dtype": "bfloat16"}))
-    assert opened.engine._served.at("p").decoder.weights.dtype == torch.bfloat16
+    assert opened.engine.served.at("p").decoder.weights.dtype == torch.bfloat16
     assert all(logprob <= 0 for call in opened(*many(max_new_tokens=4)) for logprob in call.logprobs)

@@ -58,11 +58,11 @@ class Opened:
 
     @property
     def batches(self):
-        return self.engine._batcher.batches
+        return self.engine.batcher.batches
 
     def steps(self):
         """Decode steps of all decoders; decoders that are shared count once."""
-        counts = {id(served.decoder): served.decoder.counts for served in self.engine._served.values()}
+        counts = {id(served.decoder): served.decoder.counts for served in self.engine.served.values()}
         return sum(count.steps for count in counts.values())
 
 
@@ -147,16 +147,16 @@ def test_many_rows_of_an_adapter_are_computed_for_themselves():
 
 def test_copies_can_be_made_ahead_of_the_batches_that_need_them():
     opened = Opened()
-    base = opened.engine._served.at("plan").decoder
+    base = opened.engine.served.at("plan").decoder
     opened.engine.prepare({"code": 700, "plan": 1})
-    assert base._mixed is None and base._spare is not None
+    assert base.mixed is None and base.spare is not None
     opened.engine.prepare({"code": 60, "plan": 60, "judge": 0})
-    assert base._mixed is not None
-    before, requests = base._mixed, of_all_policies()
-    assert deviation(opened.model, requests, opened(*requests)) < 1e-5 and base._mixed is before
+    assert base.mixed is not None
+    before, requests = base.mixed, of_all_policies()
+    assert deviation(opened.model, requests, opened(*requests)) < 1e-5 and base.mixed is before
     many = Opened(max_batch=100)
     many.engine.prepare({"code": 700, "plan": 700})  # parts of 100 rows
-    assert many.engine._served.at("plan").decoder._mixed is not None
+    assert many.engine.served.at("plan").decoder.mixed is not None
 
 
 def test_mixed_batches_are_split_in_key_order():
@@ -183,7 +183,7 @@ def test_one_policy_is_loaded_and_the_others_answer_as_before():
 
 def test_no_weights_change_under_a_batch():
     opened = Opened()
-    base = opened.engine._served.at("plan").decoder
+    base = opened.engine.served.at("plan").decoder
     started, generate = threading.Event(), base.generate
 
     def slow(rows):
@@ -236,7 +236,7 @@ def test_a_policy_may_leave_its_base():
         assert (new.version, new == old) == ((7, False) if sent.policy == "code" else (0, True))
     for policy in ADAPTERS:
         opened.load(8, policy, module=full_model)
-    assert not opened.engine._bases, "an unused base is released"
+    assert not opened.engine.loaded_bases, "an unused base is released"
 
 
 def saved_head():
@@ -311,7 +311,7 @@ def test_two_roles_that_act_at_once_on_two_lora_policies_generate_in_one_batch_a
         await train(run)
         versions = run.versions
         moved = {name for name, digest in run.trainer.digest().items() if digest != before[name]}
-        counted = run.engine._batcher.batches, run.engine.counts("row").prompts
+        counted = run.engine.batcher.batches, run.engine.counts("row").prompts
         await run.close()
         return moved, counted, versions
 

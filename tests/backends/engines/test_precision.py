@@ -64,10 +64,10 @@ def opened(model: Any, folder: str | None = None, **settings: Any) -> Any:
 
 def held(engine: Any, model: Any) -> float:
     """The share of the adapter's change that the effective weights of the engine's decoder have."""
-    decoder = engine._served.at("p").decoder
-    adapter = engine._served.at("p").adapter
+    decoder = engine.served.at("p").decoder
+    adapter = engine.served.at("p").adapter
     if isinstance(decoder, SharedBase):
-        decoder = decoder._merged_decoder(adapter) if not decoder._is_mixed({adapter: 3}) else decoder._mixed
+        decoder = decoder._merged_decoder(adapter) if not decoder._is_mixed({adapter: 3}) else decoder.mixed
     merged = MergedWeights(model, "planner")
     kept = wanted = 0.0
     for index in range(len(decoder.weights.layers)):
@@ -96,7 +96,7 @@ def test_a_merge_in_16_bits_would_round_the_change_away():
     model = lora()
     updated(model, 1)
     engine = opened(model)
-    served = engine._served.at("p")
+    served = engine.served.at("p")
     served.decoder, served.adapter = LeanDecoder(MergedWeights(model, "planner"), torch.bfloat16), None
     assert held(engine, model) < 0.5
 
@@ -105,10 +105,10 @@ def test_an_adapter_that_cannot_stay_apart_is_merged_in_float32(caplog):
     model = lora(["gate_proj", "up_proj"], modules_to_save=["lm_head"])
     updated(model, 1)
     engine = opened(model)
-    assert not isinstance(engine._served.at("p").decoder, SharedBase)
+    assert not isinstance(engine.served.at("p").decoder, SharedBase)
     assert held(engine, model) == pytest.approx(1.0, abs=0.01)
     assert "merged into a copy of the weights in float32, since bfloat16" in caplog.text
-    assert engine._served.at("p").kv.token == 2 * 2 * 2 * 12 * 4, "its cache is float32 too"
+    assert engine.served.at("p").kv.token == 2 * 2 * 2 * 12 * 4, "its cache is float32 too"
 
 
 def test_an_exported_adapter_stays_beside_its_16_bit_base(tmp_path):
@@ -120,7 +120,7 @@ def test_an_exported_adapter_stays_beside_its_16_bit_base(tmp_path):
     model.peft_config["planner"].base_model_name_or_path = str(tmp_path / "base")
     model.save_pretrained(tmp_path / "out")
     engine = opened(model, folder=str(tmp_path / "out" / "planner"))
-    assert engine._served.at("p").adapter == "default"
+    assert engine.served.at("p").adapter == "default"
     assert held(engine, model) == pytest.approx(1.0, abs=0.01)
 
 

@@ -50,7 +50,7 @@ def test_a_mixed_batch_is_what_peft_computes_row_by_row(kind, more, bucket):
     model = adapted(("planner", "coder", "speaker"), kind=kind, **more)
     base = shared(model)
     base.prepare(dict.fromkeys(EVERYONE, 1))
-    base._mixed.costs = Costs(key=1e-3, bucket=bucket)  # many buckets, some, and a single one
+    base.mixed.costs = Costs(key=1e-3, bucket=bucket)  # many buckets, some, and a single one
     batch = dealt(rows(MIXED * 2, limit=30, stops=tuple(range(2, 8)), temperature=(1.0, 0.7, 0.0)), EVERYONE)
     drawn = base.generate(batch)
     assert len({len(result.token_ids) for result in drawn}) > 5, "slots should close at different times"
@@ -123,9 +123,9 @@ def test_several_adapters_are_mixed_up_to_the_given_rows_each(mixed_rows, batche
 def test_an_adapter_that_has_a_batch_to_itself_is_merged_and_the_base_is_not_copied():
     base = shared(adapted(), 32.0)
     base.generate(dealt(rows(MIXED), ["coder"]))
-    assert base._mixed is None and base._merged_adapter == "coder"
+    assert base.mixed is None and base.merged_adapter == "coder"
     base.generate(dealt(rows(MIXED), ["planner"]))
-    assert base._mixed is None and base._merged_adapter == "planner"
+    assert base.mixed is None and base.merged_adapter == "planner"
 
 
 @pytest.mark.parametrize("mixed_rows", [None, 0.0, 64.0])
@@ -144,11 +144,11 @@ def test_a_batch_repeats_bit_for_bit_whatever_was_computed_before(mixed_rows):
 def test_preparing_makes_what_a_batch_would_make():
     base = shared(adapted(), 32.0)
     base.prepare({})
-    assert base._mixed is None and base._spare is None
+    assert base.mixed is None and base.spare is None
     base.prepare({"coder": 500, "planner": 1})
-    assert base._mixed is None and base._spare is not None
+    assert base.mixed is None and base.spare is not None
     base.prepare({"coder": 5, "planner": 1})
-    assert base._mixed is not None
+    assert base.mixed is not None
 
 
 def test_what_was_loaded_is_held_until_the_next_load():
@@ -216,7 +216,7 @@ def test_the_copies_of_the_base_do_not_grow_with_the_adapters(mixed_rows, copies
     base.generate(dealt(batch, EVERYONE))
     for adapter in ("planner", "coder"):
         base.generate(dealt(batch, [adapter]))
-    weights_of_copies = [decoder.weights for decoder in (base._mixed, base._spare) if decoder is not None]
+    weights_of_copies = [decoder.weights for decoder in (base.mixed, base.spare) if decoder is not None]
     assert len(weights_of_copies) == copies
     layers = sum(parameter.numel() for parameter in model.get_base_model().model.layers.parameters())
     low_rank = sum(p.numel() for name, p in model.named_parameters() if "lora_" in name)

@@ -144,9 +144,9 @@ def test_the_engine_holds_one_base_for_all_adapters_and_sees_an_adapters_change(
     opened = Opened(model, adapters="mixed")
     before = [copy.deepcopy(parameter) for parameter in base_parameters(model)]
     calls = opened(*of_all_policies())
-    (base,) = opened.engine._bases.values()
-    assert base._spare is None
-    assert additional(base._mixed, model) == 2 * 6 * 16 * dtype.itemsize  # the norms of heads
+    (base,) = opened.engine.loaded_bases.values()
+    assert base.spare is None
+    assert additional(base.mixed, model) == 2 * 6 * 16 * dtype.itemsize  # the norms of heads
     trained(model, seed=5, adapter="planner")
     opened.load(1, "plan", module=model, adapter="planner")
     after = opened(*of_all_policies())
@@ -156,7 +156,7 @@ def test_the_engine_holds_one_base_for_all_adapters_and_sees_an_adapters_change(
         if first.logprobs != second.logprobs
     }
     assert changed == {"plan"}
-    assert additional(base._mixed, model) == 2 * 6 * 16 * dtype.itemsize
+    assert additional(base.mixed, model) == 2 * 6 * 16 * dtype.itemsize
     assert all(torch.equal(a, b) for a, b in zip(base_parameters(model), before, strict=True))
 
 
@@ -165,7 +165,7 @@ def test_a_model_that_the_trainer_does_not_train_is_held_once():
     opened = Opened()
     opened.load(0, "own", module=model)
     opened(*of_all_policies(("own",)))
-    decoder = opened.engine._served.newest("own").decoder
+    decoder = opened.engine.served.newest("own").decoder
     assert additional(decoder, model) == 2 * 6 * 16 * 4
 
 
@@ -186,7 +186,7 @@ def test_an_adapter_alone_is_merged_into_a_copy_of_a_small_base_only(monkeypatch
     assert 10**4 < MergedWeights(model).base_numbers < 10**6
     opened = Opened(model)
     calls = opened(*of_all_policies(("plan",)))
-    (base,) = opened.engine._bases.values()
-    assert (base._spare is not None) == merged == (base._mixed is None)
+    (base,) = opened.engine.loaded_bases.values()
+    assert (base.spare is not None) == merged == (base.mixed is None)
     batch = dealt(rows([(5, 2)]), ["planner"])
     assert calls and worst(model, batch, base.generate(batch)) < 1e-5

@@ -394,7 +394,7 @@ def test_a_missing_vllm_names_the_extra(monkeypatch):
 @pytest.fixture(autouse=True)
 def lenders(monkeypatch):
     """Engines that a test leaves open are not asked for memory by the trainers of other tests."""
-    monkeypatch.setattr(device_memory, "_lenders", WeakSet())
+    monkeypatch.setattr(device_memory, "lenders", WeakSet())
 
 
 def test_a_dead_server_gets_the_newest_weights_and_adapters_and_the_request_again(tmp_path):
@@ -701,7 +701,7 @@ def test_weights_that_a_trainer_gathers(faked):
         (_, one), (_, two) = faked
         (before,) = one.adapters.values()
         await engine.load_weights(handle("planner", "planner", low_rank))
-        (after,) = engine._served["planner"].base.adapters.held
+        (after,) = engine.served["planner"].base.adapters.held
         assert one.adapters[after.id] == after != before
         assert (
             adapter_tensors(handle("planner", "planner", low_rank)).keys()

@@ -43,8 +43,8 @@ TEAM = {
 
 @pytest.fixture(autouse=True)
 def lenders(monkeypatch):
-    monkeypatch.setattr(device_memory, "_lenders", WeakSet())
-    return device_memory._lenders
+    monkeypatch.setattr(device_memory, "lenders", WeakSet())
+    return device_memory.lenders
 
 
 @pytest.fixture

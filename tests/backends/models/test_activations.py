@@ -20,7 +20,7 @@ from coterie.backends.models.memory import (  # noqa: E402  # noqa: E402
     most_logits,
 )
 from coterie.backends.models.policy import TorchPolicy  # noqa: E402
-from coterie.backends.models.sizes import _adapted_layers, _size  # noqa: E402
+from coterie.backends.models.sizes import adapted_layers, size_of  # noqa: E402
 from coterie.backends.trainers.forward import TokenScorer  # noqa: E402
 from coterie.backends.trainers.packing import (  # noqa: E402
     Probe,
@@ -52,7 +52,7 @@ def model(shape, dtype, train, layers=3, kind="Qwen3"):
     config = getattr(transformers, f"{kind}Config")(**SHAPES[shape], **sizes, attn_implementation="sdpa")
     network = getattr(transformers, f"{kind}ForCausalLM")(config).to(getattr(torch, dtype)).eval()
     policy = TorchPolicy.model_validate({"model": {"init": "qwen3"}, "dtype": dtype, **TRAINED[train]})
-    size = _size(network, None)
+    size = size_of(network, None)
     if policy.lora is not None:
         network.requires_grad_(False)
         settings = peft.LoraConfig(
@@ -62,7 +62,7 @@ def model(shape, dtype, train, layers=3, kind="Qwen3"):
             task_type="CAUSAL_LM",
         )
         peft.get_peft_model(network, settings)
-        size = replace(size, adapted={"p": _adapted_layers(network, "default")})
+        size = replace(size, adapted={"p": adapted_layers(network, "default")})
         for module in network.modules():
             if isinstance(module, torch.nn.Dropout):
                 module.training = True

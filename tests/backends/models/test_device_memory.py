@@ -29,7 +29,7 @@ pytestmark = pytest.mark.torch
 
 
 def test_the_trainer_asks_for_the_memory_before_updates_and_annotations(monkeypatch):
-    monkeypatch.setattr(device_memory, "_lenders", WeakSet())  # engines of other tests may not be closed yet
+    monkeypatch.setattr(device_memory, "lenders", WeakSet())  # engines of other tests may not be closed yet
     configs = {"p": tiny.policy("full")}
     trainer = tiny.opened(configs, ReinforceLoss(), needs=("ref_logprobs",))
     order = []
@@ -69,7 +69,7 @@ def test_an_engine_that_was_never_closed_is_not_kept():
 def test_a_trainer_says_on_which_gpus_of_this_host_its_ranks_compute(monkeypatch):
     here, there = (RankDevice(host, gpu=None) for host in (socket.gethostname(), "elsewhere"))
     devices = [here._replace(gpu=1), here._replace(gpu=0), there._replace(gpu=2), here._replace(gpu=3)]
-    monkeypatch.setattr(device_memory, "_occupied", WeakKeyDictionary())
+    monkeypatch.setattr(device_memory, "occupied", WeakKeyDictionary())
     assert device_memory.trainer_gpus() == (0,), "a trainer of a plugin may say nothing"
     monkeypatch.setattr(torch_weights, "rank_device", lambda device: devices[0])
     trainer = tiny.opened({"p": tiny.policy("full")}, ReinforceLoss())
@@ -85,7 +85,7 @@ def test_a_trainer_says_on_which_gpus_of_this_host_its_ranks_compute(monkeypatch
 
 def test_servers_with_processes_of_their_own_keep_off_the_ranks_gpus(monkeypatch):
     here = socket.gethostname()
-    monkeypatch.setattr(device_memory, "_occupied", WeakKeyDictionary())
+    monkeypatch.setattr(device_memory, "occupied", WeakKeyDictionary())
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     seen = []
 
@@ -107,7 +107,7 @@ def test_servers_with_processes_of_their_own_keep_off_the_ranks_gpus(monkeypatch
 
 def test_a_trainer_leaves_before_servers_start_and_before_they_wake(monkeypatch):
     """Their KV cache would not fit beside it."""
-    monkeypatch.setattr(device_memory, "_occupied", WeakKeyDictionary())
+    monkeypatch.setattr(device_memory, "occupied", WeakKeyDictionary())
     order = []
 
     class Trainer:
@@ -157,7 +157,7 @@ def test_a_trainer_leaves_before_servers_start_and_before_they_wake(monkeypatch)
 
 def test_an_engine_without_room_on_the_trainers_gpu_wakes_again_later(monkeypatch):
     """What the trainer raises ends the request, and the servers still sleep."""
-    monkeypatch.setattr(device_memory, "_occupied", WeakKeyDictionary())
+    monkeypatch.setattr(device_memory, "occupied", WeakKeyDictionary())
     fails = [True]
 
     class Trainer:

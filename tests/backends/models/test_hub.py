@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
-huggingface_hub = pytest.importorskip("huggingface_hub")
+from coterie.backends.models.hub import hub
+
+pytest.importorskip("huggingface_hub")
 
 MODEL = """
 from coterie.backends.models.loading import load_tokenizer
@@ -24,11 +26,11 @@ def fetch():
     load_tokenizer(TorchPolicy(model="some-org/some-model"), policy="p", vocabulary=())
 """
 SIZE = """
-from coterie.backends.models.sizes import _read_config
+from coterie.backends.models.sizes import read_config
 import transformers
 
 def fetch():
-    _read_config("some-org/some-model", None, "p")
+    read_config("some-org/some-model", None, "p")
 """
 DATASET = """
 from coterie.backends.data.hub import HubData
@@ -119,7 +121,8 @@ def test_a_model_of_a_hub_that_refuses_connections(code: str, tmp_path: Path) ->
 
 @pytest.mark.torch
 @pytest.mark.parametrize(("status", "reason"), [
-    (500, "answers 500"), pytest.param(None, "does not answer (waited 2 s", marks=pytest.mark.long)
+    pytest.param(500, "answers 500", marks=pytest.mark.long),
+    pytest.param(None, "does not answer (waited 2 s", marks=pytest.mark.long),
 ])  # fmt: skip
 def test_a_hub_that_is_ill(status: int | None, reason: str, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
@@ -138,30 +141,36 @@ def test_a_dataset_of_a_hub_that_refuses_connections(tmp_path: Path) -> None:
 
 
 def test_a_busy_server_is_no_reason_to_give_up_and_a_failure_is_remembered(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from coterie.backends.models import hub
+    from huggingface_hub import constants
 
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(hub, "_failed", {})
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_ETAG_TIMEOUT", 10)
+
+    def problem(endpoint: str) -> str:
+        monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+        with hub("model", "a/b") as reason:
+            assert constants.HF_HUB_OFFLINE is bool(reason)
+        return reason
+
     for status in (503, 429, 404, 200):
         with answering(status) as endpoint:
-            assert hub._ask(endpoint, 2) == ""
+            assert problem(endpoint) == ""
+    assert "in the cache alone" not in caplog.text
     with answering(500) as endpoint:
-        constants = type("Constants", (), {"ENDPOINT": endpoint, "HF_HUB_ETAG_TIMEOUT": 2})
-        reason = hub._problem(constants)
+        reason = problem(endpoint)
     # The server is gone: an answer from it would be another.
-    assert hub._problem(constants) == reason and "500" in reason
+    assert problem(endpoint) == reason and "answers 500" in reason
+    assert caplog.text.count("looking for the model 'a/b' in the cache alone") == 2
 
 
 def test_the_offline_mode_ends_with_the_download(monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
 
-    from coterie.backends.models import hub
-
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(hub, "_problem", lambda constants: "broken")
-    with pytest.raises(KeyError), hub.hub("model", "a/b") as problem:
-        assert problem == "broken" and constants.HF_HUB_OFFLINE
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(KeyError), hub("model", "a/b") as problem:
+        assert "can't be reached" in problem and constants.HF_HUB_OFFLINE
         raise KeyError
     assert constants.HF_HUB_OFFLINE is False

@@ -126,7 +126,7 @@ def test_the_instructions_are_those_that_the_system_names():
 def test_on_a_cpu_auto_trains_the_weights_of_float32():
     auto, named = opened({"p": policy()}), opened({"p": policy(dtype="float32")})
     assert auto.digest() == named.digest()
-    assert auto._policies["p"].model.dtype == torch.float32
+    assert auto.policies["p"].model.dtype == torch.float32
 
 
 def test_auto_and_its_dtype_share_initial_weights():

@@ -7,8 +7,8 @@ import pytest
 from coterie.backends.models.sizes import (
     _on_meta,
     _parameters,
-    _read_config,
     known_config,
+    read_config,
     shapes,
     stands_for,
 )
@@ -49,6 +49,6 @@ def test_a_dense_shape_by_hand():
 
 def test_the_table_is_read_where_the_cache_lacks_a_model_and_no_revision_is_named(monkeypatch, tmp_path):
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    config = _read_config("Qwen/Qwen3-32B", None, "shared")
+    config = read_config("Qwen/Qwen3-32B", None, "shared")
     assert stands_for(config) and config.num_hidden_layers == 64
     assert known_config("Qwen/Qwen3-32B", "main") is None and known_config("Qwen/Qwen3-33B", None) is None

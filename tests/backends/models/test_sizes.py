@@ -82,7 +82,7 @@ def test_adapters_are_those_that_the_trainer_attaches(target_modules):
     trainer = opened(configs)
     size = size_of(**configs)
     for name in configs:
-        adapter = trainer._policies[name].own_parameters()
+        adapter = trainer.policies[name].own_parameters()
         assert size.adapters[name] == sum(parameter.numel() for parameter in adapter.values()) > 0
     assert size.adapters["large"] == 3 * size.adapters["small"]
     assert size.parameters == size_of(main=policy()).parameters, "adapters are not the model's"

@@ -293,8 +293,8 @@ async def attacked(sandbox: LocalSandbox, trainer: Trainer, name: str) -> list[s
 
 async def _program_runs(sandbox: LocalSandbox, task: asyncio.Task[Any]) -> None:
     """Wait until the worker has a cell, and the cell a program: its processes have been counted."""
-    assert sandbox._pool is not None
-    workers = {worker.process.pid for worker in sandbox._pool._all}
+    assert sandbox.pool is not None
+    workers = {worker.process.pid for worker in sandbox.pool.workers}
     while not task.done():
         parents = {}
         for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -321,13 +321,13 @@ async def _outlived(sandbox: LocalSandbox, mark: str) -> int:
         "if os.fork() == 0:\n    os.setsid()\n    time.sleep(9)\ntime.sleep(9)"
     )
     run = asyncio.ensure_future(sandbox.run(Program(code=code)))
-    assert sandbox._pool is not None
+    assert sandbox.pool is not None
     pids: set[int] = set()
     for _ in range(2):
         while len(new := _named(mark) - pids) < 2 and not run.done():
             await asyncio.sleep(0.02)
         pids |= new
-        for worker in [*sandbox._pool._all]:
+        for worker in [*sandbox.pool.workers]:
             worker.process.kill()
         await asyncio.sleep(0.1)
     try:
@@ -355,7 +355,7 @@ def _named(mark: str) -> set[int]:
 async def main(order: dict[str, Any]) -> dict[str, Any]:
     trainer = Trainer(Path(order["folder"]))
     sandbox = LocalSandbox(LocalSandbox.Config(workers=1, limits=LIMITS, namespaces="off"))
-    sandbox._without = tuple(order["without"])
+    sandbox.without = tuple(order["without"])
     await sandbox.open()
     harm, times = {}, {}
     try:
@@ -375,7 +375,7 @@ async def main(order: dict[str, Any]) -> dict[str, Any]:
         imported = await sandbox.run(Program(code=IMPORTS))
         harm["outlives_a_lost_worker"] = await outlived(sandbox)
         return {
-            "hello": sandbox._hello,
+            "hello": sandbox.hello,
             "protections": [row._asdict() for row in sandbox.report()],
             "open": [row.name for row in getattr(sandbox, "left_open", tuple)()],
             "harm": harm,

@@ -125,8 +125,8 @@ def test_the_interpreter_does_the_same_where_there_is_no_program(monkeypatch: py
 
 def test_in_a_run_it_has_no_open_file_capability_or_memory_of_the_worker() -> None:
     async def go(sandbox: LocalSandbox) -> dict[str, object]:
-        assert sandbox._pool is not None
-        (worker,) = sandbox._pool._all
+        assert sandbox.pool is not None
+        (worker,) = sandbox.pool.workers
         before = {*descendants(worker.process.pid)}
         run = asyncio.ensure_future(sandbox.run(Program(code="import time\ntime.sleep(1.5)")))
         seen: dict[str, object] = {}

@@ -104,7 +104,7 @@ def test_it_is_contained(
     assert ran.status in hostile.ends, ran
     assert time.monotonic() - began < LIMITS.wall_seconds + 1.5
     assert left_running() == []
-    assert apart._pool is not None and apart._pool.lost == 0
+    assert apart.pool is not None and apart.pool.lost == 0
     assert "hostile" not in str(ran.files) and not any(b"ld.so" in data for data in ran.files.values())
 
 

@@ -37,7 +37,7 @@ def test_the_users_of_two_programs_are_reserved_until_both_have_ended() -> None:
     code = "import os, time\nprint(os.getuid(), len(os.listdir('/proc/self/fd')))\ntime.sleep(.4)"
 
     async def go(sandbox: LocalSandbox) -> tuple[set[str], list[str], set[str]]:
-        sandbox._without = ("landlock",)  # it would hide /proc
+        sandbox.without = ("landlock",)  # it would hide /proc
         await sandbox.close()
         await sandbox.open()
         before = names()

@@ -87,8 +87,8 @@ def sandbox(request: pytest.FixtureRequest) -> LocalSandbox:
 
 def parents(sandbox: LocalSandbox) -> list[int]:
     """The processes of the worker, with those that runs are forked from."""
-    assert sandbox._pool is not None
-    (worker,) = sandbox._pool._all
+    assert sandbox.pool is not None
+    (worker,) = sandbox.pool.workers
     return [worker.process.pid, *descendants(worker.process.pid)]
 
 
@@ -145,7 +145,7 @@ def test_a_program_leaves_nothing_in_its_parent(
     assert attack.exit_code in (3, None), attack
     assert re.sub(r"\d+-\d+", "", after.stdout) == re.sub(r"\d+-\d+", "", before.stdout)
     assert (after.status, after.stderr) == ("finished", "False\n"), after
-    assert sandbox._pool is not None and sandbox._pool.lost == 0
+    assert sandbox.pool is not None and sandbox.pool.lost == 0
 
 
 @pytest.mark.parametrize("name", LEAVING)

@@ -213,7 +213,7 @@ def test_judge_refuses_where_the_sides_can_not_be_kept_apart_and_run_works() -> 
         "from coterie.core.errors import ConfigError\n"
         "from coterie.core.protocols import Judged, Program\n"
         "async def go():\n"
-        "    LocalSandbox._without = ('landlock',)\n"
+        "    LocalSandbox.without = ('landlock',)\n"
         "    s = LocalSandbox(LocalSandbox.Config(workers=1))\n"
         "    await s.open()\n    print((await s.run(Program(code='print(6 * 7)'))).stdout)\n"
         "    try: await s.judge(Judged(candidate='', tests='assert True', calls=()))\n"
@@ -286,11 +286,11 @@ def test_a_program_leaves_no_folder_and_no_process() -> None:
     )
 
     async def go(sandbox: LocalSandbox) -> tuple[list[str], list[str]]:
-        assert sandbox._pool is not None
+        assert sandbox.pool is not None
         limits = LIMITS.model_copy(update={"wall_seconds": 0.5})
         killed = await sandbox.run(Program(code=code, limits=limits))
         ended = await sandbox.run(Program(code=code.replace("time.sleep(99)", "print()")))
-        return [killed.status, ended.status], os.listdir(sandbox._pool._base)
+        return [killed.status, ended.status], os.listdir(sandbox.pool.base)
 
     assert inside(go, namespaces="off") == (["timeout", "finished"], [])
     assert [path for path in Path("/proc").glob("[0-9]*/comm") if mark in _text(path)] == []

@@ -121,7 +121,7 @@ def test_each_hostile_program_is_contained_as_before(
         pytest.skip("this host lacks what stops it")
     ran = attack(loop, tight(apart), (BEFORE + HOSTILE[name].code + REFUSED).format(**targets))
     assert "ESCAPED" not in ran.stdout and ran.status in HOSTILE[name].ends, ran
-    assert left_running() == [] and apart._pool is not None and apart._pool.lost == 0
+    assert left_running() == [] and apart.pool is not None and apart.pool.lost == 0
 
 
 @pytest.mark.long
@@ -224,7 +224,7 @@ def test_a_program_does_not_reach_the_worker_it_is_a_fork_of(
     for _ in range(2):
         ran = attack(loop, tight(sandbox, WORK), (REACH + ATTACKS[name] + REFUSED).format(mark=MARK))
         assert "ESCAPED" not in ran.stdout and ran.exit_code in (3, None), ran
-    assert sandbox._pool is not None and sandbox._pool.lost == 0
+    assert sandbox.pool is not None and sandbox.pool.lost == 0
 
 
 def test_the_page_names_every_attack_on_the_worker() -> None:
@@ -309,8 +309,8 @@ def test_a_worker_with_packages_has_no_descriptor_thread_or_shared_memory_more(
 
 
 def held(sandbox: LocalSandbox) -> dict[str, Any]:
-    assert sandbox._pool is not None
-    (worker,) = sandbox._pool._all
+    assert sandbox.pool is not None
+    (worker,) = sandbox.pool.workers
     serving = [worker.process.pid, *descendants(worker.process.pid)][-1]
     root = Path(f"/proc/{serving}")
     maps = [line.split(maxsplit=5) for line in (root / "maps").read_text().splitlines()]

@@ -9,7 +9,7 @@ import pytest
 
 from coterie.backends.sandboxes.inside import seccomp
 
-ARCHITECTURE = seccomp._ARCHITECTURES.get(os.uname().machine, 0)
+ARCHITECTURE = seccomp.ARCHITECTURES.get(os.uname().machine, 0)
 EPERM, ENOSYS, EACCES, PRETENDED = (0x00050000 | number for number in (1, 38, 13, 0))
 ALLOW, ASK = 0x7FFF0000, 0x7FC00000
 
@@ -36,16 +36,16 @@ def verdict(code: bytes, call: int, *arguments: int) -> int:
 @pytest.mark.parametrize("sigchld", ["refuse", "ask", "pretend", "allow"])
 def test_exactly_the_calls_of_the_table_are_denied(sigchld: str) -> None:
     code = seccomp.build(alone=True, sigchld=sigchld)
-    denied = set(seccomp._numbers(seccomp._DENIED).values())
-    conditional = set(seccomp._numbers(seccomp._CONDITIONAL).values())
+    denied = set(seccomp.numbers_of(seccomp.DENIED).values())
+    conditional = set(seccomp.numbers_of(seccomp.CONDITIONAL).values())
     assert denied and {call for call in range(600) if verdict(code, call) == EPERM} == denied
-    forks = set(seccomp._numbers(seccomp._FORKS).values()) if sigchld == "ask" else set()
+    forks = set(seccomp.numbers_of(seccomp.FORKS).values()) if sigchld == "ask" else set()
     for call in set(range(600)) - denied - conditional:
         assert verdict(code, call) == (ASK if call in forks else ALLOW), call
 
 
 def test_the_arguments_of_some_calls_decide() -> None:
-    number = seccomp._numbers(seccomp._CONDITIONAL)
+    number = seccomp.numbers_of(seccomp.CONDITIONAL)
     ends = {"refuse": EPERM, "ask": ASK, "pretend": PRETENDED, "allow": ALLOW}
     codes = {sigchld: seccomp.build(alone=True, sigchld=sigchld) for sigchld in ends}
     code = codes["refuse"]
@@ -71,9 +71,9 @@ def test_the_arguments_of_some_calls_decide() -> None:
 @pytest.mark.parametrize("shared", [False, True])
 def test_without_namespaces_the_user_and_who_holds_signals_decide(process: int | None, shared: bool) -> None:
     code = seccomp.build(alone=False, process=process, shared=shared)
-    number = seccomp._numbers(seccomp._CONDITIONAL) | seccomp._numbers(seccomp._CONDITIONAL_OUTSIDE)
-    denied = {**seccomp._numbers(seccomp._DENIED), **seccomp._numbers(seccomp._DENIED_OUTSIDE)}.values()
-    files = seccomp._numbers(seccomp._PRETENDED).values()
+    number = seccomp.numbers_of(seccomp.CONDITIONAL) | seccomp.numbers_of(seccomp.CONDITIONAL_OUTSIDE)
+    denied = {**seccomp.numbers_of(seccomp.DENIED), **seccomp.numbers_of(seccomp.DENIED_OUTSIDE)}.values()
+    files = seccomp.numbers_of(seccomp.PRETENDED).values()
     assert {call for call in range(600) if verdict(code, call) == EPERM} - {*number.values()} == {*denied}
     assert {call for call in range(600) if verdict(code, call) == PRETENDED} == (
         {*files} if shared else set()

@@ -49,15 +49,15 @@ def _is_busy(pid: int) -> bool:
 async def _kill_worker_of(sandbox: LocalSandbox, times: int) -> None:
     """Kill the worker from outside, while it runs a program that begins with `RUNS`."""
     for _ in range(times):
-        assert sandbox._pool is not None
+        assert sandbox.pool is not None
         for _ in range(500):
-            busy = [w for w in sandbox._pool._all if any(map(_is_busy, descendants(w.process.pid)))]
+            busy = [w for w in sandbox.pool.workers if any(map(_is_busy, descendants(w.process.pid)))]
             if busy:
                 break
             await asyncio.sleep(0.01)
         killed = busy[0].process.pid
         os.kill(killed, signal.SIGKILL)
-        while killed in [w.process.pid for w in sandbox._pool._all]:
+        while killed in [w.process.pid for w in sandbox.pool.workers]:
             await asyncio.sleep(0.01)
 
 
@@ -65,8 +65,8 @@ def test_a_lost_worker_costs_one_retry_and_no_result(both: dict[str, str]) -> No
     async def go(sandbox: LocalSandbox) -> tuple[Ran, int]:
         work = asyncio.ensure_future(sandbox.run(Program(code=RUNS + "time.sleep(.5); print('done')")))
         await _kill_worker_of(sandbox, 1)
-        assert sandbox._pool is not None
-        return await work, sandbox._pool.lost
+        assert sandbox.pool is not None
+        return await work, sandbox.pool.lost
 
     done, lost = inside(go, **both)
     assert (done.status, done.stdout, lost) == ("finished", "done\n", 1)
@@ -78,12 +78,12 @@ def test_a_worker_that_is_stopped_is_replaced_with_a_line_and_costs_one_retry(
     monkeypatch.setattr(pool_module, "GRACE_SECONDS", 0.5)
 
     async def go(sandbox: LocalSandbox) -> tuple[Ran, int, int]:
-        assert sandbox._pool is not None
-        (worker,) = sandbox._pool._idle
+        assert sandbox.pool is not None
+        (worker,) = sandbox.pool.idle
         for pid in (worker.process.pid, *descendants(worker.process.pid)):
             os.kill(pid, signal.SIGSTOP)
         done = await sandbox.run(Program(code="print('done')", limits=Limits(wall_seconds=1)))
-        return done, sandbox._pool.lost, worker.process.pid
+        return done, sandbox.pool.lost, worker.process.pid
 
     done, lost, pid = inside(go, workers=1)
     assert (done.stdout, lost) == ("done\n", 1)
@@ -104,8 +104,8 @@ def test_a_program_that_loses_two_workers_is_to_blame() -> None:
 def test_a_worker_that_is_lost_between_runs_is_replaced() -> None:
     async def go(sandbox: LocalSandbox) -> Ran:
         await sandbox.run(Program(code=""))
-        assert sandbox._pool is not None
-        (worker,) = sandbox._pool._all
+        assert sandbox.pool is not None
+        (worker,) = sandbox.pool.workers
         worker.process.kill()
         worker.process.wait()
         return await sandbox.run(Program(code="print('here')"))
@@ -115,8 +115,8 @@ def test_a_worker_that_is_lost_between_runs_is_replaced() -> None:
 
 def test_a_run_that_nobody_waits_for_ends_at_once(both: dict[str, str]) -> None:
     async def go(sandbox: LocalSandbox) -> Ran:
-        assert sandbox._pool is not None
-        (worker,) = sandbox._pool._all
+        assert sandbox.pool is not None
+        (worker,) = sandbox.pool.workers
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(sandbox.run(Program(code="import time; time.sleep(4)")), 0.3)
         assert descendants(worker.process.pid) == [] and worker.process.poll() is not None
@@ -129,8 +129,8 @@ def test_a_worker_that_is_asked_to_end_is_replaced() -> None:
     """By a hostile program, where nothing holds its signals."""
 
     async def go(sandbox: LocalSandbox) -> str:
-        assert sandbox._pool is not None
-        (worker,) = sandbox._pool._all
+        assert sandbox.pool is not None
+        (worker,) = sandbox.pool.workers
         os.kill(worker.process.pid, signal.SIGTERM)
         worker.process.wait(10)
         return (await sandbox.run(Program(code="print('next')"))).stdout
@@ -175,9 +175,9 @@ def test_the_last_worker_removes_what_a_killed_one_left() -> None:
         "async def go():\n    s = LocalSandbox(LocalSandbox.Config(workers=2, namespaces='off'))\n"
         "    await s.open()\n"
         "    run = asyncio.ensure_future(s.run(Program(code=PROGRAM)))\n"
-        "    base = pathlib.Path(s._pool._base)\n"
+        "    base = pathlib.Path(s.pool.base)\n"
         "    while not list(base.rglob('here')): await asyncio.sleep(.02)  # the program runs\n"
-        "    for worker in {*s._pool._all} - {*s._pool._idle}: worker.process.kill()\n"
+        "    for worker in {*s.pool.workers} - {*s.pool.idle}: worker.process.kill()\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\nasyncio.run(go())"
     )
     folder = tempfile.mkdtemp()
@@ -242,8 +242,8 @@ def test_a_worker_that_lives_on_keeps_its_folders(tmp_path: Path, monkeypatch: p
 
 
 def _held(sandbox: LocalSandbox) -> dict[str, Any]:
-    assert sandbox._pool is not None
-    (worker,) = sandbox._pool._all
+    assert sandbox.pool is not None
+    (worker,) = sandbox.pool.workers
     family = [worker.process.pid, *descendants(worker.process.pid)]
     inner = family[-1]
     spaces = {os.readlink(path) for pid in family for path in Path(f"/proc/{pid}/ns").iterdir()}

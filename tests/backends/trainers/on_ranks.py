@@ -28,7 +28,7 @@ class MisbehavingTrainer(TorchTrainer):
     def rank_misbehave(self, how: str) -> None:
         """Give rank 1 a loss that raises, or that kills its process."""
         if self.place.number == 1:
-            self._ctx = replace(self._ctx, loss=OnRankOne(how))
+            self.ctx = replace(self.ctx, loss=OnRankOne(how))
 
 
 class DoubleTrainer(MisbehavingTrainer):
@@ -55,7 +55,7 @@ class DoubleTrainer(MisbehavingTrainer):
     def rank_disturb(self, policy: str) -> None:
         """Change one weight on rank 1 by one bit."""
         if self.place.number == 1:
-            weight = next(iter(self._policies[policy].weights().values())).detach()
+            weight = next(iter(self.policies[policy].weights().values())).detach()
             weight.view(-1)[0] = weight.view(-1)[0].nextafter(weight.new_tensor(9.0))
 
 

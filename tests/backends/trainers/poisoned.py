@@ -79,5 +79,5 @@ class PoisonedDeepSpeed(_OnPoisoned, DeepSpeedTrainer):
 
 def freed(trainer: Any) -> list[int]:
     """Bytes that are free, by rank."""
-    counts: list[int] = trainer._commands.run("rank_freed")
+    counts: list[int] = trainer.commands.run("rank_freed")
     return counts

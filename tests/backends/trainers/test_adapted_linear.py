@@ -13,7 +13,7 @@ peft = pytest.importorskip("peft")
 
 from torch import Tensor
 
-from coterie.backends.trainers.forward import _AdaptedLinear, fused_adapters
+from coterie.backends.trainers.forward import AdaptedLinear, fused_adapters
 
 pytestmark = pytest.mark.torch
 
@@ -72,7 +72,7 @@ def test_it_is_the_formula() -> None:
     weight, bias = torch.randn(4, 5, dtype=torch.float64), torch.randn(4, dtype=torch.float64)
 
     def fused(features: Tensor, down: Tensor, up: Tensor) -> Tensor:
-        return _AdaptedLinear.apply(features, weight, bias, down, up, 1.5)
+        return AdaptedLinear.apply(features, weight, bias, down, up, 1.5)
 
     torch.testing.assert_close(
         fused(features, down, up), features @ weight.T + bias + 1.5 * features @ down.T @ up.T

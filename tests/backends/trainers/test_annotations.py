@@ -38,7 +38,7 @@ def test_reference_log_probs_are_those_of_the_starting_weights(train: str) -> No
     configs = {"p": policy(train), "other": policy("lora")}
     trainer = opened(configs, ReinforceLoss(), needs=("ref_logprobs",))
     rows = samples(temperatures=(1.0, 0.6))
-    initial = opened({"p": policy("none")})._policies["p"].model
+    initial = opened({"p": policy("none")}).policies["p"].model
     with torch.no_grad():
         wanted = {row.key: independent_logprobs(initial, row).numpy() for row in rows}
     for step in range(2):
@@ -57,7 +57,7 @@ def test_old_log_probs_are_those_of_the_present_weights_as_they_play(train: str)
     rows = samples(temperatures=(1.0, 0.6))
     for step in range(2):
         update(trainer, {"other": samples("other")} | ({"p": rows} if train != "none" else {}), step)
-    owner = trainer._policies["p"]
+    owner = trainer.policies["p"]
     with torch.no_grad(), owner.scoring():
         wanted = {row.key: independent_logprobs(owner.model, row).numpy() for row in rows}
     annotations, initial = annotate(trainer, rows, "old_logprobs"), annotate(trainer, rows, "ref_logprobs")
@@ -74,7 +74,7 @@ def test_values_are_the_heads_of_the_hidden_states_that_predict_each_token(train
     rows = samples(temperatures=(1.0, 0.6))
     update(trainer, {"p": rows, "other": samples("other")})
     turn_heads(trainer)
-    owner = trainer._policies["p"]
+    owner = trainer.policies["p"]
     with torch.no_grad(), owner.scoring():
         for row in rows:
             hidden = owner.model(torch.from_numpy(row.token_ids)[None], output_hidden_states=True)
@@ -89,7 +89,7 @@ def test_values_are_the_heads_of_the_hidden_states_that_predict_each_token(train
 def test_values_are_found_without_the_language_models_head() -> None:
     trainer = opened({"p": policy()}, needs=("values",))
     calls: list[int] = []
-    trainer._policies["p"].model.lm_head.register_forward_hook(lambda *_: calls.append(1))
+    trainer.policies["p"].model.lm_head.register_forward_hook(lambda *_: calls.append(1))
     annotate(trainer, samples(), "values")
     assert not calls
     annotate(trainer, samples(), "old_logprobs")
@@ -108,7 +108,7 @@ def test_values_of_a_policy_that_isnt_trained_are_zero() -> None:
 
 def test_what_was_not_kept_or_made_is_refused() -> None:
     trainer = opened({"p": policy()})
-    assert trainer._initial_weights[0].frozen is None
+    assert trainer.initial_weights[0].frozen is None
     with pytest.raises(ConfigError, match="no reference weights"):
         annotate(trainer, samples(), "ref_logprobs")
     with pytest.raises(ConfigError, match="no value head"):

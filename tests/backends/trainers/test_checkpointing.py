@@ -74,7 +74,7 @@ def step(checkpointing: bool, train: str, **how: Any) -> tuple[dict[str, torch.T
     deep = policy(train, model=MODEL | {"layers": 8})
     trainer = opened({"p": deep}, PPOClip(), gradient_checkpointing=checkpointing, needs=("values",), **how)
     turn_heads(trainer)
-    owner, seen = trainer._policies["p"], {}
+    owner, seen = trainer.policies["p"], {}
     original = owner.optimizer.step
 
     def noted() -> Any:
@@ -97,7 +97,7 @@ def test_gradients_are_equal_at_a_lower_peak(train: str, packing: bool) -> None:
     for name, gradient in gradients.items():
         torch.testing.assert_close(gradient, expected[name], rtol=1e-12, atol=1e-12)
     assert least < 0.3 * most  # of 8 layers
-    assert not any(module.training for module in trainer._policies["p"].model.model.layers)
+    assert not any(module.training for module in trainer.policies["p"].model.model.layers)
 
 
 def test_held_bytes_are_counted_for_as_long_as_they_are_held() -> None:

@@ -50,13 +50,13 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 def dtypes(trainer: TorchTrainer) -> dict[str, str]:
     return {
         name: str(one.model.get_input_embeddings().weight.dtype).removeprefix("torch.")
-        for name, one in trainer._policies.items()
+        for name, one in trainer.policies.items()
     }
 
 
 def trained(trainer: TorchTrainer, steps: range) -> TorchTrainer:
     for step in steps:
-        given = {name: samples(name, seed=step) for name, one in trainer._policies.items() if one.optimizer}
+        given = {name: samples(name, seed=step) for name, one in trainer.policies.items() if one.optimizer}
         update(trainer, given, step)
     return trainer
 
@@ -97,7 +97,7 @@ def test_a_resumed_run_keeps_its_dtype_on_another_machine(machine, tmp_path: Pat
     assert [record.message for record in caplog.records if record.levelno == logging.WARNING] == [
         f"policies.{name}.{said}" for name in ("all", "a", "b")
     ]
-    moved._ctx = whole._ctx
+    moved.ctx = whole.ctx
     assert trained(moved, range(1, 2)).digest() == whole.digest()
 
 
@@ -125,7 +125,7 @@ def test_other_ranks_take_the_dtypes_of_rank_0(machine, tmp_path: Path):
     first = opened(team())
     machine(1.0)
     other = opened(team())
-    other.rank_receive(layout_of(first._initial_weights, first._policies))
+    other.rank_receive(layout_of(first.initial_weights, first.policies))
     assert dtypes(other) == dtypes(first)
 
 
@@ -139,7 +139,7 @@ def test_the_engine_takes_what_the_trainer_has(machine, tmp_path: Path):
     wait(engine.open(ctx))
     wait(engine.load_weights(trainer.weights("p")))
     assert engine._dtype("p", MergedWeights(trainer.weights("p").module)) == "bfloat16"
-    assert engine._served.at("p").kv.token == cache_dtype(torch.bfloat16, CPU).itemsize * NUMBERS
+    assert engine.served.at("p").kv.token == cache_dtype(torch.bfloat16, CPU).itemsize * NUMBERS
 
 
 @pytest.mark.parametrize(("ratio", "dtype"), [(2.0, torch.bfloat16), (1.0, torch.float32)])
@@ -151,7 +151,7 @@ def test_an_engine_without_a_trainer_chooses_by_the_same_rule(machine, caplog, r
         wait(engine.load_weights(Weights(policy="p", version=0)))
     module = engine._module(Weights(policy="p", version=0))[0]
     assert module.dtype == dtype
-    assert engine._served.at("p").kv.token == cache_dtype(dtype, CPU).itemsize * NUMBERS
+    assert engine.served.at("p").kv.token == cache_dtype(dtype, CPU).itemsize * NUMBERS
     assert f"policies.p.dtype: auto is {str(dtype).removeprefix('torch.')}" in caplog.text
 
 
@@ -169,7 +169,7 @@ def test_a_warm_start_trains_in_the_chosen_dtype_and_so_does_its_resume(machine,
     policies = {"p": policy("lora", warm_start=start), "q": policy("none", warm_start=start)}
     trainer = opened(policies)
     assert set(dtypes(trainer).values()) == {"bfloat16"}
-    initial = trainer._initial_weights[0]
+    initial = trainer.initial_weights[0]
     initial.warmed = True
     with torch.no_grad():
         for weight in initial.weights().values():
@@ -178,5 +178,5 @@ def test_a_warm_start_trains_in_the_chosen_dtype_and_so_does_its_resume(machine,
     machine(1.0)
     other = opened(policies)
     other.load(tmp_path)
-    assert set(dtypes(other).values()) == {"bfloat16"} and other._initial_weights[0].warmed
+    assert set(dtypes(other).values()) == {"bfloat16"} and other.initial_weights[0].warmed
     assert other.digest() == trainer.digest()

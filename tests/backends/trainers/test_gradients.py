@@ -80,7 +80,7 @@ def make(loss: Any, values: bool, train: str = "full", **how: Any) -> TorchTrain
     trainer = opened({"p": policy(train)}, loss, **settings, **how)
     turn_heads(trainer)
     if train == "lora":
-        for parameter in trainer._policies["p"].own_parameters().values():  # a fresh adapter's B is 0
+        for parameter in trainer.policies["p"].own_parameters().values():  # a fresh adapter's B is 0
             torch.nn.init.normal_(parameter, std=0.2, generator=torch.Generator().manual_seed(1))
     return trainer
 
@@ -93,7 +93,7 @@ def of_update(
     monkeypatch: pytest.MonkeyPatch, trainer: TorchTrainer, rows: Sequence[Sample]
 ) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
     """The summed gradients that reach the optimiser, and the update's metrics."""
-    owner = trainer._policies["p"]
+    owner = trainer.policies["p"]
     seen: dict[str, torch.Tensor] = {}
     original = owner.optimizer.step
 
@@ -107,7 +107,7 @@ def of_update(
 
 def by_hand(trainer: TorchTrainer, rows: Sequence[Sample], loss: Any) -> tuple[dict, float]:
     """The same from the plain model: one row at a time, span by span, all in one graph."""
-    owner = trainer._policies["p"]
+    owner = trainer.policies["p"]
     shares = token_coefficients(rows, loss.length, loss.length_constant)
     with owner.scoring():
         total = sum(_row_by_hand(owner, row, share, loss) for row, share in zip(rows, shares, strict=True))

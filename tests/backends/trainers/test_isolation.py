@@ -23,7 +23,7 @@ KINDS = ("full", "lora", "none")
 def digests(trainer: TorchTrainer) -> dict[str, str]:
     """Of every policy's own weights, and of every frozen base."""
     bases = {
-        f"base of {s.name}": digest(s.weights()) for s in trainer._initial_weights if s.frozen is not None
+        f"base of {s.name}": digest(s.weights()) for s in trainer.initial_weights if s.frozen is not None
     }
     return trainer.digest() | bases
 
@@ -43,7 +43,7 @@ def test_an_update_moves_its_own_policy_only(a: str, b: str) -> None:
         assert moved(trainer, [name], step) == {name}
     assert moved(trainer, trained, 2) == set(trained)
     sharing = {"lora", "none"}
-    assert (trainer._policies["a"].model is trainer._policies["b"].model) == ({a, b} <= sharing)
+    assert (trainer.policies["a"].model is trainer.policies["b"].model) == ({a, b} <= sharing)
 
 
 def test_one_policy_may_be_played_by_several_roles() -> None:
@@ -71,14 +71,14 @@ def test_updates_are_those_of_the_policy_alone() -> None:
 def test_every_policy_has_its_own_learning_rate_and_optimiser() -> None:
     slow = policy(optimizer={"learning_rate": 1e-6})
     trainer = opened({"quick": policy(), "slow": slow})
-    start = {n: p.detach().clone() for n, p in trainer._policies["slow"].own_parameters().items()}
+    start = {n: p.detach().clone() for n, p in trainer.policies["slow"].own_parameters().items()}
     found = update(trainer, {name: samples(name) for name in ("quick", "slow")})
     assert (found["quick"]["learning_rate"], found["slow"]["learning_rate"]) == (1e-2, 1e-6)
 
     def distance(name: str) -> float:
         return max(
             float((p - start[n]).detach().abs().max())
-            for n, p in trainer._policies[name].own_parameters().items()
+            for n, p in trainer.policies[name].own_parameters().items()
         )
 
     assert 0 < distance("slow") < 2e-6 < 5e-3 < distance("quick")
@@ -105,32 +105,28 @@ def test_weights_hand_out_the_adapter_with_the_shared_module() -> None:
 def test_adapter_settings_reach_peft() -> None:
     table = {"rank": 3, "alpha": 5, "dropout": 0.25, "target_modules": ["q_proj"]}
     trainer = opened({"a": policy("lora", lora=table), "b": policy("lora")})
-    settings = trainer._initial_weights[0].peft.peft_config[adapter_name("a")]
+    settings = trainer.initial_weights[0].peft.peft_config[adapter_name("a")]
     assert (settings.r, settings.lora_alpha, settings.lora_dropout) == (3, 5, 0.25)
-    assert all(".q_proj." in name for name in trainer._policies["a"].own_parameters())
-    assert any(".gate_proj." in name for name in trainer._policies["b"].own_parameters())  # all-linear
+    assert all(".q_proj." in name for name in trainer.policies["a"].own_parameters())
+    assert any(".gate_proj." in name for name in trainer.policies["b"].own_parameters())  # all-linear
 
 
 def test_an_adapter_without_settings_has_the_papers() -> None:
-    settings = (
-        opened({"a": policy("lora", lora=None)})._initial_weights[0].peft.peft_config[adapter_name("a")]
-    )
+    settings = opened({"a": policy("lora", lora=None)}).initial_weights[0].peft.peft_config[adapter_name("a")]
     assert (settings.r, settings.lora_alpha, settings.lora_dropout) == (16, 32, 0)
 
 
 @pytest.mark.parametrize("name", ["plain", "two words", "a.b", "keys", "lora_x", "lora", "7"])
 def test_any_policy_name_can_have_an_adapter(name: str) -> None:
     trainer = opened({name: policy("lora"), "other": policy("lora")})
-    assert (
-        len(trainer._policies[name].own_parameters()) == len(trainer._policies["other"].own_parameters()) > 0
-    )
+    assert len(trainer.policies[name].own_parameters()) == len(trainer.policies["other"].own_parameters()) > 0
     assert moved(trainer, [name]) == {name}
     assert adapter_name("plain") == "plain"
 
 
 def test_adapters_of_a_bf16_base_are_fp32() -> None:
     trainer = opened({"a": policy("lora", dtype="bfloat16"), "b": policy("lora", dtype="bfloat16")})
-    model = trainer._policies["a"].model
+    model = trainer.policies["a"].model
     assert {p.dtype for p in plain_parameters(model).values()} == {torch.bfloat16}
     for adapter in (adapter_name("a"), "b"):
         assert {p.dtype for p in adapter_parameters(model, adapter).values()} == {torch.float32}
@@ -139,7 +135,7 @@ def test_adapters_of_a_bf16_base_are_fp32() -> None:
 
 def moved_in_16_steps(trainer: TorchTrainer) -> float:
     """The share of what is optimised that is not as it was."""
-    optimizer = trainer._policies["p"].optimizer
+    optimizer = trainer.policies["p"].optimizer
     before = {name: master.detach().clone() for name, master in optimizer.masters().items()}
     for step in range(16):
         update(trainer, {"p": samples(groups=8, seed=step)}, step)
@@ -151,12 +147,12 @@ def test_bf16_policies_are_trained_through_fp32_masters(monkeypatch: pytest.Monk
     config = policy(dtype="bfloat16", optimizer={"learning_rate": 5e-6})
     trainer = opened({"p": config})
     assert moved_in_16_steps(trainer) >= 0.99
-    for name, master in trainer._policies["p"].optimizer.masters().items():
+    for name, master in trainer.policies["p"].optimizer.masters().items():
         assert master.dtype == torch.float32
-        assert torch.equal(trainer._policies["p"].own_parameters()[name], master.bfloat16())
+        assert torch.equal(trainer.policies["p"].own_parameters()[name], master.bfloat16())
     # Where the bf16 weights are optimised themselves, steps of 5e-6 are rounded away.
     monkeypatch.setattr(optim, "_master", lambda weight: weight)
     bare = opened({"p": config})
     share = moved_in_16_steps(bare)
-    assert all(m.dtype == torch.bfloat16 for m in bare._policies["p"].optimizer.masters().values())
+    assert all(m.dtype == torch.bfloat16 for m in bare.policies["p"].optimizer.masters().values())
     assert 0 < share < 0.2

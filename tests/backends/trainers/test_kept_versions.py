@@ -14,7 +14,7 @@ pytestmark = pytest.mark.torch
 
 
 def values(trainer):
-    return {name: value.detach().clone() for name, value in trainer._policies["p"].own_parameters().items()}
+    return {name: value.detach().clone() for name, value in trainer.policies["p"].own_parameters().items()}
 
 
 def equal(first, second):
@@ -35,8 +35,8 @@ def test_a_kept_version_is_what_it_was_and_leaves_the_present_one(train):
         assert not trainer._computing.acquire(blocking=False), "an update would write over them"
     assert equal(values(trainer), present) and trainer.weights("p").version == 1
     trainer.keep("p")
-    assert sorted(trainer._policies["p"].kept) == [0, 1]
+    assert sorted(trainer.policies["p"].kept) == [0, 1]
     for _ in range(2):
         trainer.drop("p", 0)
-    assert sorted(trainer._policies["p"].kept) == [1]
-    assert not trainer._policies["frozen"].kept, "weights that never change are not copied"
+    assert sorted(trainer.policies["p"].kept) == [1]
+    assert not trainer.policies["frozen"].kept, "weights that never change are not copied"

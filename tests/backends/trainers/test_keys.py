@@ -100,15 +100,15 @@ def observed(settings: dict[str, Any], table: dict[str, Any]) -> Any:
     except CoterieError as error:
         return error.path
     forwards: list[Any] = []
-    backbone = trainer._policies["p"].model.model
+    backbone = trainer.policies["p"].model.model
     for module in (backbone, backbone.layers[0]):
         module.register_forward_pre_hook(lambda m, args, kwargs: forwards.append(
             [tuple(x.shape) for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
         ), with_kwargs=True)  # fmt: skip
     metrics = []
-    if trainer._policies["p"].optimizer is not None:
+    if trainer.policies["p"].optimizer is not None:
         metrics = [update(trainer, {"p": with_targets(samples(seed=step))}, step) for step in range(2)]
-    return forwards, metrics, trainer.digest(), trainer._initial_weights[0].context
+    return forwards, metrics, trainer.digest(), trainer.initial_weights[0].context
 
 
 @pytest.fixture(scope="module")

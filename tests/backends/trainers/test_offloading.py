@@ -53,8 +53,8 @@ NAMES = ("full", "a", "b")
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trainers and engines that other tests left open are asked for nothing."""
-    monkeypatch.setattr(device_memory, "_occupied", WeakKeyDictionary())
-    monkeypatch.setattr(device_memory, "_lenders", WeakSet())
+    monkeypatch.setattr(device_memory, "occupied", WeakKeyDictionary())
+    monkeypatch.setattr(device_memory, "lenders", WeakSet())
 
 
 def policies() -> dict[str, Any]:
@@ -171,18 +171,18 @@ def test_a_trainer_that_leaves_computes_the_same_bit_for_bit(
     moments = sum(
         t.numel() * t.element_size()
         for name in NAMES
-        for part, t in trainer._policies[name].optimizer.state().items()  # type: ignore[union-attr]
+        for part, t in trainer.policies[name].optimizer.state().items()  # type: ignore[union-attr]
     )
-    masters = 4 * sum(p.numel() for p in trainer._policies["full"].own_parameters().values())
-    heads = sum(trainer._policies[name].value_head.nbytes for name in NAMES)  # type: ignore[union-attr]
+    masters = 4 * sum(p.numel() for p in trainer.policies["full"].own_parameters().values())
+    heads = sum(trainer.policies[name].value_head.nbytes for name in NAMES)  # type: ignore[union-attr]
     assert max(bytes_away) == (moments if offload == "optimizer" else moments + weights + heads)
     assert min(bytes_away) == (masters if offload == "optimizer" else masters + weights + heads)
 
 
 def models(trainer: TorchTrainer) -> Iterator[Tensor]:
-    frozen = (initial.frozen for initial in trainer._initial_weights)
+    frozen = (initial.frozen for initial in trainer.initial_weights)
     references = [module for module in frozen if module is not None]
-    for module in (*references, *(owner.model for owner in trainer._policies.values())):
+    for module in (*references, *(owner.model for owner in trainer.policies.values())):
         yield from module.parameters()
         yield from module.buffers()
 
@@ -208,10 +208,10 @@ def test_nothing_of_the_trainers_stays_on_the_device_in_rollouts() -> None:
         return sum(size for place, size in here.items() if place not in before)
 
     held = new()
-    buffers = trainer._away.bytes if trainer._away else 0  # of masters and moments, which have left
+    buffers = trainer.away.bytes if trainer.away else 0  # of masters and moments, which have left
     room()
-    assert trainer._away is not None
-    assert new() == trainer._away.bytes > held - buffers > 0, "all that lives is what the CPU's memory keeps"
+    assert trainer.away is not None
+    assert new() == trainer.away.bytes > held - buffers > 0, "all that lives is what the CPU's memory keeps"
     update(trainer, rows(1))
     asyncio.run(trainer.close())
 
@@ -227,7 +227,7 @@ def test_masters_and_moments_leave_after_the_update_and_weights_when_an_engine_a
     trainer = made("all")
     update(trainer, rows(0))
     optimiser = freed(trainer)[0]
-    states = [trainer._policies[name].optimizer.state() for name in NAMES]  # type: ignore[union-attr]
+    states = [trainer.policies[name].optimizer.state() for name in NAMES]  # type: ignore[union-attr]
     assert optimiser == sum(tensor.nbytes for state in states for tensor in state.values())
     room()
     assert freed(trainer)[0] > optimiser
@@ -235,7 +235,7 @@ def test_masters_and_moments_leave_after_the_update_and_weights_when_an_engine_a
     assert freed(trainer) == [0]
     room()
     again = freed(trainer)
-    trainer._commands = None  # type: ignore[assignment]  # no rank is asked again
+    trainer.commands = None  # type: ignore[assignment]  # no rank is asked again
     room()
     assert trainer.rank_freed() == again[0], "it has left already"  # type: ignore[attr-defined]
 
@@ -314,7 +314,7 @@ def test_a_kept_version_is_kept_and_read_wherever_the_weights_are() -> None:
             with trainer.weights_at(name, 0):
                 assert freed(trainer) == [0]
                 seen.append(
-                    {n: t.detach().clone() for n, t in trainer._policies[name].own_parameters().items()}
+                    {n: t.detach().clone() for n, t in trainer.policies[name].own_parameters().items()}
                 )
         seen.append(trainer.digest())
     same(seen[:3], seen[3:])
@@ -427,7 +427,7 @@ def test_a_trainer_on_a_cpu_stays() -> None:
     trainer = opened({"p": policy()}, offload_in_rollouts="all")
     update(trainer, {"p": samples()})
     room()
-    assert trainer._away is not None and not trainer._away
+    assert trainer.away is not None and not trainer.away
     assert all(tensor.numel() for tensor in models(trainer))
 
 
@@ -514,7 +514,7 @@ def test_pageable_memory_does_where_none_can_be_pinned(
 
 def test_tensors_of_the_optimiser_are_found_as_they_are_now() -> None:
     trainer = made("none")
-    assert [*masters_of(trainer._policies)] and [*weights_of(trainer._initial_weights, trainer._policies)]
-    before = len([*masters_of(trainer._policies)])
+    assert [*masters_of(trainer.policies)] and [*weights_of(trainer.initial_weights, trainer.policies)]
+    before = len([*masters_of(trainer.policies)])
     update(trainer, rows(0))
-    assert len([*masters_of(trainer._policies)]) > before, "moments are made in the first step"
+    assert len([*masters_of(trainer.policies)]) > before, "moments are made in the first step"

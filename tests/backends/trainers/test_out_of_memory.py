@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import logging
 import weakref
@@ -60,13 +61,19 @@ def rows() -> list[Any]:
 
 def result(trainer: TorchTrainer) -> tuple[dict[str, Any], dict[str, float]]:
     metrics = update(trainer, {"p": rows()})["p"]
-    return {n: w.detach().clone() for n, w in trainer._policies["p"].weights().items()}, metrics
+    return {n: w.detach().clone() for n, w in trainer.policies["p"].weights().items()}, metrics
+
+
+@functools.cache
+def undisturbed(train: str = "full", **settings: Any) -> tuple[dict[str, Any], dict[str, float]]:
+    """The result where nothing fails, computed once."""
+    return result(trained(train, **settings))
 
 
 def memory_of(tokens: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """A device that computes at most so many tokens at once; the list gets the size of each forward."""
     sizes: list[int] = []
-    original = TokenScorer._forward
+    original = TokenScorer.forward
 
     def bounded(self: TokenScorer, packed: Any, *args: Any, **options: Any) -> Any:
         sizes.append(packed.ids.size)
@@ -74,7 +81,7 @@ def memory_of(tokens: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
             raise short()
         return original(self, packed, *args, **options)
 
-    monkeypatch.setattr(TokenScorer, "_forward", bounded)
+    monkeypatch.setattr(TokenScorer, "forward", bounded)
     return sizes
 
 
@@ -111,21 +118,21 @@ def same(ours: Any, expected: Any) -> None:
 def test_a_device_with_less_memory_gives_the_same_result(
     train: str, packing: bool, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    expected = result(trained(train, packing=packing))
+    expected = undisturbed(train, packing=packing)
     trainer = trained(train, packing=packing)
     sizes = memory_of(120, monkeypatch)
     with caplog.at_level(logging.WARNING, "coterie"):
         same(result(trainer), expected)
-    assert max(sizes) > 120 and trainer._policies["p"].scorer.budget <= 120
+    assert max(sizes) > 120 and trainer.policies["p"].scorer.budget <= 120
     warnings = [record.getMessage() for record in caplog.records if "out of memory" in record.getMessage()]
     assert warnings and "Tried to allocate 2.00 GiB" in warnings[0] and "More lines" not in warnings[0]
-    assert f"trainer.micro_tokens={trainer._policies['p'].scorer.budget}" in warnings[-1]
+    assert f"trainer.micro_tokens={trainer.policies['p'].scorer.budget}" in warnings[-1]
     failures = sum(size > 120 for size in sizes)
     assert failures == len(warnings) <= 3, "later micro-batches begin with the smaller size"
 
 
 POINTS: dict[str, Callable[[int], tuple[Any, str, Any]]] = {
-    "in the forward pass": lambda at: (TokenScorer, "_forward", Once(TokenScorer._forward, at)),
+    "in the forward pass": lambda at: (TokenScorer, "forward", Once(TokenScorer.forward, at)),
     "before the backward pass": lambda at: (torch.Tensor, "backward", Once(torch.Tensor.backward, at)),
     "when gradients are there": lambda at: (
         torch.Tensor, "backward", Once(torch.Tensor.backward, at, after=True),
@@ -133,7 +140,7 @@ POINTS: dict[str, Callable[[int], tuple[Any, str, Any]]] = {
     "when gradients are added": lambda at: (
         PolicyOptimizer, "absorb", Once(PolicyOptimizer.absorb, at, after=True),
     ),
-    "in the head": lambda at: (forward, "_token_scores", Once(forward._token_scores, at)),
+    "in the head": lambda at: (forward, "token_scores", Once(forward.token_scores, at)),
 }  # fmt: skip
 
 
@@ -143,7 +150,7 @@ def test_wherever_it_happens_no_gradient_is_lost_or_counted_twice(
     point: str, at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two minibatches of several micro-batches each; the first, the second and a later one fail."""
-    expected = result(trained(micro_tokens=100))
+    expected = undisturbed(micro_tokens=100)
     trainer = trained(micro_tokens=100)
     owner, name, once = POINTS[point](at)
     with monkeypatch.context() as patched:
@@ -154,14 +161,14 @@ def test_wherever_it_happens_no_gradient_is_lost_or_counted_twice(
 
 def test_half_a_backward_pass_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error comes from inside autograd, when some leaves have their gradients and others don't."""
-    expected = result(trained())
+    expected = undisturbed()
     trainer = trained()
-    layer = trainer._policies["p"].model.model.layers[0]
+    layer = trainer.policies["p"].model.model.layers[0]
     failures = []
 
     def fail(*_: Any) -> None:
         if not failures:
-            head = trainer._policies["p"].model.model.layers[1].mlp.down_proj.weight
+            head = trainer.policies["p"].model.model.layers[1].mlp.down_proj.weight
             failures.append(head.grad is not None)
             raise short()
 
@@ -190,7 +197,7 @@ def test_masters_of_bf16_weights_are_cleared_too(monkeypatch: pytest.MonkeyPatch
     update(trainers[1], {"p": plain})
     for name, gradient in summed[0].items():  # smaller micro-batches round otherwise
         assert float((summed[1][name] - gradient).norm()) < 0.05 * float(gradient.norm()), name
-    masters = trainers[1]._policies["p"].optimizer.masters()
+    masters = trainers[1].policies["p"].optimizer.masters()
     assert all(master.grad is None for master in masters.values())
 
 
@@ -241,7 +248,7 @@ def test_a_warm_start_goes_on_in_smaller_parts(monkeypatch: Any) -> None:
         config = WarmStart(steps=2, warmup_steps=1)
         metrics = asyncio.run(trainer.warm_start("p", demonstrations, config))
         return {
-            **{n: w.detach() for n, w in trainer._policies["p"].weights().items()},
+            **{n: w.detach() for n, w in trainer.policies["p"].weights().items()},
             "loss": metrics["loss"],
         }
 
@@ -256,7 +263,7 @@ def test_a_warm_start_goes_on_in_smaller_parts(monkeypatch: Any) -> None:
 def test_the_failed_attempts_tensors_are_freed_before_the_next(monkeypatch: Any) -> None:
     trainer = trained()
     kept: list[Any] = []
-    original = TokenScorer._forward
+    original = TokenScorer.forward
 
     def recording(self: TokenScorer, packed: Any, *args: Any, **options: Any) -> Any:
         gc.disable()
@@ -267,7 +274,7 @@ def test_the_failed_attempts_tensors_are_freed_before_the_next(monkeypatch: Any)
             raise short()
         return states, logits
 
-    monkeypatch.setattr(TokenScorer, "_forward", recording)
+    monkeypatch.setattr(TokenScorer, "forward", recording)
     try:
         result(trainer)
     finally:
@@ -284,6 +291,6 @@ def test_errors_of_other_kinds_pass(monkeypatch: Any) -> None:
     assert is_out_of_memory(MemoryError()), "an array's"
     assert not is_out_of_memory(RuntimeError("shapes differ")) and not is_out_of_memory(OSError("no space"))
     trainer = trained()
-    monkeypatch.setattr(TokenScorer, "_forward", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(TokenScorer, "forward", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         result(trainer)

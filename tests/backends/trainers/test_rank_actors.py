@@ -148,12 +148,12 @@ def test_a_frozen_rank_is_given_up_in_the_middle_of_an_update(nodes, placed, mon
     monkeypatch.setattr(group_module, "_ASK", 0.1)
     trainer = TorchTrainer(TorchTrainer.Config(device="cpu", ranks=2, patience=60))
     trainer.use_cluster(connection())
-    asyncio.run(trainer.open(opened({"p": policy()})._ctx))
+    asyncio.run(trainer.open(opened({"p": policy()}).ctx))
     update(trainer, {"p": samples("p")})
 
     def freeze() -> None:
         os.kill(placed[0].pid, signal.SIGSTOP)
-        group_module.watch_over(trainer._commands._group, 1.0)
+        group_module.watch_over(trainer.commands.group, 1.0)
 
     in_update(monkeypatch, 1, freeze)
     began = time.monotonic()
@@ -173,12 +173,12 @@ def test_methods_and_errors_come_back_and_no_process_is_left(nodes, placed, capf
     commands = made(3, rank_cpus=2)
     (_, here), (number, there), (_, third) = commands.run("place")
     assert number == 1 and len({here, there, third}) == 3
-    assert [rank.local for rank in commands._group.ranks] == [1, 2] or placed[0].node != placed[1].node
+    assert [rank.local for rank in commands.group.ranks] == [1, 2] or placed[0].node != placed[1].node
     assert commands.run("add", 2, others=(3,)) == [2, 4, 4]
     commands.close()
     assert ends(there) and ends(third)
     commands = made()
-    pid = commands._group.ranks[0].pid
+    pid = commands.group.ranks[0].pid
     with pytest.raises(ConfigError, match=r"trainer\.device: it is wrong") as raised:
         commands.run("refuse")
     assert raised.value.__notes__ == ["on rank 1"]
@@ -198,7 +198,7 @@ def test_each_rank_has_a_gpu_for_itself_and_no_other_process_gets_rank_0s(nodes,
         (nodes.other, "0"),
     }
     assert os.environ["CUDA_VISIBLE_DEVICES"] == own[0][1], "rank 0 sees its GPU alone"
-    group = commands._group
+    group = commands.group
     assert [group.local, *(rank.local for rank in group.ranks)] == [0, 0, 0], "so does each other rank"
     commands.close()
     assert "CUDA_VISIBLE_DEVICES" not in os.environ

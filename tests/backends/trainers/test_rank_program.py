@@ -37,7 +37,7 @@ def commands() -> Any:
     made.make(Target)
     yield made
     made.close()
-    assert not any(alive(rank.pid) for rank in made._group.ranks)
+    assert not any(alive(rank.pid) for rank in made.group.ranks)
 
 
 def alive(pid: int) -> bool:
@@ -92,7 +92,7 @@ def test_an_error_of_one_rank_ends_all_and_is_the_one_that_is_raised(
         assert any(note.startswith("on rank 1") for note in raised.value.__notes__)
     if method == "fail":  # a bug brings its traceback
         assert any("rank_targets.py" in note for note in raised.value.__notes__)
-    assert all(ends(rank.pid) for rank in commands._group.ranks)
+    assert all(ends(rank.pid) for rank in commands.group.ranks)
     with pytest.raises(RankLost, match="the ranks have ended"):
         commands.run("place")
 
@@ -100,7 +100,7 @@ def test_an_error_of_one_rank_ends_all_and_is_the_one_that_is_raised(
 def test_the_death_of_an_idle_rank_is_said_at_once_and_stops_the_next_command(
     commands: RankCommands, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rank = commands._group.ranks[0]
+    rank = commands.group.ranks[0]
     with caplog.at_level(logging.ERROR):
         os.kill(rank.pid, signal.SIGKILL)
         deadline = time.monotonic() + 5
@@ -117,17 +117,17 @@ def test_a_rank_that_is_stopped_is_given_up_and_the_run_ends_by_its_name(
 ) -> None:
     """No connection ends, and no answer comes. A rank that computes gives signs of life."""
     monkeypatch.setattr(group_module, "_ASK", 0.05)
-    rank = commands._group.ranks[0]
+    rank = commands.group.ranks[0]
     if busy:
-        commands._group.send(rank, command("sleep", (600.0,)))
-    watch_over(commands._group, 600.0)
+        commands.group.send(rank, command("sleep", (600.0,)))
+    watch_over(commands.group, 600.0)
     assert rank.patience is not None
     asked, deadline = rank.patience._from, time.monotonic() + 30
     while rank.patience._from == asked and time.monotonic() < deadline:
         time.sleep(0.01)
     assert rank.patience._from > asked, "it answered"
     os.kill(rank.pid, signal.SIGSTOP)
-    watch_over(commands._group, 0.5)
+    watch_over(commands.group, 0.5)
     said = f"rank 1 is given up: process {rank.pid} has not answered for 0.5 s, since "
     with caplog.at_level(logging.ERROR), pytest.raises(RankLost, match=said):
         commands.run("place")
@@ -139,15 +139,15 @@ def test_close_does_not_wait_for_a_rank_that_is_busy(
 ) -> None:
     monkeypatch.setattr(group_module, "END", 0.5)
     data = command("sleep", (600.0,))
-    commands._group.send(commands._group.ranks[0], data)
+    commands.group.send(commands.group.ranks[0], data)
     started = time.monotonic()
     commands.close()
     assert time.monotonic() - started < 5
-    assert not alive(commands._group.ranks[0].pid)
+    assert not alive(commands.group.ranks[0].pid)
 
 
 def test_an_interrupt_and_a_termination_are_rank_0s_to_answer(commands: RankCommands) -> None:
-    pid = commands._group.ranks[0].pid
+    pid = commands.group.ranks[0].pid
     os.kill(pid, signal.SIGINT)
     os.kill(pid, signal.SIGTERM)
     assert commands.run("add", 1) == [1, 2]
@@ -164,7 +164,7 @@ def test_a_class_that_another_rank_cannot_import(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(ModuleNotFoundError, match="absent_on_ranks") as raised:
         made.make(only_here.Only)
     assert any("on rank 1" in note for note in raised.value.__notes__)
-    assert ends(made._group.ranks[0].pid)
+    assert ends(made.group.ranks[0].pid)
 
 
 def test_a_program_that_cannot_start_is_an_error_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,7 +66,7 @@ def pair() -> Iterator[tuple[DoubleTrainer, DoubleTrainer]]:
     """One rank and two, with equal weights and heads."""
     one, two = trainer(1), trainer(2)
     for each in (one, two):
-        each._commands.run("rank_turn_heads")
+        each.commands.run("rank_turn_heads")
     yield one, two
     asyncio.run(one.close())
     asyncio.run(two.close())
@@ -79,7 +79,7 @@ def rows(name: str, seed: int) -> list[Sample]:
 def weights(made: DoubleTrainer) -> dict[str, torch.Tensor]:
     return {
         f"{name}/{part}": tensor.detach().clone()
-        for name, owner in made._policies.items()
+        for name, owner in made.policies.items()
         for part, tensor in owner.weights().items()
     }
 
@@ -94,7 +94,7 @@ def gradients(
     made: DoubleTrainer, name: str, given: list[Sample]
 ) -> tuple[list[dict[str, Any]], dict[str, float]]:
     """The gradients of each optimiser step of an update, as the optimiser gets them, and the metrics."""
-    optimizer, seen = made._policies[name].optimizer, []
+    optimizer, seen = made.policies[name].optimizer, []
     assert optimizer is not None
     original = optimizer.step
 
@@ -130,7 +130,7 @@ def test_two_ranks_give_the_gradients_and_metrics_of_one(name: str, pair: Any) -
 def test_two_ranks_count_by_age_as_one_does(pair: Any) -> None:
     found = []
     for made in pair:
-        version, given = made._policies["q"].version, []
+        version, given = made.policies["q"].version, []
         for row in rows("q", 8):
             tokens = int(row.loss_mask.sum())
             runs = ((version - 2, 1), (version - 1, 1), (version, tokens - 2)) if tokens > 2 else ()
@@ -157,10 +157,10 @@ def test_a_head_without_targets_is_left_alone_by_its_moments_too(pair: Any) -> N
     one, two = pair
     for made in pair:
         update(made, {"p": rows("p", 5)}, 1)
-    before = two._policies["p"].value_head.detach().clone()
+    before = two.policies["p"].value_head.detach().clone()
     for made in pair:
         update(made, {"p": with_reference(samples("p", seed=6))}, 2)
-    assert torch.equal(two._policies["p"].value_head.detach(), before)
+    assert torch.equal(two.policies["p"].value_head.detach(), before)
     close_together(one, two)
 
 
@@ -205,7 +205,7 @@ def test_a_run_goes_on_from_one_rank_to_two_and_back(pair: Any, tmp_path: Path) 
 def test_the_share_of_the_budget_reaches_all_ranks(pair: Any) -> None:
     _, two = pair
     two.set_progress(0.25)
-    assert two._policies["p"].optimizer.spent == 0.25
+    assert two.policies["p"].optimizer.spent == 0.25
     two.digest()
 
 
@@ -243,7 +243,7 @@ def test_one_rank_imports_none_of_this(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_weights_that_differ_are_an_error_that_names_the_policy(pair: Any) -> None:
     _, two = pair
-    two._commands.run("rank_disturb", "q")
+    two.commands.run("rank_disturb", "q")
     given = {name: rows(name, 7) for name in "pqr"}
     with pytest.raises(UserError, match="policy 'q': the weights of rank 1 differ from rank 0's") as raised:
         update(two, given, 20)
@@ -267,7 +267,7 @@ def test_a_warm_start_and_a_source_reach_all_ranks_and_a_kill_ends_the_update() 
         table = {"a": policy(), "b": policy("lora"), "s": policy("lora", **{"from": "x"})}
         each = DoubleTrainer(DoubleTrainer.Config(device="cpu", ranks=ranks))
         each.begin_with({"s": source.weights("s")})
-        asyncio.run(each.open(replace(source._ctx, policies=table, needs=("ref_logprobs",))))
+        asyncio.run(each.open(replace(source.ctx, policies=table, needs=("ref_logprobs",))))
         made.append(each)
     one, two = made
     try:
@@ -281,7 +281,7 @@ def test_a_warm_start_and_a_source_reach_all_ranks_and_a_kill_ends_the_update() 
         for each in made:
             update(each, {name: samples(name, seed=6) for name in "abs"})
         close_together(one, two)
-        two._commands.run("rank_misbehave", "kill")
+        two.commands.run("rank_misbehave", "kill")
         with pytest.raises(RankLost, match="rank 1 was killed by signal 9"):
             update(two, {name: samples(name, seed=7) for name in "abs"}, 1)
     finally:

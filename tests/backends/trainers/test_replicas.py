@@ -52,12 +52,12 @@ def test_a_rank_gets_weights_value_head_optimiser_and_version(train):
     first, other = trainer(train, 0), trainer(train, 1)
     for step in range(2):
         update(first, {"p": with_targets(samples())}, step)
-    (mine,), (theirs,) = first._policies.values(), other._policies.values()
+    (mine,), (theirs,) = first.policies.values(), other.policies.values()
     mine.version = 7
     sent: list[Any] = []
-    layout = layout_of(first._initial_weights, first._policies)
-    receive(Wire(0, sent), layout, first._initial_weights, first._policies)
-    receive(Wire(1, sent), layout, other._initial_weights, other._policies)
+    layout = layout_of(first.initial_weights, first.policies)
+    receive(Wire(0, sent), layout, first.initial_weights, first.policies)
+    receive(Wire(1, sent), layout, other.initial_weights, other.policies)
     assert not sent, "both sides name the same tensors"
     assert theirs.version == 7 and theirs.optimizer.count == mine.optimizer.count == 2
     expected, got = state(mine), state(theirs)

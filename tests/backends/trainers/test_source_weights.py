@@ -155,7 +155,7 @@ def test_adapters_of_one_base_share_it(tmp_path: Path) -> None:
     async def go() -> int:
         try:
             await open_run(run)
-            return len(run.trainer._initial_weights)  # type: ignore[attr-defined]
+            return len(run.trainer.initial_weights)  # type: ignore[attr-defined]
         finally:
             await run.close()
 
@@ -196,7 +196,7 @@ def test_an_adapter_of_peft_on_the_models_own_weights(tmp_path: Path) -> None:
     wrapped.save_pretrained(tmp_path / "adapter")
     config = policy("lora", model=str(tmp_path / "model"), **{"from": str(tmp_path / "adapter")})
     trainer = begun({"p": config}, {"p": Weights(policy="p", version=0, folder=str(tmp_path / "adapter"))})
-    assert not trainer._policies["p"].initial.must_be_saved
+    assert not trainer.policies["p"].initial.must_be_saved
     rows = samples("p")
     got = annotate(trainer, rows, "old_logprobs")
     with torch.no_grad():

@@ -38,7 +38,7 @@ def team() -> dict[str, TorchPolicy]:
 def run(trainer: TorchTrainer, steps: range) -> dict:
     metrics = {}
     for step in steps:
-        given = {name: samples(name, seed=step) for name in trainer._policies if name != "none"}
+        given = {name: samples(name, seed=step) for name in trainer.policies if name != "none"}
         metrics = update(trainer, given, step)
     return metrics
 
@@ -51,15 +51,15 @@ def test_three_updates_are_one_and_resume_and_two(tmp_path: Path) -> None:
     run(first, range(1))
     first.save(tmp_path)
     second = opened(team(), seed=5, **settings)  # the checkpoint replaces all state
-    second._ctx = first._ctx
+    second.ctx = first.ctx
     second.load(tmp_path)
     assert second.digest() == first.digest()
     assert second.weights("full").version == 1
     assert run(second, range(1, 3)) == wanted
     assert second.digest() == whole.digest()
-    for name, expected in whole._policies.items():
+    for name, expected in whole.policies.items():
         if expected.optimizer is not None:
-            other = second._policies[name].optimizer
+            other = second.policies[name].optimizer
             state = expected.optimizer.state()
             assert other.count == expected.optimizer.count and set(other.state()) == set(state)
             assert all(torch.equal(tensor, other.state()[key]) for key, tensor in state.items())
@@ -137,7 +137,7 @@ def test_a_digest_tells_weights_apart() -> None:
     before = trainer.digest()
     assert before == trainer.digest() and all(len(loaded) == 64 for loaded in before.values())
     with torch.no_grad():
-        next(iter(trainer._policies["a"].own_parameters().values())).view(-1)[0] += 1e-7
+        next(iter(trainer.policies["a"].own_parameters().values())).view(-1)[0] += 1e-7
     assert trainer.digest()["a"] != before["a"] and trainer.digest()["b"] == before["b"]
 
 
@@ -147,7 +147,7 @@ IDS = torch.tensor([[3, 4, 5, 6, 7, 8]])
 
 
 def logits(trainer: TorchTrainer, name: str) -> torch.Tensor:
-    owner = trainer._policies[name]
+    owner = trainer.policies[name]
     with torch.no_grad(), owner.scoring():
         return owner.model(IDS).logits
 

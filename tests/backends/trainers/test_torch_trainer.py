@@ -45,7 +45,7 @@ def _exact(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_metrics_are_token_means_by_hand() -> None:
     rows = samples(groups=2)
     trainer = opened({"p": policy()})
-    model = trainer._policies["p"].model
+    model = trainer.policies["p"].model
     with torch.no_grad():
         logprobs = torch.cat([independent_logprobs(model, row) for row in rows])
     behaviour = torch.cat([torch.from_numpy(row.logprobs[row.loss_mask]) for row in rows]).double()
@@ -70,7 +70,7 @@ def test_packing_and_micro_tokens_shape_the_forwards(monkeypatch: pytest.MonkeyP
     def forwards(**settings: Any) -> tuple[int, bool]:
         trainer = opened({"p": policy()}, **settings)
         shapes: list[tuple[int, ...]] = []
-        trainer._policies["p"].model.model.register_forward_pre_hook(
+        trainer.policies["p"].model.model.register_forward_pre_hook(
             lambda module, args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
         )
         update(trainer, {"p": samples(groups=3)})
@@ -113,7 +113,7 @@ def test_an_update_raises_the_log_probs_of_what_was_good() -> None:
     for branch, advantage in ((0, 1.0), (1, -1.0)):
         row = sample("p", "t", branch, [3, 4, 5], [6 + branch, 1], [True, True])
         rows.append(replace(row, advantages=np.array([0, 0, 0, advantage, advantage], np.float32)))
-    model = trainer._policies["p"].model
+    model = trainer.policies["p"].model
     before = [independent_logprobs(model, row)[0].item() for row in rows]
     update(trainer, {"p": rows})
     after = [independent_logprobs(model, row)[0].item() for row in rows]
@@ -136,13 +136,13 @@ def test_lora_dropout_is_keyed_by_seed_step_and_policy_and_leaves_the_global_gen
         trainer = opened(
             {name: policy("lora", lora={"rank": 4, "dropout": dropout})}, ReinforceLoss(), seed=seed
         )
-        for parameter in trainer._policies[name].own_parameters().values():
+        for parameter in trainer.policies[name].own_parameters().values():
             torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(1))
         # Weights and minibatches are the same for all, so that only the dropout can differ.
-        source = opened({"source": policy()})._policies["source"].model
+        source = opened({"source": policy()}).policies["source"].model
         with torch.no_grad():
             for mine, other in zip(
-                trainer._initial_weights[0].weights().values(), source.parameters(), strict=True
+                trainer.initial_weights[0].weights().values(), source.parameters(), strict=True
             ):
                 mine.copy_(other)
         before = torch.get_rng_state()
@@ -201,7 +201,7 @@ def test_a_gradient_that_is_not_finite_skips_the_step_and_is_counted(
     metrics = update(trainer, {"p": rows})["p"]
     assert (metrics["skipped_steps"], metrics["optimizer_steps"]) == (1, 2)
     assert math.isfinite(metrics["grad_norm"]) and "not finite" in caplog.text
-    assert all(bool(p.isfinite().all()) for p in trainer._policies["p"].own_parameters().values())
+    assert all(bool(p.isfinite().all()) for p in trainer.policies["p"].own_parameters().values())
     alone = opened({"p": policy()})
     before = alone.digest()
     assert "grad_norm" not in update(alone, {"p": rows[:4]})["p"]

@@ -23,7 +23,7 @@ from coterie.backends.models.memory import (
     most_logits,
     trainer_bytes,
 )
-from coterie.backends.models.sizes import ModelSize, _adapted_layers, _size
+from coterie.backends.models.sizes import ModelSize, adapted_layers, size_of as size_of_model
 from tests.backends.trainers import tiny
 from tests.backends.trainers.test_checkpointing import Held
 
@@ -56,17 +56,24 @@ def rows(count: int) -> list[Any]:
 
 def size_of(trainer: Any) -> ModelSize:
     """The size of the policy's model, adapters counted apart."""
-    owner = trainer._policies["p"]
-    size = _size(owner.model, None)
+    owner = trainer.policies["p"]
+    size = size_of_model(owner.model, None)
     if owner.adapter is None:
         return size
     adapter = sum(weight.numel() for weight in owner.own_parameters().values())
-    layers = _adapted_layers(owner.model, owner.adapter)
+    layers = adapted_layers(owner.model, owner.adapter)
     return replace(size, parameters=size.parameters - adapter, adapters={"p": adapter}, adapted={"p": layers})
 
 
-@pytest.mark.parametrize("train", ["full", "lora"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("dtype", "train"),
+    [
+        ("float32", "full"),
+        ("bfloat16", "lora"),
+        pytest.param("float32", "lora", marks=pytest.mark.long),
+        pytest.param("bfloat16", "full", marks=pytest.mark.long),
+    ],
+)
 def test_the_plan_of_an_update_is_what_its_tensors_take(train, dtype):
     policy, budget = tiny.policy(train, model=MODEL, dtype=dtype), 400  # two samples in a micro-batch
     trainer = tiny.opened({"p": policy}, micro_tokens=budget)

@@ -40,7 +40,7 @@ def _exact(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def by_hand(rows: Sequence[Sample]) -> dict[str, float]:
-    model = opened({"p": policy()})._policies["p"].model
+    model = opened({"p": policy()}).policies["p"].model
     with torch.no_grad():
         present = np.concatenate([independent_logprobs(model, row).numpy() for row in rows])
     difference = present - np.concatenate([row.logprobs[row.loss_mask] for row in rows]).astype(np.float64)
@@ -157,7 +157,7 @@ def test_micro_batches_do_not_change_what_is_counted_by_age(how: dict) -> None:
     found = []
     for settings in ({}, how):
         trainer = opened({"p": policy()}, minibatch_size=8, epochs=2, **settings)
-        trainer._policies["p"].version = 2
+        trainer.policies["p"].version = 2
         rows, _ = aged(samples(groups=4), version=2)
         metrics = update(trainer, {"p": rows})["p"]
         found.append({name: value for name, value in metrics.items() if "/staleness/" in name})
@@ -170,7 +170,7 @@ def test_only_old_tokens_are_counted_by_age_and_only_of_losses_that_clip() -> No
     assert not any("/staleness/" in name for name in fresh)
     for kind, clips in ((PPOClip, 3), (GSPO, 3), (CISPO, 3), (ReinforceLoss, 0)):
         trainer = opened({"p": policy()}, kind(kind.Config()))
-        trainer._policies["p"].version = 2
+        trainer.policies["p"].version = 2
         metrics = update(trainer, {"p": rows})["p"]
         assert sum(name.startswith("clip_fraction/staleness/") for name in metrics) == clips
         assert sum(name.startswith("mismatch/staleness/") for name in metrics) == 3

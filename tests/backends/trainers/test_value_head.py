@@ -48,7 +48,7 @@ def team() -> dict[str, TorchPolicy]:
 
 
 def heads(trainer: TorchTrainer) -> dict[str, torch.Tensor]:
-    found = {name: one.value_head for name, one in trainer._policies.items()}
+    found = {name: one.value_head for name, one in trainer.policies.items()}
     return {name: head.detach().clone() for name, head in found.items() if head is not None}
 
 
@@ -121,12 +121,10 @@ def test_the_head_has_a_learning_rate_of_its_own_where_it_is_given() -> None:
     # Adam's first step is as long as the learning rate.
     for rate, wanted in ((None, 1e-2), (1e-3, 1e-3)):
         trainer = opened({"p": policy()}, needs=NEEDS, value={"learning_rate": rate})
-        before = trainer._policies["p"].own_parameters()["model.norm.weight"].detach().clone()
+        before = trainer.policies["p"].own_parameters()["model.norm.weight"].detach().clone()
         found = update(trainer, {"p": with_targets(samples())})["p"]
         assert float(heads(trainer)["p"].abs().median()) == pytest.approx(wanted, rel=1e-2)
-        moved = (
-            (trainer._policies["p"].own_parameters()["model.norm.weight"].detach() - before).abs().median()
-        )
+        moved = (trainer.policies["p"].own_parameters()["model.norm.weight"].detach() - before).abs().median()
         assert float(moved) == pytest.approx(1e-2, rel=1e-2) and found["learning_rate"] == 1e-2
 
 
@@ -148,7 +146,7 @@ def test_the_heads_gradient_is_clipped_with_the_others() -> None:
             needs=NEEDS, value={"coefficient": coefficient},
         )  # fmt: skip
         norms[coefficient] = update(trainer, {"p": rows})["p"]["grad_norm"]
-        state = trainer._policies["p"].optimizer.state()
+        state = trainer.policies["p"].optimizer.state()
         first = torch.cat([tensor.flatten() for name, tensor in state.items() if name.endswith("/exp_avg")])
         assert float(first.norm()) == pytest.approx(0.1 * 1e-3, rel=1e-4)
     assert norms[1e6] > 1e3 * norms[1e-9]
@@ -175,7 +173,7 @@ def test_a_digest_sees_the_head() -> None:
     trainer = opened(team(), needs=NEEDS)
     before = trainer.digest()
     with torch.no_grad():
-        trainer._policies["a"].value_head[0] = 1e-7
+        trainer.policies["a"].value_head[0] = 1e-7
     assert {name for name, found in trainer.digest().items() if found != before[name]} == {"a"}
 
 
@@ -234,10 +232,10 @@ def test_the_same_update_without_a_head_is_the_same_to_the_model() -> None:
     plain, valued = opened({"p": loose}), opened({"p": loose}, needs=NEEDS)
     update(plain, {"p": rows})
     update(valued, {"p": with_targets(rows)})
-    for name, weight in plain._policies["p"].own_parameters().items():
-        assert torch.equal(valued._policies["p"].own_parameters()[name], weight), name
+    for name, weight in plain.policies["p"].own_parameters().items():
+        assert torch.equal(valued.policies["p"].own_parameters()[name], weight), name
     turn_heads(valued)
     update(plain, {"p": rows}, 1)
     update(valued, {"p": with_targets(rows)}, 1)
-    assert any(not torch.equal(valued._policies["p"].own_parameters()[name], w)
-               for name, w in plain._policies["p"].own_parameters().items())  # fmt: skip
+    assert any(not torch.equal(valued.policies["p"].own_parameters()[name], w)
+               for name, w in plain.policies["p"].own_parameters().items())  # fmt: skip

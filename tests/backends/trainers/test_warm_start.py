@@ -59,7 +59,7 @@ def test_a_warm_start_that_leaves_no_numbers_is_refused() -> None:
 def test_the_loss_is_the_token_mean_of_the_plain_models(monkeypatch: pytest.MonkeyPatch) -> None:
     in_float64(monkeypatch)
     trainer = opened({"a": policy()}, micro_tokens=20)
-    trained = trainer._policies["a"]
+    trained = trainer.policies["a"]
     codec = AutoChat().codec(trained.initial.tokenizer, trained.initial.context)
     losses = []
     with torch.no_grad():
@@ -83,8 +83,8 @@ def test_initial_weights_are_trained_once_for_all_their_policies() -> None:
     after = trainer.digest()
     assert after["a"] == before["a"] and after["d"] == before["d"]  # an adapter, and other initial weights
     assert after["b"] == after["c"] != before["b"]
-    assert all(p.grad is None and not p.requires_grad for p in trainer._initial_weights[0].weights().values())
-    assert all(p.grad is None for p in trainer._policies["a"].own_parameters().values())
+    assert all(p.grad is None and not p.requires_grad for p in trainer.initial_weights[0].weights().values())
+    assert all(p.grad is None for p in trainer.policies["a"].own_parameters().values())
     rows = {name: samples(name) for name in ("a", "b")}
     assert set(update(trainer, rows)) == {"a", "b", "d"}
     assert trainer.digest()["c"] == after["c"]
@@ -108,7 +108,7 @@ def test_references_are_the_warm_weights() -> None:
     warm(trainer, steps=3)
     rows = samples("a")
     reference = asyncio.run(trainer.annotate(rows, "ref_logprobs"))
-    with trainer._policies["a"].scoring() as scorer, torch.no_grad():
+    with trainer.policies["a"].scoring() as scorer, torch.no_grad():
         logprobs = scorer(rows).logprobs
     assert torch.equal(torch.cat([torch.from_numpy(reference[row.key]) for row in rows]), logprobs)
 
@@ -152,7 +152,7 @@ def test_bf16_weights_are_warmed_through_masters_and_trained_from_there() -> Non
     trainer = opened({"a": policy(dtype="bfloat16")})
     metrics = warm(trainer)
     assert metrics["loss"] < 0.5 * metrics["loss_first"]
-    owner = trainer._policies["a"]
+    owner = trainer.policies["a"]
     assert all(
         torch.equal(m.bfloat16(), owner.own_parameters()[n]) for n, m in owner.optimizer.masters().items()
     )
@@ -173,10 +173,10 @@ def test_a_warm_start_survives_a_checkpoint(tmp_path: Path) -> None:
     first.save(tmp_path / "fetched")
     second = opened(fetched)
     second.load(tmp_path / "fetched")
-    assert second._initial_weights[0].warmed
+    assert second.initial_weights[0].warmed
     assert all(
-        torch.equal(p, second._initial_weights[0].weights()[n])
-        for n, p in first._initial_weights[0].weights().items()
+        torch.equal(p, second.initial_weights[0].weights()[n])
+        for n, p in first.initial_weights[0].weights().items()
     )
 
 

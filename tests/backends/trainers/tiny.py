@@ -170,7 +170,7 @@ def _with(row: Sample, **annotations: np.ndarray) -> Sample:
 
 def turn_heads(trainer: TorchTrainer) -> None:
     """Set value heads to random weights: a fresh head gives 0 for every token."""
-    for owner in trainer._policies.values():
+    for owner in trainer.policies.values():
         if owner.value_head is not None:
             torch.nn.init.normal_(owner.value_head, std=0.2, generator=torch.Generator().manual_seed(3))
 

@@ -243,7 +243,7 @@ def test_nothing_of_past_steps_is_kept():
             await train(run)
             assert sorted(run.state.pins) == [41, 42, 43], "what the steps of a longer run would be pinned to"
             for policy in ("row", "column"):
-                assert sorted(run.trainer._policies[policy].kept) == [37, 38, 39]
+                assert sorted(run.trainer.policies[policy].kept) == [37, 38, 39]
             assert len(run.engine._tables.values()) == 2 * 4 and not run.in_play
             assert (
                 len(run.engine_client.active_rollouts._live) < 3

@@ -56,7 +56,7 @@ def opened(loss: Any) -> TabularTrainer:
 def played(trainer: TabularTrainer) -> list[Sample]:
     """Answers of a table that is not uniform; the behaviour, old and reference policies lie around it."""
     rng = np.random.default_rng(7)
-    table = trainer._policies["p"].table
+    table = trainer.policies["p"].table
     samples = []
     for number, (count, weight, temperature) in enumerate(ANSWERS):
         ids = np.concatenate([[900 + number, 901], rng.choice(table.ids, count)])
@@ -166,7 +166,7 @@ def policy_terms(name: str, current: list[Any], center: list[float], advantages:
 
 
 def logits_of(trainer: TabularTrainer, samples: list[Sample]) -> list[np.ndarray]:
-    table = trainer._policies["p"].table
+    table = trainer.policies["p"].table
     return [
         np.stack([table.logits(tuple(s.token_ids[:at].tolist())) for at in np.flatnonzero(s.loss_mask)])
         for s in samples

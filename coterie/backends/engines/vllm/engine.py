@@ -69,8 +69,8 @@ class VLLMEngine(TensorEngine):
     def __init__(self, config: Any = None, build: Any = None) -> None:
         super().__init__(config, build)
         self._actors: Actors | None = None
-        self._served: dict[str, Served] = {}
-        self._bases: dict[Any, BaseServers] = {}
+        self.served: dict[str, Served] = {}
+        self.loaded_bases: dict[Any, BaseServers] = {}
         self._loading = asyncio.Lock()
         self._folders = Folders()
         """Of the models' configurations."""
@@ -109,8 +109,8 @@ class VLLMEngine(TensorEngine):
         self._context, self._configs = ctx, policies
 
     async def close(self) -> None:
-        bases, self._bases = self._bases, {}
-        self._served.clear()
+        bases, self.loaded_bases = self.loaded_bases, {}
+        self.served.clear()
         for base in bases.values():
             await base.close()
         self._folders.close()
@@ -139,7 +139,7 @@ class VLLMEngine(TensorEngine):
             raise one_version(policy, self._opened.ahead, "its weights are trained in place")
 
     async def release(self, policy: str, version: int) -> None:
-        served = self._served.get(policy)
+        served = self.served.get(policy)
         if served is not None and served.adapted:
             served.base.adapters.versions.release(policy, version)
 
@@ -168,16 +168,16 @@ class VLLMEngine(TensorEngine):
         return self._call(request, output, served, version)
 
     def _length_of(self, policy: str) -> int | None:
-        served = self._served.get(policy)
+        served = self.served.get(policy)
         return None if served is None else served.context
 
     # ------------------------------------------------------------------------------------------- requests
 
     def _serving(self, policy: str, version: int | None = None) -> Served:
         """Where a policy's requests are computed, if it may have the version; None: the newest."""
-        if policy not in self._served:
+        if policy not in self.served:
             raise SystemFault(f"the policy '{policy}' has no weights in the engine yet")
-        served = self._served[policy]
+        served = self.served[policy]
         if version not in (None, served.version) and not served.adapted:
             raise SystemFault(f"the engine has no version {version} of '{policy}', but {served.version}")
         return served
@@ -257,7 +257,7 @@ class VLLMEngine(TensorEngine):
         """Load tensors that a trainer gathers when they are read; the policy's first weights had a module."""
         from coterie.backends.engines.vllm.sync import BaseWeights
 
-        served = self._served.get(weights.policy)
+        served = self.served.get(weights.policy)
         known = None if served is None else served.base.weights
         if served is None or known is None or served.adapted != (weights.adapter is not None):
             raise UserError(
@@ -278,7 +278,7 @@ class VLLMEngine(TensorEngine):
 
         key = ("merged", weights.policy) if merge else id(merged.model)
         alone = merge or not merged.adaptable
-        base = self._bases.get(key)
+        base = self.loaded_bases.get(key)
         if base is None:
             source = await compute(BaseWeights, weights, merge=merge)
             source.check()
@@ -293,11 +293,11 @@ class VLLMEngine(TensorEngine):
 
     async def _started(self, spec: ServerSpec, key: Any, source: Any) -> BaseServers:
         base = BaseServers(spec, make_servers(spec, self._actors), source)
-        self._bases[key] = base  # `close` ends it even if it can't open
+        self.loaded_bases[key] = base  # `close` ends it even if it can't open
         try:
             await base.open()
         except BaseException:
-            del self._bases[key]
+            del self.loaded_bases[key]
             await base.close()
             raise
         return base
@@ -309,7 +309,7 @@ class VLLMEngine(TensorEngine):
         rank = rank_for(adapters, policy)
         settings = copy.deepcopy(merged.config)
         settings.architectures = [type(merged.model).__name__]  # missing from a new model's configuration
-        folder = self._folders.write(f"model-{len(self._bases)}", 2**16, settings.save_pretrained)
+        folder = self._folders.write(f"model-{len(self.loaded_bases)}", 2**16, settings.save_pretrained)
         return ServerSpec(
             name=policy,
             model=str(folder),
@@ -346,7 +346,7 @@ class VLLMEngine(TensorEngine):
         dtype = dtype_of(config)
         key = config.model, config.revision, dtype
         loaded = await compute(AutoConfig.from_pretrained, config.model, revision=config.revision)
-        base = self._bases.get(key)
+        base = self.loaded_bases.get(key)
         if base is None:
             spec = ServerSpec(
                 name=weights.policy,
@@ -364,11 +364,11 @@ class VLLMEngine(TensorEngine):
 
     def _serve(self, weights: Weights, base: BaseServers, config: Any, trained: bool) -> None:
         policy, adapted = weights.policy, weights.adapter is not None and bool(base.spec.adapters)
-        if policy not in self._served:
+        if policy not in self.served:
             if weights.tokenizer is not None:
                 self._tokenizers[policy] = weights.tokenizer
             self._codecs.pop(policy, None)  # it may have been made before the context was known
         limit = self._configs[policy].context
         context = context_of(config, self._tokenizers.get(policy), policy=policy, limit=limit)
         vocabulary = config.get_text_config().vocab_size
-        self._served[policy] = Served(base, adapted, weights.version, context, vocabulary, trained)
+        self.served[policy] = Served(base, adapted, weights.version, context, vocabulary, trained)

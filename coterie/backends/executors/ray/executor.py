@@ -130,7 +130,7 @@ class RayExecutor(Plugin):
         self._account.start()
         account, *made = await asyncio.gather(
             self._account.open(self._engine.folder, self._fail),
-            *(self._new_host() for _ in range(self.settings.workers)),
+            *(self.new_host() for _ in range(self.settings.workers)),
             return_exceptions=True,
         )
         if isinstance(account, BaseException):
@@ -197,7 +197,7 @@ class RayExecutor(Plugin):
     async def _send(self) -> None:
         """Give the jobs that wait to hosts with room, all that one gets in one message."""
         new = [host for host in self._hosts if host.start < 0]
-        await asyncio.gather(*(self._begin(host) for host in new))
+        await asyncio.gather(*(self.begin(host) for host in new))
         for host in new:
             host.watching = asyncio.ensure_future(self._watch(host))
         await self._engine.before_jobs()  # all jobs of a step are asked for in one turn of the loop
@@ -215,14 +215,14 @@ class RayExecutor(Plugin):
             counted = [self._counted(host, jobs) for host, jobs in shares.items()]
             await asyncio.gather(*counted)  # first of all: no batch may begin between
             for host, jobs in shares.items():
-                await self._hand(host, jobs)
+                await self.hand(host, jobs)
 
     def _counted(self, host: RolloutHandle, jobs: Iterable[HostedJob]) -> Awaitable[None]:
         """Let the engine host count jobs that are about to be sent to a host."""
         cohorts = Counter(job.job.cohort for job in jobs)
         return self._engine.notify("send", host.name, dict(cohorts))
 
-    async def _hand(self, host: RolloutHandle, jobs: list[HostedJob]) -> None:
+    async def hand(self, host: RolloutHandle, jobs: list[HostedJob]) -> None:
         with suppress(HostGone):  # `_watch` notices too, and gives its jobs to another
             await host.call("play", host.start, [(job.number, job.job) for job in jobs])
 
@@ -236,7 +236,7 @@ class RayExecutor(Plugin):
 
     # ------------------------------------------------------------------------------------------------ hosts
 
-    async def _new_host(self) -> RolloutHandle:
+    async def new_host(self) -> RolloutHandle:
         name = f"rollout host {self._made}"
         self._made += 1
         cpus, groups = self.settings.worker_cpus, {WATCH: 1}
@@ -254,7 +254,7 @@ class RayExecutor(Plugin):
             raise UserError(what, path="executor", why=str(error), fix=fix) from error
         return host
 
-    async def _begin(self, host: RolloutHandle) -> None:
+    async def begin(self, host: RolloutHandle) -> None:
         """Give a host the codecs, known once the engine has weights."""
         batches = await self._engine.call("batches")
         codecs = {policy: self._engine.codec(policy) for policy in self._engine.policies}
@@ -348,7 +348,7 @@ class RayExecutor(Plugin):
         calls = await host.blocking(self._silence / 4)
         why = reasons(calls, why)
         new = await self._another_host(host, why)
-        await self._begin(new)
+        await self.begin(new)
         jobs = [job for job in host.jobs.values() if not job.result.done()]
         if hanging := end_causes(jobs, calls, self._ctx, why):
             self._beside(self._engine.notify("forget", hanging))
@@ -367,7 +367,7 @@ class RayExecutor(Plugin):
         await dropped
         await self._account.drop(host.name)
         new.watching = asyncio.ensure_future(self._watch(new))  # not before: it may be gone already, too
-        await self._hand(new, jobs)
+        await self.hand(new, jobs)
         seconds = time.perf_counter() - began
         self._metrics.update({"cluster/hosts_lost": 1, "cluster/jobs_again": len(jobs)})
         self._metrics["cluster/replacing"] += seconds
@@ -385,7 +385,7 @@ class RayExecutor(Plugin):
         self._connection.lose(gone.actor, gone.name, why)
         while True:
             try:
-                return await self._new_host()
+                return await self.new_host()
             except UserError as error:
                 if not isinstance(error.__cause__, HostGone):
                     raise

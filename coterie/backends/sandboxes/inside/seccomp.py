@@ -35,7 +35,7 @@ _OWNERS = (8, 10, 15)  # F_SETOWN, F_SETSIG, F_SETOWN_EX: with O_ASYNC a signal 
 _IOCTLS = (0x8901, 0x8902, 0x5452, 0x5412, 0x541C)  # FIOSETOWN, SIOCSPGRP, FIOASYNC, TIOCSTI, TIOCLINUX
 _PRIO_PROCESS, _IOPRIO_WHO_PROCESS = 0, 1
 
-_DENIED = """
+DENIED = """
     ptrace 101 117; process_vm_readv 310 270; process_vm_writev 311 271; kcmp 312 272; mount 165 40;
     umount2 166 39; pivot_root 155 41; chroot 161 51; unshare 272 97; setns 308 268; bpf 321 280;
     perf_event_open 298 241; add_key 248 217; request_key 249 218; keyctl 250 219; kexec_load 246 104;
@@ -53,24 +53,24 @@ _DENIED = """
     quotactl_fd 443 443; memfd_secret 447 447; inotify_init 253 -; inotify_init1 294 26
 """
 """Name, number on x86_64, number on aarch64."""
-_CONDITIONAL = """
+CONDITIONAL = """
     clone 56 220; clone3 435 435; socket 41 198; prlimit64 302 261; rt_sigaction 13 134; kill 62 129;
     tkill 200 130; tgkill 234 131; rt_sigqueueinfo 129 138; rt_tgsigqueueinfo 297 240;
     pidfd_send_signal 424 424; fcntl 72 25
 """
 """The same for calls whose arguments decide."""
-_FORKS = "fork 57 -; vfork 58 -"
+FORKS = "fork 57 -; vfork 58 -"
 """The same for calls that make a process, besides clone."""
-_DENIED_OUTSIDE = """
+DENIED_OUTSIDE = """
     connect 42 203; bind 49 200; listen 50 201; accept 43 202; accept4 288 242; process_mrelease 448 448;
     mq_timedsend 242 182; mq_timedreceive 243 183; mq_notify 244 184
 """
 """Denied without namespaces: what reaches a socket, process or file of the same user."""
-_CONDITIONAL_OUTSIDE = """
+CONDITIONAL_OUTSIDE = """
     socketpair 53 199; ioctl 16 29; setpriority 141 140; ioprio_set 251 30;
     sched_setparam 142 118; sched_setscheduler 144 119; sched_setaffinity 203 122; sched_setattr 314 274
 """
-_PRETENDED = """
+PRETENDED = """
     chmod 90 -; fchmod 91 52; fchmodat 268 53; fchmodat2 452 452; chown 92 -; fchown 93 55; lchown 94 -;
     fchownat 260 54; utime 132 -; utimes 235 -; futimesat 261 -; utimensat 280 88; setxattr 188 5;
     lsetxattr 189 6; fsetxattr 190 7; setxattrat 463 463; removexattr 197 14; lremovexattr 198 15;
@@ -78,11 +78,11 @@ _PRETENDED = """
 """
 """Without effect, and successful, where programs share the user of the run: they change its files, and
 Landlock doesn't cover them. With an error, shutil.copy and tarfile would fail."""
-_ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 """The AUDIT_ARCH numbers of the kernel."""
 
 
-def _numbers(table: str) -> dict[str, int]:
+def numbers_of(table: str) -> dict[str, int]:
     """Name -> number on this machine; empty on other architectures."""
     column = {"x86_64": 1, "aarch64": 2}.get(os.uname().machine)
     rows = [row.split() for row in table.split(";")]
@@ -125,10 +125,10 @@ def build(*, alone: bool, process: int | None = None, shared: bool = False, sigc
             `ask`: the kernel asks the cell (clock.py), before each fork too; `refuse`; `pretend`: nothing,
             and it reports success; `allow`.
     """
-    denied, conditional = _numbers(_DENIED), _numbers(_CONDITIONAL)
+    denied, conditional = numbers_of(DENIED), numbers_of(CONDITIONAL)
     if not denied:
         return b""
-    architecture = _ARCHITECTURES[os.uname().machine]
+    architecture = ARCHITECTURES[os.uname().machine]
     allow = _op(_RET, _ALLOW)
     code = [_op(_LOAD, 4), _op(_JEQ, architecture, 1, 0), _op(_RET, _KILL), _op(_LOAD, 0)]
     if os.uname().machine == "x86_64":
@@ -152,12 +152,12 @@ def build(*, alone: bool, process: int | None = None, shared: bool = False, sigc
         code += _when(conditional["rt_sigaction"], [_low(0), _op(_JEQ, _SIGCHLD, 1, 0), allow, *read_only])
     verdicts = dict.fromkeys(denied.values(), _deny())
     if sigchld == "ask":
-        verdicts |= dict.fromkeys(_numbers(_FORKS).values(), fork)
+        verdicts |= dict.fromkeys(numbers_of(FORKS).values(), fork)
     if not alone:
         code += _sockets()
-        verdicts |= dict.fromkeys(_numbers(_DENIED_OUTSIDE).values(), _deny())
+        verdicts |= dict.fromkeys(numbers_of(DENIED_OUTSIDE).values(), _deny())
         if shared:
-            verdicts |= dict.fromkeys(_numbers(_PRETENDED).values(), _deny(0))
+            verdicts |= dict.fromkeys(numbers_of(PRETENDED).values(), _deny(0))
         if process is not None:
             code += _signals(conditional, process)
         if shared or process is not None:
@@ -195,12 +195,12 @@ def _signals(calls: dict[str, int], process: int) -> list[bytes]:
     for name in ("tgkill", "tkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo"):
         code += _when(calls[name], _only(process))
     code += _when(calls["pidfd_send_signal"], [_deny()])
-    return code + _when(_numbers(_CONDITIONAL_OUTSIDE)["ioctl"], _unless(1, _IOCTLS))
+    return code + _when(numbers_of(CONDITIONAL_OUTSIDE)["ioctl"], _unless(1, _IOCTLS))
 
 
 def _priorities(process: int) -> list[bytes]:
     """Allow changes of priorities and CPUs for one process alone."""
-    calls, code = _numbers(_CONDITIONAL_OUTSIDE), []
+    calls, code = numbers_of(CONDITIONAL_OUTSIDE), []
     for name in ("sched_setparam", "sched_setscheduler", "sched_setaffinity", "sched_setattr"):
         code += _when(calls[name], _zero_or(process))
     for name, kind in (("setpriority", _PRIO_PROCESS), ("ioprio_set", _IOPRIO_WHO_PROCESS)):
@@ -209,11 +209,11 @@ def _priorities(process: int) -> list[bytes]:
 
 
 def _sockets() -> list[bytes]:
-    """Allow pairs of streams alone; _DENIED_OUTSIDE has the rest."""
+    """Allow pairs of streams alone; DENIED_OUTSIDE has the rest."""
     # A datagram of a pair can be sent to any abstract socket of the host: sendto(2) has an address.
     streams = [_low(1), _op(_AND, _TYPE), _op(_JEQ, _STREAM, 2, 0), _op(_JEQ, _SEQPACKET, 1, 0)]
     family = [_low(0), _op(_JEQ, _AF_UNIX, 1, 0), _deny(errno.EACCES)]
-    number = _numbers(_CONDITIONAL_OUTSIDE)["socketpair"]
+    number = numbers_of(CONDITIONAL_OUTSIDE)["socketpair"]
     return _when(number, [*family, *streams, _deny(errno.EACCES), _op(_RET, _ALLOW)])
 
 
@@ -250,7 +250,7 @@ def _asking() -> tuple[Any, ...]:
 
 def known() -> bool:
     """Whether the table has the numbers of this machine's calls."""
-    return os.uname().machine in _ARCHITECTURES
+    return os.uname().machine in ARCHITECTURES
 
 
 def install(
@@ -294,4 +294,4 @@ def install_asking() -> int:
 @functools.cache
 def sets_an_action(call: int) -> bool:
     """Whether this call, which the kernel asks about, is rt_sigaction; the others make a process."""
-    return call == _numbers(_CONDITIONAL)["rt_sigaction"]
+    return call == numbers_of(CONDITIONAL)["rt_sigaction"]

@@ -296,7 +296,7 @@ class DeepSpeedTrainer(TorchTrainer):
         """The policy's part of its model, or the frozen weights below its adapter."""
 
         def read() -> dict[str, Tensor]:
-            tensors: dict[str, Tensor] = self._commands.run("rank_tensors", name, frozen)[0]
+            tensors: dict[str, Tensor] = self.commands.run("rank_tensors", name, frozen)[0]
             return tensors
 
         def state() -> int:
@@ -331,30 +331,30 @@ class DeepSpeedTrainer(TorchTrainer):
         return super().rank_digest()
 
     def save(self, folder: Path) -> None:
-        self._commands.run("rank_save", Path(folder))
+        self.commands.run("rank_save", Path(folder))
 
     @visiting
     def rank_save(self, folder: Path) -> None:
         """`save` on one rank: all gather, rank 0 writes."""
         target = folder if self.place.number == 0 else None
-        torch_state.save(target, self._initial_weights, self._policies)
+        torch_state.save(target, self.initial_weights, self.policies)
 
     def load(self, folder: Path) -> None:
         if self._opened.made:
-            self._commands.run("rank_renew")
+            self.commands.run("rank_renew")
         super().load(folder)
 
     @present
     def rank_renew(self) -> None:
         """Make all weights anew, without engines."""
-        configs = {name: policy.config for name, policy in self._policies.items()}
-        groups = [initial.policies for initial in self._initial_weights]
+        configs = {name: policy.config for name, policy in self.policies.items()}
+        groups = [initial.policies for initial in self.initial_weights]
         self._opened.close()
-        self._initial_weights, self._policies = set_up(configs, self._setup, groups=groups)
+        self.initial_weights, self.policies = set_up(configs, self._setup, groups=groups)
 
     def export(self, policy: str, folder: Path, *, merge: bool = False) -> None:
         if self._divided:
-            self._commands.run("rank_export", policy, Path(folder), merge)
+            self.commands.run("rank_export", policy, Path(folder), merge)
         else:
             super().export(policy, folder, merge=merge)
 

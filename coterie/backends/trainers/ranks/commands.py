@@ -57,7 +57,7 @@ class RankCommands(Commands):
 
     def __init__(self, target: Any, group: RankGroup) -> None:
         super().__init__(target)
-        self._group = group
+        self.group = group
         self._running = threading.Lock()
         self._failed = False
         self.store: Any = None
@@ -70,8 +70,8 @@ class RankCommands(Commands):
             Exception: what a rank raised.
         """
         with self._running:
-            self._send([command(_IMPORT, (own_code(),))] * len(self._group.ranks))
-            self._send([command(_MAKE, (factory, *arguments))] * len(self._group.ranks))
+            self._send([command(_IMPORT, (own_code(),))] * len(self.group.ranks))
+            self._send([command(_MAKE, (factory, *arguments))] * len(self.group.ranks))
             try:
                 for _ in range(2):
                     self._results()
@@ -87,7 +87,7 @@ class RankCommands(Commands):
             Exception: what a rank raised; the first rank's whose error is not that another rank is gone.
         """
         data = command(method, arguments if others is None else others)
-        return self._run(method, arguments, [data] * len(self._group.ranks))
+        return self._run(method, arguments, [data] * len(self.group.ranks))
 
     def run_each(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """`run` with arguments of its own for each rank, rank 0's first."""
@@ -113,13 +113,13 @@ class RankCommands(Commands):
                 raise
 
     def _send(self, data: Sequence[bytes]) -> None:
-        for rank, each in zip(self._group.ranks, data, strict=True):
-            self._group.send(rank, each)
+        for rank, each in zip(self.group.ranks, data, strict=True):
+            self.group.send(rank, each)
 
     def _results(self) -> list[Any]:
         results: list[Any] = []
         errors: list[Exception] = []
-        for rank in self._group.ranks:
+        for rank in self.group.ranks:
             try:
                 results.append(self._result(rank, MOST_LAG if not errors else LATE))
             except Exception as error:
@@ -129,12 +129,12 @@ class RankCommands(Commands):
         return results
 
     def _result(self, rank: Rank, seconds: float) -> Any:
-        return unwrapped(pickle.loads(self._group.receive(rank, seconds)))
+        return unwrapped(pickle.loads(self.group.receive(rank, seconds)))
 
     def _cause(self, error: Exception) -> BaseException:
         """The error behind rank 0's, where another rank has it."""
         errors: list[Exception] = []
-        for rank in self._group.ranks:
+        for rank in self.group.ranks:
             try:
                 self._result(rank, LATE)
             except RankLost as lost:
@@ -146,7 +146,7 @@ class RankCommands(Commands):
 
     def _end(self) -> None:
         self._failed = True
-        self._group.close(at_once=True)
+        self.group.close(at_once=True)
 
     def close(self) -> None:
         """End the other ranks; ranks that another program started serve on. Waits for no running command."""
@@ -154,11 +154,11 @@ class RankCommands(Commands):
         try:
             if self._failed or not idle:
                 self._end()
-            elif self._group.lasting:
-                self._send([command(_DROP, ())] * len(self._group.ranks))
+            elif self.group.lasting:
+                self._send([command(_DROP, ())] * len(self.group.ranks))
                 self._results()
             else:
-                self._group.close()
+                self.group.close()
             self._failed = True
         finally:
             if idle:

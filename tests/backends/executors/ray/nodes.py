@@ -173,7 +173,7 @@ def in_play(monkeypatch: pytest.MonkeyPatch, share: int, what: Callable[[Any], b
     Args:
         what: returns whether it did it; if not, the host of the next share is tried.
     """
-    plain, hosts, shares = RayExecutor._hand, list[Any](), [0]
+    plain, hosts, shares = RayExecutor.hand, list[Any](), [0]
 
     async def hand(executor: RayExecutor, host: Any, jobs: list[Any]) -> None:
         shares[0] += 1
@@ -181,20 +181,20 @@ def in_play(monkeypatch: pytest.MonkeyPatch, share: int, what: Callable[[Any], b
             hosts.append(host)
         await plain(executor, host, jobs)
 
-    monkeypatch.setattr(RayExecutor, "_hand", hand)
+    monkeypatch.setattr(RayExecutor, "hand", hand)
     return hosts
 
 
 def placed(monkeypatch: pytest.MonkeyPatch, nodes: Nodes) -> dict[str, Any]:
     """The nodes of all hosts of a run, by the names of the hosts, as they are opened."""
-    plain, places = RayExecutor._new_host, dict[str, Any]()
+    plain, places = RayExecutor.new_host, dict[str, Any]()
 
     async def new_host(executor: RayExecutor) -> Any:
         host = await plain(executor)
         places[host.name] = nodes.of(host.pid)
         return host
 
-    monkeypatch.setattr(RayExecutor, "_new_host", new_host)
+    monkeypatch.setattr(RayExecutor, "new_host", new_host)
     return places
 
 
@@ -210,7 +210,7 @@ class Faults:
         self.done: list[tuple[str, str, int]] = []
         """(process, its state, signal)"""
         self.executor: RayExecutor | None = None
-        hand, load, faults = RayExecutor._hand, HostedEngine.load_weights, self
+        hand, load, faults = RayExecutor.hand, HostedEngine.load_weights, self
 
         async def handed(executor: RayExecutor, host: Any, jobs: list[Any]) -> None:
             faults.executor = executor
@@ -223,7 +223,7 @@ class Faults:
             faults.strike("syncing")
             await loading
 
-        monkeypatch.setattr(RayExecutor, "_hand", handed)
+        monkeypatch.setattr(RayExecutor, "hand", handed)
         monkeypatch.setattr(HostedEngine, "load_weights", loaded)
 
     def progress(self, *_: Any) -> None:

@@ -162,7 +162,7 @@ class Watched:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.hosts: list[Any] = []
         self.executors: list[RayExecutor] = []
-        plain = RayExecutor._new_host
+        plain = RayExecutor.new_host
 
         async def new_host(executor: RayExecutor) -> Any:
             host = await plain(executor)
@@ -171,7 +171,7 @@ class Watched:
                 self.executors.append(executor)
             return host
 
-        monkeypatch.setattr(RayExecutor, "_new_host", new_host)
+        monkeypatch.setattr(RayExecutor, "new_host", new_host)
 
     def at(self, step: int, what: Any) -> Any:
         """A `progress` that does something once, after a step."""
@@ -185,7 +185,7 @@ class Watched:
 
 def kill_in_play(monkeypatch: pytest.MonkeyPatch, share: int, how: int) -> list[int]:
     """Kill the host that gets the n-th share of jobs; returns the list that will have its pid."""
-    plain, killed, shares = RayExecutor._hand, list[int](), [0]
+    plain, killed, shares = RayExecutor.hand, list[int](), [0]
 
     async def hand(executor: RayExecutor, host: Any, jobs: list[Any]) -> None:
         shares[0] += 1
@@ -194,7 +194,7 @@ def kill_in_play(monkeypatch: pytest.MonkeyPatch, share: int, how: int) -> list[
             os.kill(host.pid, how)
         await plain(executor, host, jobs)
 
-    monkeypatch.setattr(RayExecutor, "_hand", hand)
+    monkeypatch.setattr(RayExecutor, "hand", hand)
     return killed
 
 
@@ -214,7 +214,7 @@ def test_the_jobs_of_a_killed_host_are_played_again(
 def test_a_host_that_takes_the_place_of_another_is_begun_once(cluster, local, tmp_path, monkeypatch):
     """Jobs are asked for while its account forgets the other one."""
     killed, begun, executors = kill_in_play(monkeypatch, 4, signal.SIGKILL), list[str](), list[RayExecutor]()
-    begin, drop = RayExecutor._begin, RunAccount.drop
+    begin, drop = RayExecutor.begin, RunAccount.drop
 
     async def slowly(account: RunAccount, host: str) -> None:
         executors[0]._send_soon()
@@ -227,7 +227,7 @@ def test_a_host_that_takes_the_place_of_another_is_begun_once(cluster, local, tm
         await begin(executor, host)
 
     monkeypatch.setattr(RunAccount, "drop", slowly)
-    monkeypatch.setattr(RayExecutor, "_begin", noted)
+    monkeypatch.setattr(RayExecutor, "begin", noted)
     on_ray(tmp_path / "ray", "tabular", 2)
     assert killed and len(begun) == len({*begun}) == 3
     same_but_for_the_cluster(local("tabular", 0), tmp_path / "ray")
@@ -282,7 +282,7 @@ def kill_engine(monkeypatch: pytest.MonkeyPatch, when: str, how: int) -> list[in
             os.kill(engine.pid, how)
 
     if when == "serving":
-        plain, shares = RayExecutor._hand, [0]
+        plain, shares = RayExecutor.hand, [0]
 
         async def hand(executor: RayExecutor, host: Any, jobs: list[Any]) -> None:
             shares[0] += 1
@@ -290,7 +290,7 @@ def kill_engine(monkeypatch: pytest.MonkeyPatch, when: str, how: int) -> list[in
             if shares[0] == 4:
                 kill(executor._engine)
 
-        monkeypatch.setattr(RayExecutor, "_hand", hand)
+        monkeypatch.setattr(RayExecutor, "hand", hand)
     else:
         load, loads = HostedEngine.load_weights, [0]
 

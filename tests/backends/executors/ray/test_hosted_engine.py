@@ -128,7 +128,7 @@ def test_the_trainer_leaves_once_its_weights_are_sent_and_before_jobs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Replicas wake with new weights, or with the first request of a step whose weights are old."""
-    monkeypatch.setattr(device_memory, "_occupied", WeakKeyDictionary())
+    monkeypatch.setattr(device_memory, "occupied", WeakKeyDictionary())
     order: list[str] = []
 
     class Trainer:

@@ -166,7 +166,7 @@ def test_a_lost_node_without_room_for_its_hosts_ends_the_run_which_resumes(
 def test_a_host_that_dies_while_it_takes_the_place_of_another_is_replaced_too(
     nodes, undisturbed, tmp_path, monkeypatch
 ):
-    places, begin = placed(monkeypatch, nodes), RayExecutor._begin
+    places, begin = placed(monkeypatch, nodes), RayExecutor.begin
 
     async def begin_and_die(executor: RayExecutor, host: Any) -> None:
         await begin(executor, host)
@@ -174,7 +174,7 @@ def test_a_host_that_dies_while_it_takes_the_place_of_another_is_replaced_too(
             os.kill(host.pid, signal.SIGKILL)
             await asyncio.sleep(1)  # as with an engine that takes its time to count the jobs
 
-    monkeypatch.setattr(RayExecutor, "_begin", begin_and_die)
+    monkeypatch.setattr(RayExecutor, "begin", begin_and_die)
     killed = in_play(monkeypatch, 5, lambda host: not os.kill(host.pid, signal.SIGKILL))
     on_nodes(nodes, tmp_path / "run")
     assert killed and len(places) == 6

@@ -84,7 +84,7 @@ class Leaving(TorchTrainer):
     left: ClassVar[list[tuple[str, ...]]] = []
 
     async def offload(self) -> None:
-        self.left.append(tuple(self._policies))
+        self.left.append(tuple(self.policies))
 
 
 @pytest.fixture(autouse=True)
@@ -467,7 +467,7 @@ def test_all_trainers_leave_their_gpus_for_an_engine() -> None:
         Leaving.left.clear()
         await trainers.offload()
         assert sorted(Leaving.left) == [("a", "b"), ("full",)]
-        assert trainers in device_memory._occupied
+        assert trainers in device_memory.occupied
 
     failing(room, cls=Leaving)
 
