@@ -237,7 +237,7 @@ def check_coroutines(plugin: Any, kind: str) -> None:
         if is_coroutine and not awaited:
             _refuse(plugin, f"`{name}` is a coroutine function, and nothing awaits it", f"def {name}")
         if awaited and not is_coroutine and name in ("open", "close"):
-            signature = next(inspect.signature(method) for own, method in methods_of(kind) if own == name)
+            signature = next(inspect.signature(method) for each, method in methods_of(kind) if each == name)
             fix = f"async def {name}{signature}".replace("'", "")
             _refuse(plugin, f"`{name}` is no coroutine function", fix)
 

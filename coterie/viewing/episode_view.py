@@ -33,8 +33,8 @@ def episode_lines(match: Match, detail: Detail) -> Iterator[Text]:
     best = "  (chosen by reward: the best of several)" if episode.selected else ""
     yield Text(f"{run}step {episode.tree.step}  {one_line(episode.key)}{best}", style="bold")
     pairs = [(name, match.fields.get(name)) for name in HEAD]
-    told = [pair for pair in pairs if pair[0] in ("success", "turns", "reward") or pair[1] not in (None, 0)]
-    yield Text("  ".join(f"{name} {_number(value)}" for name, value in told), style="cyan")
+    shown = [pair for pair in pairs if pair[0] in ("success", "turns", "reward") or pair[1] not in (None, 0)]
+    yield Text("  ".join(f"{name} {_number(value)}" for name, value in shown), style="cyan")
     hidden = 0
     for action in episode.actions:
         if detail.role not in (None, action.role):
