@@ -26,7 +26,7 @@ def studies(tmp_path_factory):
     """
     out, tables = tmp_path_factory.mktemp("studies"), {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Runner, "_launch", lambda runner, folder: InProcess(folder))
+        patch.setattr(Runner, "launch", lambda runner, folder: InProcess(folder))
         for name in ("at-grpo-table1", "at-grpo-table3", "sampling", "cooperation"):
             done = coterie("reproduce", name, "--columns", COLUMN, "--seeds", 1, "--out", out, "--json")
             assert done.exit_code == 0, done.output
