@@ -2,7 +2,7 @@
 
 A rule is a function with the condition, the message and the fix: it raises a ConfigError, or logs a warning.
 Rules stand in the order in which they refuse, in four lists, by when they can be asked: a new one stands
-in the first whose facts suffice (`facts.py`), and in `BROKEN` of tests/compose/test_rules.py.
+beside those of its subject, or in the first whose facts suffice (`facts.py`), and in `BROKEN` of tests/compose/test_rules.py.
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ OF_COMPONENTS: tuple[Rule[ComposedParts], ...] = (
     _rule(learning.steps_of_an_update, "trainer loss"),
     _rule(learning.tasks, "env evaluate schedule"),
     _rule(learning.words, "policies env team sampler transition"),
+    # The tables would suffice for two of these; they refuse after what is wrong with a plugin.
     _rule(staleness.play_has_an_effect, "schedule"),
     _rule(staleness.loss_of_older_samples, "schedule loss"),
     _rule(staleness.versions_in_flight, "schedule"),
