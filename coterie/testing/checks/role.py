@@ -85,10 +85,8 @@ def check_role(
         )
         _check_render(role, kind, second, feedback)
         promise("any text is read, or raises PolicyFault, in time")
-        for text in (*NASTY, *texts):
-            reads.append(_check_parse(role, kind, text, observation))
-        for text in good:
-            reads.append(_check_good(role, kind, text, observation))
+        reads += [_check_parse(role, kind, text, observation) for text in (*NASTY, *texts)]
+        reads += [_check_good(role, kind, text, observation) for text in good]
     _check_reads(reads, good, f"{kind}.parse")
     promise("its optional members have their types")
     _check_optional(role, kind)
