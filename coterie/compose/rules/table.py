@@ -2,7 +2,8 @@
 
 A rule is a function with the condition, the message and the fix: it raises a ConfigError, or logs a warning.
 Rules stand in the order in which they refuse, in four lists, by when they can be asked: a new one stands
-beside those of its subject, or in the first whose facts suffice (`facts.py`), and in `BROKEN` of tests/compose/test_rules.py.
+beside those of its subject, or in the first whose facts suffice (`facts.py`), and in `BROKEN` of
+tests/compose/test_rules.py.
 """
 
 from __future__ import annotations
