@@ -58,6 +58,8 @@ class RunRecords:
         if not files:
             why = "no step is finished yet, or its rollout files were removed"
             fix = "restore them from a copy, or name another run"
+            if isinstance(every, int) and every > 1:
+                why = f"schedule.record_every is {every}: no such step is finished, or its files were removed"
             if every == 0:
                 why = "schedule.record_every is 0, so it recorded none of its steps"
                 fix = "set schedule.record_every=1 in a new run, or resume this one with it"

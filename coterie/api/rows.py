@@ -23,7 +23,7 @@ LARGEST = 1e150
 """A larger number of a metric counts as none."""
 
 
-def read_metrics(path: Path) -> list[dict[str, Any]]:
+def read_metrics(path: str | Path) -> list[dict[str, Any]]:
     """The rows of a metrics file, without a torn last line (of a killed run, or of a write in progress).
 
     A warning names the steps that have no row: before the last row, or before the run's newest checkpoint.
@@ -33,6 +33,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         RunFolderError: there is no such file and no checkpoint, it is no regular file, or a line before the
             last is damaged.
     """
+    path = Path(path)
     reached = max(saved_steps(path.parent / "checkpoints"), default=0)
     if path.exists() and not path.is_file():
         raise irregular(path)

@@ -13,7 +13,7 @@ from coterie.backends.cluster.processes import processes_of
 from coterie.backends.cluster.settings import ClusterConfig
 from coterie.backends.cluster.transfer import Transfer, transfer_of
 from coterie.core.config import Resolved, RunConfig
-from coterie.core.errors import UserError
+from coterie.core.errors import ConfigError, UserError
 from coterie.core.training.run import Run
 from coterie.discovery import plugins
 from coterie.discovery.validation import validate
@@ -99,6 +99,24 @@ def check_options(nodes: int | None, **others: Any) -> None:
     elif "--gpus" in given:
         why = "with --nodes, --node-gpus says how many GPUs each node has"
         raise UserError("this option has no effect", path="--gpus", why=why, fix="leave one of them out")
+
+
+def check_ranges(*, gpu_memory: float | None, node_cpus: float | None, **whole: int | None) -> None:
+    """Refuse numbers of devices, nodes and bytes that no machine has.
+
+    Args:
+        whole: `gpus`, `nodes` and `node_gpus`; a node may have no GPU.
+
+    Raises:
+        ConfigError: with the option.
+    """
+    numbers = {"gpu_memory": gpu_memory, "node_cpus": node_cpus, **whole}
+    for name, value in numbers.items():
+        least = 0 if name == "node_gpus" else 1 if name in whole else math.ulp(0.0)
+        if value is not None and not (math.isfinite(value) and value >= least):
+            wanted = f"{least} or more" if name in whole else "more than 0"
+            what = f"{name.replace('_', '-')} is {value!r}"
+            raise ConfigError(what, path=f"--{name.replace('_', '-')}", fix=f"give a number, {wanted}")
 
 
 def placement_of(config: RunConfig, count: int, cpus: float | None, gpus: int | None) -> ClusterPlacement:

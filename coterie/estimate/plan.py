@@ -9,13 +9,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from coterie.compose import compose
-from coterie.core.config import PolicyConfig, RunConfig, ScheduleConfig
+from coterie.core.config import PolicyConfig, Resolved, RunConfig, ScheduleConfig
 from coterie.core.training.run import Run
 from coterie.estimate.cost import BOUND, check_size, count, longest_answer, read_splits
 from coterie.estimate.counts import Growth, PolicyCounts, StepCounts, steps_of_update
 from coterie.estimate.gpus import GB, Capacity, capacity_of
 from coterie.estimate.memory import MemoryEstimate, memory_of
-from coterie.estimate.placement import ClusterPlacement, check_options, on_one_machine, placement_of
+from coterie.estimate.placement import (
+    ClusterPlacement,
+    check_options,
+    check_ranges,
+    on_one_machine,
+    placement_of,
+)
 from coterie.estimate.val_interval import evaluating
 from coterie.recipes import load
 
@@ -189,7 +195,7 @@ class RunEstimate:
 
 
 def plan(
-    source: str | Path | Mapping[str, Any] | RunConfig,
+    source: str | Path | Mapping[str, Any] | RunConfig | Resolved,
     *,
     overrides: Sequence[str] = (),
     scale: str | None = None,
@@ -204,7 +210,7 @@ def plan(
     """Estimate what a run costs, without playing anything or loading weights.
 
     Args:
-        source: a recipe's name, a YAML file, a run's folder, a table or a RunConfig.
+        source: a recipe's name, a YAML file, a run's folder, a table, a RunConfig, or what `load` returned.
         overrides: settings as `key=value`.
         scale: a block of the recipe's `scales`.
         overlays: names of overlays or their YAML files, applied over the recipe from left to right.
@@ -216,9 +222,11 @@ def plan(
         any_size: also plan a step of more than 20,000 generations.
 
     Raises:
-        ConfigError: the configuration is wrong, or a step is too large to be intended.
+        ConfigError: the configuration is wrong, a number is out of range, or a step is too large to be
+            intended.
         UserError: an option has no effect, or the run can't be placed on the nodes.
     """
+    check_ranges(gpu_memory=gpu_memory, node_cpus=node_cpus, gpus=gpus, nodes=nodes, node_gpus=node_gpus)
     check_options(nodes, node_cpus=node_cpus, node_gpus=node_gpus, gpus=gpus)
     resolved = load(source, overrides=overrides, scale=scale, overlays=overlays)
     splits = read_splits(resolved.config)

@@ -53,13 +53,13 @@ class TableFrom(dict[str, Any]):
 
 
 def load(
-    source: str | Path | Mapping[str, Any] | RunConfig,
+    source: str | Path | Mapping[str, Any] | RunConfig | Resolved,
     *,
     overrides: Sequence[str] = (),
     scale: str | None = None,
     overlays: Sequence[str] = (),
 ) -> Resolved:
-    """Resolve a recipe's name, a YAML file, a run folder or a table.
+    """Resolve a recipe's name, a YAML file, a run folder, a table, or what was resolved before.
 
     Args:
         overlays: names of overlays or their YAML files; they are applied from left to right.
@@ -71,10 +71,14 @@ def load(
     return resolve(gather(source, overlays), overrides=overrides, scale=scale)
 
 
-def gather(source: str | Path | Mapping[str, Any] | RunConfig, overlays: Sequence[str] = ()) -> Layers:
+def gather(
+    source: str | Path | Mapping[str, Any] | RunConfig | Resolved, overlays: Sequence[str] = ()
+) -> Layers:
     """The layers up to the overlays, for `resolve`; see `load`."""
     if isinstance(source, RunConfig):
         source = source.model_dump(mode="json")
+    if isinstance(source, Resolved):
+        source = {"name": source.name, **source.table}
     merged = Layers()
     merged.add(DEFAULT_TYPES, "default")
     if isinstance(source, Mapping):
@@ -276,13 +280,13 @@ def parse_override(text: str) -> Table:
     return dict(table)
 
 
-def read_yaml(path: Path) -> Table:
+def read_yaml(path: str | Path) -> Table:
     """A YAML file's table.
 
     Raises:
         ConfigError: the file is unreadable, is not YAML, repeats a key, or is not a table.
     """
-    text = ""
+    text, path = "", Path(path)
     try:
         text = path.read_text(encoding="utf-8")
         value = _parsed(text)

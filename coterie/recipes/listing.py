@@ -13,8 +13,8 @@ from typing import Any
 from coterie.compose.curriculum import taken
 from coterie.compose.rules.table import check
 from coterie.core.config import Resolved, table_digest
-from coterie.core.errors import PluginError, UserError
-from coterie.core.plugins import FILES, Table
+from coterie.core.errors import ConfigError, PluginError, UserError, did_you_mean
+from coterie.core.plugins import FILES, KINDS, Table
 from coterie.discovery import plugins
 from coterie.recipes.layers import file_of, gather, locate, read_overlay, read_yaml, resolve
 from coterie.recipes.merging import Layers
@@ -54,8 +54,19 @@ class OverlayInfo:
 
 
 def registered(kind: str) -> list[str]:
-    """The names that plugins registered of a kind, as `study` or `column`, in alphabetical order."""
+    """The names that plugins registered of a kind, as `study` or `column`, in alphabetical order.
+
+    Raises:
+        ConfigError: there is no such kind.
+    """
+    check_kind(kind)
     return plugins().registry.names(kind)
+
+
+def check_kind(kind: str) -> None:
+    """Raise ConfigError for a word that is no kind of plugin."""
+    if kind not in KINDS:
+        raise ConfigError(f"there is no kind of plugins '{kind}'", fix=did_you_mean(kind, KINDS))
 
 
 def find_plugin(kind: str, name: str | Path) -> Any:
@@ -65,9 +76,10 @@ def find_plugin(kind: str, name: str | Path) -> Any:
     kind it is the object, and `name` may also be `package.module:Object`.
 
     Raises:
-        ConfigError: there is no such recipe, overlay or column.
+        ConfigError: there is no such kind, or no such recipe, overlay or column.
         PluginError: nothing has that name, and the message has the nearest, or it can't be imported.
     """
+    check_kind(kind)
     return locate(name, kind)[0] if kind in FILES else plugins().registry.load(kind, str(name))
 
 

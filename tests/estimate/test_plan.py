@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 from pathlib import Path
 
@@ -49,3 +50,25 @@ def test_it_refuses_what_the_command_refuses():
     assert large.step.generations > 20_000 and large.loads[0].part == "generations"
     with pytest.raises(coterie.UserError, match="this option has no effect"):
         coterie.plan(TABULAR, node_gpus=2)
+
+
+@pytest.mark.parametrize(("option", "value"), [
+    *(("gpus", value) for value in (0, -1)), *(("nodes", value) for value in (0, -2)), ("node_gpus", -1),
+    *((name, value) for name in ("gpu_memory", "node_cpus") for value in (0, -1.0, math.nan, math.inf)),
+])  # fmt: skip
+def test_it_refuses_numbers_that_no_machine_has(option, value):
+    nodes = {"nodes": 1, "overlays": ["ray"]} if option.startswith("node") else {}
+    with pytest.raises(coterie.ConfigError, match="give a number") as caught:
+        coterie.plan(TABULAR, **{**nodes, option: value})
+    assert caught.value.path == f"--{option.replace('_', '-')}"
+
+
+def test_what_was_resolved_can_be_planned():
+    resolved = coterie.load(TABULAR, overrides=["schedule.tasks_per_step=3"])
+    assert coterie.plan(resolved).step == coterie.plan(TABULAR, overrides=["schedule.tasks_per_step=3"]).step
+    assert coterie.load(resolved).table == resolved.table
+
+
+def test_the_command_tells_a_memory_that_is_no_number():
+    done = command("plan", TABULAR, "--gpu-memory", "nan")
+    assert done.exit_code == 2 and "gpu-memory is nan" in done.stderr

@@ -7,7 +7,7 @@ import pytest
 from coterie.compose import compose
 from coterie.core.config import RunConfig
 from coterie.core.errors import ConfigError, UserError
-from coterie.recipes import load, parse_override, read_yaml, recipes
+from coterie.recipes import find_plugin, load, parse_override, read_yaml, recipes, registered
 
 BASE = """
 summary: base
@@ -183,3 +183,15 @@ def test_an_override_of_a_type_warns_of_the_settings_that_it_drops(caplog: pytes
     (record,) = caplog.records
     assert "trainer.minibatch_size=8" in record.getMessage()
     assert "micro_tokens" not in record.getMessage()  # an override sets it again
+
+
+@pytest.mark.parametrize("ask", [registered, lambda kind: find_plugin(kind, "at_grpo")])
+def test_a_kind_that_there_is_none_of_is_told(ask):
+    with pytest.raises(ConfigError, match="there is no kind of plugins 'studies'") as caught:
+        ask("studies")
+    assert "did you mean 'study'?" in str(caught.value.fix)
+
+
+def test_files_are_named_by_text_too(tmp_path):
+    (tmp_path / "a.yaml").write_text("x: 1")
+    assert read_yaml(str(tmp_path / "a.yaml")) == {"x": 1}

@@ -89,7 +89,11 @@ def json_like(value: Any) -> Any:
 
 
 def to_yaml(table: Mapping[str, Any]) -> str:
-    """A table as block-style YAML."""
+    """A table as block-style YAML.
+
+    Raises:
+        ruamel.yaml.representer.RepresenterError: a value is of a type that YAML has none for.
+    """
     stream, yaml = io.StringIO(), YAML(typ="safe", pure=True)
     yaml.default_flow_style, yaml.sort_base_mapping_type_on_output = False, False  # type: ignore[assignment]
     yaml.dump(json_like(table), stream)

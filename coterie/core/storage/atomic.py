@@ -90,7 +90,9 @@ def sync_folder(path: Path) -> None:
 
 @contextmanager
 def locked(folder: Path, wait: bool = True) -> Iterator[bool]:
-    """Lock a folder; yields whether this process has the lock. The system frees it when the process ends."""
+    """Lock a folder; yields whether this process has the lock: none has that of a missing folder. The system
+    frees it when the process ends.
+    """
     if sys.platform == "win32":
         yield True
         return

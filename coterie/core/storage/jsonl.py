@@ -106,7 +106,7 @@ class MetricsLog:
 
 
 def to_json(value: Mapping[str, Any]) -> str:
-    """One line of strict JSON. Floats are exact; NaN and infinities are null."""
+    """One line of strict JSON. Floats are exact; NaN and infinities are null; another type: TypeError."""
     try:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False, default=_plain)
         text.encode()

@@ -93,6 +93,9 @@ def test_files_that_are_gone_or_damaged(run: Path, tmp_path: Path) -> None:
     assert package.replay(folder).lacking == [3]
     shutil.rmtree(folder / "rollouts")
     assert "has no rollout files" in coterie("replay", folder).output
+    config = folder / "config.yaml"
+    config.write_text(config.read_text().replace("record_every: 1\n", "record_every: 10\n"))
+    assert "schedule.record_every is 10" in coterie("replay", folder).output
 
 
 def test_a_run_that_recorded_nothing(tmp_path: Path) -> None:
