@@ -12,6 +12,15 @@ from typing import Any, cast
 
 import pytest
 
+__all__ = [
+    "coterie_build",
+    "coterie_check",
+    "coterie_run",
+    "play_episode",
+    "scripted_engine",
+    "tree_literals",
+]
+
 
 def _fixture(name: str, doc: str) -> Any:
     def function() -> Callable[..., Any]:

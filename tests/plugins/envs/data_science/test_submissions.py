@@ -16,7 +16,7 @@ pytest.importorskip("sklearn")
 from coterie.core.errors import DataError, MissingExtra
 from coterie.plugins.envs.data_science.metrics import answers, scoring, submission as submissions
 from coterie.plugins.envs.data_science.metrics.answers import AnswerTable, read_answers
-from coterie.plugins.envs.data_science.metrics.column import library
+from coterie.plugins.envs.data_science.metrics.column import pandas, scipy_stats, sklearn_metrics
 from coterie.plugins.envs.data_science.metrics.records import competition_of
 from coterie.plugins.envs.data_science.metrics.scoring import SubmissionResult, score, summarise
 from tests.plugins.envs.data_science.tables import answers_of, competition, csv_of, value_of, why_of
@@ -447,14 +447,10 @@ def test_what_is_not_known_is_missing_and_not_0():
 
 
 @pytest.mark.parametrize(
-    ("module", "package"),
-    [
-        ("pandas", "pandas"),
-        ("sklearn.metrics", "scikit-learn"),
-        ("scipy.stats", "scipy"),
-    ],
+    ("module", "get"),
+    [("pandas", pandas), ("sklearn.metrics", sklearn_metrics), ("scipy.stats", scipy_stats)],
 )
-def test_without_the_extra_the_error_names_it(module, package, monkeypatch):
+def test_without_the_extra_the_error_names_it(module, get, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, module, None)
     with pytest.raises(MissingExtra, match=r"coterie\[data-science\]"):
-        library(module, package)
+        get()

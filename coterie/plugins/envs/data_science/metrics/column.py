@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,14 +20,15 @@ _SHOWN = 40
 """Characters of a wrong value that a message shows."""
 
 
-def library(module: str, package: str) -> Any:
-    """A module of a package of extra `data-science`, imported when a submission is first scored.
+@contextmanager
+def importing(package: str) -> Iterator[None]:
+    """The import of a package of extra `data-science`, when a submission is first scored.
 
     Raises:
         MissingExtra: the package is not installed.
     """
     try:
-        return importlib.import_module(module)
+        yield
     except ImportError as error:
         raise MissingExtra(
             package, "data-science", needed_by="the metrics of environment data_science"
@@ -35,8 +36,24 @@ def library(module: str, package: str) -> Any:
 
 
 def pandas() -> Any:
-    """The module `pandas`, as `library` gives it."""
-    return library("pandas", "pandas")
+    """The module `pandas`. Raises MissingExtra where it is not installed."""
+    with importing("pandas"):
+        import pandas
+    return pandas
+
+
+def sklearn_metrics() -> Any:
+    """The module `sklearn.metrics`. Raises MissingExtra where scikit-learn is not installed."""
+    with importing("scikit-learn"):
+        import sklearn.metrics
+    return sklearn.metrics
+
+
+def scipy_stats() -> Any:
+    """The module `scipy.stats`. Raises MissingExtra where scipy is not installed."""
+    with importing("scipy"):
+        import scipy.stats
+    return scipy.stats
 
 
 class Invalid(Exception):

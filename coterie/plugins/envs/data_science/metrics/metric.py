@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from coterie.plugins.envs.data_science.metrics.column import library, pandas
+from coterie.plugins.envs.data_science.metrics.column import pandas, scipy_stats, sklearn_metrics
 from coterie.plugins.envs.data_science.metrics.forms import (
     ColumnReading,
     Grades,
@@ -49,13 +49,13 @@ def balanced_accuracy(answers: Any, predictions: Any) -> float:
     truth, guess = _codes(answers, predictions)
     # balanced_accuracy_score is this recall, and warns of labels that are only predicted.
     labels = np.unique(truth)
-    metrics = _sklearn()
+    metrics = sklearn_metrics()
     return float(metrics.recall_score(truth, guess, labels=labels, average="macro", zero_division=0))
 
 
 def f1_binary(answers: Any, predictions: Any) -> float:
     """F1 of the positive rows, given as booleans; 0 where none is right."""
-    return float(_sklearn().f1_score(answers, predictions, zero_division=0))
+    return float(sklearn_metrics().f1_score(answers, predictions, zero_division=0))
 
 
 def f1_macro(answers: Any, predictions: Any) -> float:
@@ -70,7 +70,7 @@ def f1_micro(answers: Any, predictions: Any) -> float:
 
 def auc(answers: Any, predictions: Any) -> float:
     """The area under the ROC curve: a pair with equal predictions counts half."""
-    return float(_sklearn().roc_auc_score(answers, predictions))
+    return float(sklearn_metrics().roc_auc_score(answers, predictions))
 
 
 def normalised_gini(answers: NDArray[np.float64], predictions: NDArray[np.float64]) -> float:
@@ -88,7 +88,7 @@ def log_loss(answers: Any, predictions: Any) -> float:
     `predictions` has shape (rows,), of the positive label, or (rows, labels).
     """
     labels = range(predictions.shape[1]) if predictions.ndim == 2 else (0, 1)
-    return float(_sklearn().log_loss(answers, predictions, labels=list(labels)))
+    return float(sklearn_metrics().log_loss(answers, predictions, labels=list(labels)))
 
 
 def quadratic_weighted_kappa(answers: NDArray[np.float64], predictions: NDArray[np.float64]) -> float:
@@ -103,22 +103,22 @@ def quadratic_weighted_kappa(answers: NDArray[np.float64], predictions: NDArray[
 
 def rmse(answers: Any, predictions: Any) -> float:
     """The root of the mean squared error."""
-    return float(_sklearn().root_mean_squared_error(answers, predictions))
+    return float(sklearn_metrics().root_mean_squared_error(answers, predictions))
 
 
 def rmsle(answers: Any, predictions: Any) -> float:
     """The root of the mean squared difference of log(1 + x)."""
-    return float(_sklearn().root_mean_squared_log_error(answers, predictions))
+    return float(sklearn_metrics().root_mean_squared_log_error(answers, predictions))
 
 
 def mae(answers: Any, predictions: Any) -> float:
     """The mean absolute error."""
-    return float(_sklearn().mean_absolute_error(answers, predictions))
+    return float(sklearn_metrics().mean_absolute_error(answers, predictions))
 
 
 def median_ae(answers: Any, predictions: Any) -> float:
     """The median absolute error."""
-    return float(_sklearn().median_absolute_error(answers, predictions))
+    return float(sklearn_metrics().median_absolute_error(answers, predictions))
 
 
 def mape(answers: Any, predictions: Any) -> float:
@@ -135,17 +135,17 @@ def smape(answers: NDArray[np.float64], predictions: NDArray[np.float64]) -> flo
 
 def r2(answers: Any, predictions: Any) -> float:
     """1 - (squared error) / (squared error of the answers' mean)."""
-    return float(_sklearn().r2_score(answers, predictions))
+    return float(sklearn_metrics().r2_score(answers, predictions))
 
 
 def pearson(answers: Any, predictions: Any) -> float:
     """The linear correlation."""
-    return float(_scipy().pearsonr(answers, predictions).statistic)
+    return float(scipy_stats().pearsonr(answers, predictions).statistic)
 
 
 def spearman(answers: Any, predictions: Any) -> float:
     """The correlation of ranks; equal values share their mean rank."""
-    return float(_scipy().spearmanr(answers, predictions).statistic)
+    return float(scipy_stats().spearmanr(answers, predictions).statistic)
 
 
 def map_at_k(answers: Sequence[Sequence[str]], predictions: Sequence[Sequence[str]], k: int) -> float:
@@ -170,7 +170,7 @@ def _codes(answers: Any, predictions: Any) -> tuple[NDArray[np.int64], NDArray[n
 
 def _f1(answers: Any, predictions: Any, average: str) -> float:
     truth, guess = _codes(answers, predictions)
-    return float(_sklearn().f1_score(truth, guess, average=average, zero_division=0))
+    return float(sklearn_metrics().f1_score(truth, guess, average=average, zero_division=0))
 
 
 def _gini(answers: NDArray[np.float64], predictions: NDArray[np.float64]) -> float:
@@ -193,14 +193,6 @@ def _precision(answer: Sequence[str], ranked: Sequence[str], k: int) -> float:
 def _common(first: str, second: str) -> float:
     left, right = set(first.lower().split()), set(second.lower().split())
     return len(left & right) / len(left | right) if left | right else 1.0
-
-
-def _sklearn() -> Any:
-    return library("sklearn.metrics", "scikit-learn")
-
-
-def _scipy() -> Any:
-    return library("scipy.stats", "scipy")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
