@@ -43,7 +43,7 @@ def test_requests_a_minute_hold_in_every_minute():
     seconds = played(calls(concurrency=200, requests_per_minute=120, minute=1.0), sender, 200)
     assert sender.sent == 200
     assert most_in_a_minute(sender.times, 1.0) <= 120
-    assert seconds < 3.0, "the limit is used: 200 calls at 120 a (short) minute"
+    assert seconds < 5.0, "the limit is used: 200 calls at 120 a (short) minute"
 
 
 def test_the_first_minute_has_no_burst():
@@ -58,7 +58,7 @@ def test_tokens_a_minute_hold_in_every_minute():
     seconds = played(calls(concurrency=200, tokens_per_minute=2400, minute=1.0), sender, 200)
     # What is sent at the window's begin has been taken before it.
     assert most_in_a_minute(sender.times, 1.0, 20.0) <= 2400 + 20
-    assert seconds < 3.0
+    assert seconds < 5.0
 
 
 def test_a_call_larger_than_a_minutes_tokens_is_sent_and_the_next_one_waits_for_it():

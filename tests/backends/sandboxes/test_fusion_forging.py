@@ -212,7 +212,7 @@ def test_the_cpu_time_of_short_children_counts_and_is_reported(code):
 
 
 def test_shells_and_their_tools_get_sigchld():
-    code = "timeout .2 sleep 5; echo $?; sleep 5 & kill $!; wait $!; echo $?"
+    code = "timeout .2 sleep 60; echo $?; sleep 60 & kill $!; wait $!; echo $?"
     with FusionServer() as server:
         result = using(server, lambda box: box.run(Program(code=code, language="bash")))
-    assert result.stdout == "124\n143\n" and result.wall_seconds < 4
+    assert result.stdout == "124\n143\n" and result.wall_seconds < 30

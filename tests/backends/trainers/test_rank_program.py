@@ -142,7 +142,7 @@ def test_close_does_not_wait_for_a_rank_that_is_busy(
     commands.group.send(commands.group.ranks[0], data)
     started = time.monotonic()
     commands.close()
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 60
     assert not alive(commands.group.ranks[0].pid)
 
 
