@@ -7,6 +7,7 @@ import runpy
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -154,3 +155,33 @@ def test_every_file_that_the_architecture_names_exists():
     assert len(named) > 15
     missing = [word for word in named if not any((base / word).exists() for base in (ROOT, ROOT / "coterie"))]
     assert not missing, missing
+
+
+OTHERS = {"queue.py", "word_games.py", "tests/test_gpu.py"}
+"""Files of users that docstrings speak of."""
+
+
+def test_the_modules_that_docstrings_and_comments_name_exist():
+    """As paths (`estimate/least.py`, `effects.py` beside it), or dotted (`backends.cluster.hosts.Actors`)."""
+    package = ROOT / "coterie"
+    rooms = "|".join(sorted(path.name for path in package.iterdir() if (path / "__init__.py").exists()))
+    dotted = re.compile(rf"`(?:coterie\.)?((?:{rooms})(?:\.\w+){{2,}})`")
+    files = [path for path in package.rglob("*.py") if "templates" not in path.parts]
+    names, folders = {path.name for path in files} | OTHERS, [ROOT, *{path.parent for path in files}]
+
+    def is_there(name: str) -> bool:
+        return name in names or any((folder / name).exists() for folder in folders)
+
+    def is_module(parts: Sequence[str]) -> bool:
+        path = package.joinpath(*parts)
+        return path.with_suffix(".py").exists() or (path / "__init__.py").exists()
+
+    missing = []
+    for path in files:
+        text = path.read_text(encoding="utf-8")
+        missing += [(path.name, name) for name in re.findall(r"`([\w/]+\.py)`", text) if not is_there(name)]
+        for parts in (name.split(".") for name in dotted.findall(text)):
+            inner = (package / parts[0] / parts[1]).is_dir()  # else the module is the second part
+            if not is_module(parts[: 3 if inner else 2]):
+                missing.append((path.name, ".".join(parts)))
+    assert not missing

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType, UnionType
@@ -16,7 +16,7 @@ from pydantic_core import to_jsonable_python
 
 from coterie.compose.described import Field, default_of, documented, fields, source_of
 from coterie.compose.kinds import CAPABILITIES, members
-from coterie.compose.tables import MAPS, TABLES
+from coterie.compose.tables import MAPS, TABLES, component_tables
 from coterie.core.config import to_yaml
 from coterie.core.errors import PluginError, UserError, did_you_mean
 from coterie.core.plugins import FILES, KINDS, UNCONFIGURED, Table, composed_fields
@@ -313,20 +313,12 @@ def _from_recipes(entry: Entry) -> Table:
             table = read_yaml(path)
         except (UserError, OSError):
             continue
-        for kind, name, component in components(table):
-            if kind == entry.kind and component.get("type", name) == entry.name:
+        for _, kind, name, component, _ in component_tables(table):
+            named = kind == entry.kind and isinstance(component, dict)
+            if named and component.get("type", name) == entry.name:
                 rest = {"type", "policy", "weights", "tools", "concurrency", "max_missing", "show_thoughts"}
                 return {key: value for key, value in component.items() if key not in rest}
     return {}
-
-
-def components(table: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """(kind, name, settings) of every component with a table, of a configuration or a recipe's own file."""
-    of_roles = (table.get("team") or {}).get("roles") or {}
-    listed = [(kind, "", table.get(name)) for name, kind in TABLES.items()]
-    named = [(kind, table.get(name) or {}) for name, kind in MAPS.items()]
-    listed += [(kind, *entry) for kind, entries in (*named, ("role", of_roles)) for entry in entries.items()]
-    return ((kind, name, settings) for kind, name, settings in listed if isinstance(settings, dict))
 
 
 def _placed(entry: Entry, settings: Table) -> str:

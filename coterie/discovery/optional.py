@@ -86,7 +86,7 @@ class EngineDefaults:
         """Start its processes as actors; called before `open` in a process of a cluster.
 
         Args:
-            actors: `backends.cluster.actors.Actors`.
+            actors: `backends.cluster.hosts.Actors`.
         """
 
 

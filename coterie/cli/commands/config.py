@@ -60,12 +60,13 @@ def command(
 
 def with_defaults(table: Mapping[str, Any]) -> dict[str, Any]:
     """The table with the defaults of the chosen plugins filled in, where these can be imported."""
-    from coterie.cli.plugin_details import components
+    from coterie.compose.tables import component_tables
 
     filled: dict[str, Any] = json.loads(json.dumps(table))
-    for kind, _, settings in components(filled):
-        for name, value in _defaults(kind, settings.get("type")).items():
-            settings.setdefault(name, value)
+    for _, kind, _, settings, _ in component_tables(filled):
+        if isinstance(settings, dict):
+            for name, value in _defaults(kind, settings.get("type")).items():
+                settings.setdefault(name, value)
     return filled
 
 

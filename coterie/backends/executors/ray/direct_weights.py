@@ -1,7 +1,7 @@
 """Weights that go from the trainer's GPU to replicas: what sends them, and which do.
 
 A `Holder` is in each process with a trainer; `DirectWeights` is the part of the run's process. The weights
-pass neither Ray's object store nor another process: `backends.cluster.direct`.
+pass neither Ray's object store nor another process: `backends.cluster.transfer`.
 """
 
 from __future__ import annotations

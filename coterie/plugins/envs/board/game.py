@@ -1,9 +1,9 @@
 """The base of the grid games (Plan-Path, Sudoku, Sokoban): tasks, the course of a turn, rewards, feedback,
 records.
 
-Beside it: what messages do (`effects.py`), values and prompts (`values.py`), feedback (`wording.py`), the
-roles of a team (`roles.py`), reward components (`rewards.py`), grids and their rows of text (`grid.py`), and
-parsers of lists (`parsing.py`).
+Beside it: what messages do, and what that pays (`effects.py`), values and prompts (`values.py`), how lists
+are read and feedback is worded (`parsing.py`), the roles of a team (`roles.py`), grids and their rows of text
+(`grid.py`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from coterie.plugins.envs.common.teams import Rendering, check_not_lost, check_s
 
 
 class GameConfig(PluginConfig):
-    """Settings of every game. A game adds `team`, the form of the team's reward (see `rewards.py`)."""
+    """Settings of every game. A game adds `team`, the form of the team's reward (see `effects.py`)."""
 
     train_tasks: int = Field(1_000_000, ge=1)
     val_tasks: int = Field(1000, ge=1)

@@ -1,6 +1,6 @@
 """Sokoban boards: moves, pushes, distances and deadlocks.
 
-A set of cells (walls, targets, boxes) is an int with one bit per cell (see `common/grid.py`), so boxes have
+A set of cells (walls, targets, boxes) is an int with one bit per cell (see `board/grid.py`), so boxes have
 no order.
 """
 
