@@ -3,6 +3,9 @@
 export OMP_NUM_THREADS := 1
 export MKL_NUM_THREADS := 1
 export TOKENIZERS_PARALLELISM := false
+# Compiled files are kept, also where the environment forbids it: tests start hundreds of processes, and each would
+# compile the package anew (and pytest every test).
+export PYTHONDONTWRITEBYTECODE :=
 
 PYTHON ?= $(shell python3.11 -c "" 2>/dev/null && echo python3.11 || echo python3)
 VENV   ?= .venv
