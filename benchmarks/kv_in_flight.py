@@ -65,7 +65,7 @@ class Watched:
         self.server, self.version = server, 0
         self.tokens: dict[str, list[float]] = {}
         """By request: when its tokens came."""
-        core = server._llm.engine_core
+        core = server.llm.engine_core
         received = core.get_output_async
 
         async def seen() -> Any:

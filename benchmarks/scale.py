@@ -89,10 +89,10 @@ class _Recorder:
 
 async def forget_prefixes(server: Any) -> None:
     """Empty the prefix cache, so that a replay doesn't find the recording's prompts."""
-    if hasattr(server, "_reset_prefix_cache"):
-        server._reset_prefix_cache()
+    if hasattr(server, "reset_prefix_cache"):
+        server.reset_prefix_cache()
     else:
-        await server._llm.reset_prefix_cache()
+        await server.llm.reset_prefix_cache()
 
 
 async def replay(server: Any, episodes: dict[Any, list[tuple[Any, Any]]]) -> int:

@@ -33,10 +33,10 @@ def check_kept_keys(runner: asyncio.Runner, playing: Playing, policy: str) -> No
             for server in _servers(playing, policy):
                 settings = server.spec.settings.model_copy(update={"kv": kv})
                 patch.setattr(server, "spec", replace(server.spec, settings=settings))
-            patch.setattr(playing.engine, "_stop_ids", lambda asked: ())  # an early end would leave no sync
             if not salted:
                 for source in (in_process, own_process):
                     patch.setattr(source, "prompt", lambda ids, salt: {"prompt_token_ids": list(ids)})
+            patch.setattr(playing.engine, "stops_of", lambda asked: ())  # an early end would leave no sync
             old, asked, whole, call = runner.run(_crossing(playing, policy, seed := seed + 1))
             if salted:
                 _check_crossing(playing, asked, whole, call, old, kept=kv == "keep")
@@ -79,11 +79,12 @@ async def _drawn(playing: Playing, policy: str) -> None:
         scheduler = None
         while scheduler is None or not scheduler.running or scheduler.running[0].num_output_tokens < ENOUGH:
             await asyncio.sleep(0.001)
-            scheduler = servers[0]._engine.engine_core.engine_core.scheduler
+            scheduler = servers[0].engine.engine_core.engine_core.scheduler
         return
-    while not (busy := [server for server in servers if server._tasks]):
+    router = playing.engine.served[policy].base.replicas.router
+    while not any(router.in_flight):
         await asyncio.sleep(0.001)
-    heard, patience = [], busy[0]._patience
+    heard, patience = [], servers[router.in_flight.index(1)].patience
     seen = patience.seen
     patience.seen = lambda: (heard.append(None), seen())  # once a token
     while len(heard) < ENOUGH:

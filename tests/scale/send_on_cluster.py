@@ -71,7 +71,7 @@ async def main(way: str) -> None:
     result = {"gaps": gaps, "restarts": base.replicas.restarts, "new": server.began.pid != pid}
     await outlines.holder.close()
     await outlines.engine.close()
-    print(json.dumps({**result, "orders": outlines.orders, "way": server._way}), flush=True)
+    print(json.dumps({**result, "orders": outlines.orders, "way": server.way}), flush=True)
 
 
 if __name__ == "__main__":

@@ -106,12 +106,12 @@ def test_a_vllm_that_dies_after_the_division_gets_its_weights_again(
         await load()
         base = engine.served["p"].base
         with torch.no_grad():  # as a warm start does, before the division
-            next(trainer._policy("p").model.parameters()).add_(0.0)
+            next(trainer.policies["p"].model.parameters()).add_(0.0)
         assert not base.current
         await load()
         assert base.current
         await trainer.update({"p": rows(0)}, 0)
-        assert next(trainer._policy("p").model.parameters()).numel() == 0, "nothing was divided"
+        assert next(trainer.policies["p"].model.parameters()).numel() == 0, "nothing was divided"
         server.dies = True
         if train == "full":  # the trainer went on, and the sync has not come yet
             with pytest.raises(SystemFault, match="no longer at hand"):

@@ -19,9 +19,10 @@ pytest.importorskip("vllm", reason="runs in the venv of `make test-scale`")
 import torch  # noqa: E402
 
 import coterie  # noqa: E402
-from coterie.backends.engines.vllm import in_process, transfer, worker  # noqa: E402
+from coterie.backends.engines.vllm import transfer, worker  # noqa: E402
 from coterie.backends.engines.vllm.engine import VLLMEngine  # noqa: E402
 from coterie.backends.engines.vllm.in_process import InProcessServer  # noqa: E402
+from coterie.backends.engines.vllm.replicas import Replicas  # noqa: E402
 from coterie.backends.engines.vllm.server import Params  # noqa: E402
 from coterie.backends.engines.vllm.settings import VLLMConfig, VLLMPolicy  # noqa: E402
 from coterie.core.errors import ConfigError, SystemFault, UserError, WriteError  # noqa: E402
@@ -67,8 +68,12 @@ def playing(runner):
 
 
 def server(playing: Playing, policy: str) -> InProcessServer:
-    (made,) = playing.engine.served[policy].base._servers
+    (made,) = replicas(playing, policy).servers
     return made
+
+
+def replicas(playing: Playing, policy: str) -> Replicas:
+    return playing.engine.served[policy].base.replicas
 
 
 # ------------------------------------------------------------------------------------------------ log-probs
@@ -91,7 +96,7 @@ def test_logprobs_are_the_trainers_after_every_sync(runner, playing):
 @pytest.mark.parametrize(
     ("module", "name", "policy"),
     [
-        (InProcessServer, "_reset_prefix_cache", "untied"),
+        (InProcessServer, "reset_prefix_cache", "untied"),
         (worker, "fix_tied_head", "tied"),
     ],
 )
@@ -114,7 +119,7 @@ def test_without_the_fix_of_the_base_slot_base_requests_get_an_adapter(runner, p
         calls = runner.run(playing.wave(requests))
         assert playing.gap(base, [calls[requests.index(request)] for request in base]) > VISIBLE
     for context in playing.engine.loaded_bases.values():  # the wrong keys and values are cached
-        context._servers[0]._reset_prefix_cache()
+        context.replicas.servers[0].reset_prefix_cache()
     assert playing.gap(requests, runner.run(playing.wave(requests))) < TOLERANCE
 
 
@@ -128,13 +133,13 @@ def test_weights_by_file(runner):
     """`transfer: file`, in several chunks."""
     opened = Playing({"p": (module(tied=True, seed=5), None)}, {"p": "full"}, transfer="file", kv_gib=0.25)
     runner.run(opened.open())
-    files = server(opened, "p")._files
-    files._chunk = 10_000
+    files = server(opened, "p").files
+    files.chunk = 10_000
     requests = mixed(["p"])
     for _ in range(2):
         runner.run(opened.update("p", size=0.05))
         assert opened.gap(requests, runner.run(opened.wave(requests))) < TOLERANCE
-    folders = list(files._folders._folders.values())
+    folders = list(files.folders.made.values())
     assert folders and [[*folder.glob("[!.]*")] for folder in folders] == [[]], "a lock alone"
     runner.run(opened.engine.close())
     assert not any(folder.exists() for folder in folders)
@@ -172,7 +177,7 @@ def test_a_cancelled_request_is_aborted(runner, playing):
     async def play():
         task = asyncio.ensure_future(playing.wave([request("untied", LONG, max_new_tokens=200)]))
         other = asyncio.ensure_future(playing.wave([request("untied", LONG[:9], 1)]))
-        while not server(playing, "untied")._futures:  # until it is under way, and no longer: it may be short
+        while not replicas(playing, "untied").in_flight:  # no longer: it may be short
             await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -182,7 +187,7 @@ def test_a_cancelled_request_is_aborted(runner, playing):
 
     runner.run(play())
     made = server(playing, "untied")
-    assert not made._engine.has_unfinished_requests() and not made._futures and not made._cancelled
+    assert not made.engine.has_unfinished_requests() and not replicas(playing, "untied").in_flight
     assert playing.rollouts.waiting == playing.rollouts.live == 0
 
 
@@ -246,7 +251,7 @@ def test_an_adapter_is_replaced_while_a_request_is_in_flight(runner, playing):
     kept, call = runner.run(play())
     assert call.version == before
     assert not Path(old.path).exists()
-    assert server(playing, "planner")._engine.list_loras() == {adapter.id for adapter in base.adapters.held}
+    assert server(playing, "planner").engine.list_loras() == {adapter.id for adapter in base.adapters.held}
     parameters = adapter_parameters(playing.modules["planner"][0], "planner")
     new = [value.detach().clone() for value in parameters]
     _fill(parameters, kept)
@@ -287,28 +292,24 @@ def test_a_call_that_spans_versions_is_visible(runner, playing, caplog):
     slow = [request("untied", LONG, number, max_new_tokens=200, temperature=1.5) for number in range(8)]
     played, before = playing.modules["untied"][0], playing.versions["untied"]
     old = [value.detach().clone() for value in played.parameters()]
-    seen = {}
 
     async def play():
         task = asyncio.ensure_future(playing.wave(slow))
-        while not server(playing, "untied")._engine.has_unfinished_requests():
+        while not server(playing, "untied").engine.has_unfinished_requests():
             await asyncio.sleep(0.005)
         await asyncio.sleep(0.05)
         await playing.update("untied", size=0.05)
         assert not task.done(), "some of the eight are long"
         return await task
 
-    engine, note = playing.engine, playing.engine._note_spanning
-    engine._note_spanning = lambda asked, output: (seen.update({asked: output.spans}), note(asked, output))
     with caplog.at_level(logging.WARNING, logger="coterie"):
-        calls = dict(zip(slow, runner.run(play()), strict=True))
-    del engine._note_spanning
+        calls = runner.run(play())
     assert "several versions of the weights drew the tokens of one call" in caplog.text
-    spans, (asked, (first, second)) = list(seen.values()), next(iter(seen.items()))
-    assert all([each.version for each in pair] == [before, before + 1] for pair in spans)
-    call = calls[asked]
-    assert call.version == first.version
-    drawn, cut = torch.tensor(call.logprobs), second.start
+    spanning = [(asked, call) for asked, call in zip(slow, calls, strict=True) if call.version_runs]
+    assert all([run[0] for run in call.version_runs] == [before, before + 1] for _, call in spanning)
+    asked, call = spanning[0]
+    assert call.version == before
+    drawn, cut = torch.tensor(call.logprobs), call.version_runs[0][1]
     assert (playing.expected(asked, call) - drawn)[cut:].abs().max() < TOLERANCE
     new = [value.detach().clone() for value in played.parameters()]
     _fill(played.parameters(), old)
@@ -329,7 +330,7 @@ def test_a_sync_that_fails_half_way_restarts_vllm_with_the_newest_weights(
     runner, playing, monkeypatch, caplog
 ):
     failures = [RuntimeError("the cable broke")]
-    send = worker.MemoryTransfer._tensors
+    send = worker.MemoryTransfer.tensors
 
     def broken(self, update_info):
         for number, pair in enumerate(send(self, update_info)):
@@ -337,7 +338,7 @@ def test_a_sync_that_fails_half_way_restarts_vllm_with_the_newest_weights(
                 raise failures.pop()
             yield pair
 
-    monkeypatch.setattr(worker.MemoryTransfer, "_tensors", broken)
+    monkeypatch.setattr(worker.MemoryTransfer, "tensors", broken)
     with caplog.at_level(logging.WARNING, logger="coterie"):
         runner.run(playing.update("tied", size=0.05))
     assert "vLLM of 'tied' is restarted: the cable broke" in caplog.text
@@ -356,7 +357,7 @@ def test_a_sync_that_keeps_failing_ends_with_the_reason(runner, playing, monkeyp
         yield
 
     with monkeypatch.context() as patch:
-        patch.setattr(worker.MemoryTransfer, "_tensors", broken)
+        patch.setattr(worker.MemoryTransfer, "tensors", broken)
         with pytest.raises(UserError, match="can't take the new weights") as caught:
             runner.run(playing.update("tied", size=0.05))
         assert "no cable" in caught.value.why
@@ -388,7 +389,7 @@ def test_vllm_that_dies_in_a_step_is_restarted_and_requests_run_again(runner, pl
     requests = mixed(["planner", "frozen"])
     expected = runner.run(playing.wave(requests))
     made = server(playing, "planner")
-    monkeypatch.setattr(made._engine, "step", lambda: 1 / 0)
+    monkeypatch.setattr(made.engine, "step", lambda: 1 / 0)
     calls = runner.run(playing.wave(requests))
     assert [call.token_ids for call in calls] == [call.token_ids for call in expected]
     assert playing.gap(requests, calls) < TOLERANCE
@@ -415,7 +416,7 @@ def test_an_adapter_of_a_larger_rank_is_refused(runner, playing):
 def test_a_full_disk_stops_an_adapter_and_not_the_engine(runner, playing, monkeypatch, caplog):
     """Shared memory is full: the temporary folder takes the adapter. Both are full: an error says so."""
     requests = mixed(LORA)
-    save = transfer.Folders._folder
+    save = transfer.Folders.folder
 
     def full(self, place):
         if place == transfer.SHARED_MEMORY or everywhere:
@@ -423,7 +424,7 @@ def test_a_full_disk_stops_an_adapter_and_not_the_engine(runner, playing, monkey
         return save(self, place)
 
     everywhere = False
-    monkeypatch.setattr(transfer.Folders, "_folder", full)
+    monkeypatch.setattr(transfer.Folders, "folder", full)
     with caplog.at_level(logging.WARNING, logger="coterie"):
         runner.run(playing.update("worker", size=0.05))
     assert "can't be written to /dev/shm" in caplog.text
@@ -490,4 +491,3 @@ def test_heads_that_vllm_has_no_attention_for_are_refused():
     table = {"init": "qwen3", "hidden_size": 64, "layers": 1, "heads": 4, "head_dim": 24, "mlp_size": 64}
     with pytest.raises(Exception, match="no attention for heads of size 24"):
         check_engine(VLLMEngine(VLLMConfig(kv_gib=0.25)), model=table, leases=False)
-    assert in_process.InProcessServer._engines >= 0

@@ -138,17 +138,17 @@ def test_a_replica_that_dies_or_freezes_in_play_serves_again_with_its_version(ru
     """Within 30 s of its death, plus the time that vLLM takes to load."""
     caplog.set_level(logging.WARNING, "coterie")
     first, (base,) = servers(team)[0], team.engine.loaded_bases.values()
-    actors, pid, restarts = first._actors, first.began.pid, base.replicas.restarts
+    actors, pid, restarts = first.actors, first.began.pid, base.replicas.restarts
     requests = [request(LORA[number % 3], LONG, number, max_new_tokens=150) for number in range(24)]
 
     async def play() -> tuple[Any, float, float]:
         playing = asyncio.ensure_future(team.wave(requests))
         await asyncio.sleep(0.5)
-        assert base.replicas._router.in_flight[0]
+        assert base.replicas.router.in_flight[0]
         died = time.monotonic()
         os.kill(pid, how)
         calls = await playing
-        while not first.alive or not base._has_newest(first):
+        while not first.alive or not base.has_newest(first):
             await asyncio.sleep(0.05)
         return calls, died, time.monotonic()
 
@@ -192,7 +192,7 @@ def test_a_killed_actor_takes_its_vllm_along_and_another_one_serves(runner, own)
         os.kill(first.began.pid, signal.SIGKILL)
         calls = await playing
         assert await asyncio.to_thread(gone, below, 60)
-        while not first.alive or not base._has_newest(first):
+        while not first.alive or not base.has_newest(first):
             await asyncio.sleep(0.05)
         return calls
 

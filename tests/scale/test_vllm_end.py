@@ -142,8 +142,8 @@ def test_a_run_whose_vllm_is_stopped_ends_within_five_seconds_of_the_second_ctrl
 
 
 def test_a_transfer_must_say_where_its_tensors_come_from():
-    from coterie.backends.engines.vllm.worker import FileTransfer, _Reload
+    from coterie.backends.engines.vllm.worker import FileTransfer, LayerwiseReload
 
-    with pytest.raises(TypeError, match="_tensors"):
-        type("Unfinished", (_Reload,), {})(None, None, None, None)
+    with pytest.raises(TypeError, match="tensors"):
+        type("Unfinished", (LayerwiseReload,), {})(None, None, None, None)
     assert not FileTransfer.__abstractmethods__

@@ -68,7 +68,7 @@ def replicas(playing):
 
 
 def folders_of(server):
-    return [] if server._files is None else list(server._files._folders._folders.values())
+    return [] if server.files is None else list(server.files.folders.made.values())
 
 
 def running(pid):
@@ -141,7 +141,7 @@ def test_a_cancelled_request_is_aborted(runner, playing):
     async def play():
         task = asyncio.ensure_future(playing.wave([request("frozen", LONG, max_new_tokens=200)]))
         (server,) = servers(playing)
-        while not server._llm.get_num_unfinished_requests():  # no longer: on a fast machine it is short
+        while not server.llm.get_num_unfinished_requests():  # no longer: on a fast machine it is short
             await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -150,7 +150,7 @@ def test_a_cancelled_request_is_aborted(runner, playing):
 
     runner.run(play())
     (server,) = servers(playing)
-    assert server._llm.get_num_unfinished_requests() == 0 and not server._tasks
+    assert server.llm.get_num_unfinished_requests() == 0 and not replicas(playing).in_flight
 
 
 def test_ctrl_c_in_the_terminal_does_not_end_vllm(runner, playing):
@@ -193,16 +193,16 @@ def test_a_vllm_that_is_stopped_is_killed_and_restarted_like_a_dead_one(runner, 
     requests = [request(policy, LONG, n, max_new_tokens=100) for n, policy in enumerate(LORA * 4)]
     expected = runner.run(playing.wave(requests))
     (server,) = servers(playing)
-    pids, before, server._patience.seconds = server.pids, replicas(playing).restarts, 2.0
+    pids, before, server.patience.seconds = server.pids, replicas(playing).restarts, 2.0
 
     async def play():
         waves = asyncio.ensure_future(playing.wave(requests))
-        while not server._llm.get_num_unfinished_requests():
+        while not server.llm.get_num_unfinished_requests():
             await asyncio.sleep(0)
         os.kill(pids[which], signal.SIGSTOP)
         while server.alive:
             await asyncio.sleep(0.05)
-        server._patience.seconds = 300.0  # a busy machine's restart takes longer
+        server.patience.seconds = 300.0  # a busy machine's restart takes longer
         return await waves
 
     with caplog.at_level(logging.WARNING, "coterie"):
@@ -216,14 +216,14 @@ def test_a_vllm_that_is_stopped_is_killed_and_restarted_like_a_dead_one(runner, 
 
 def test_a_sync_with_a_vllm_that_is_stopped_restarts_it_with_the_new_weights(runner, two, caplog):
     first, _ = servers(two)
-    pids, first._patience.seconds = first.pids, 2.0
+    pids, first.patience.seconds = first.pids, 2.0
     os.kill(pids[0], signal.SIGSTOP)
 
     async def sync():
         updated = asyncio.ensure_future(two.update("tied", size=0.05))
         while first.alive:
             await asyncio.sleep(0.05)
-        first._patience.seconds = 300.0
+        first.patience.seconds = 300.0
         await updated
 
     with caplog.at_level(logging.WARNING, "coterie"):
@@ -252,7 +252,7 @@ def test_a_killed_replica_leaves_its_requests_to_the_other(runner, two):
     assert two.gap(requests, calls) < TOLERANCE
 
     async def wait():
-        await asyncio.gather(*replicas(two)._reviving.values())
+        await asyncio.gather(*replicas(two).reviving.values())
 
     runner.run(wait())
     assert first.alive and first.version == two.versions["tied"]
@@ -267,13 +267,13 @@ def test_a_sync_interrupted_half_way_ends_with_the_new_weights_everywhere(runner
 
     def interrupted(self, named_tensors):
         for number, path in enumerate(written(self, named_tensors)):
-            if self is first._files and number == 2 and not killed:
+            if self is first.files and number == 2 and not killed:
                 killed.append(first.pids[-1])
                 os.kill(killed[0], signal.SIGKILL)
             yield path
 
     for server in servers(two):
-        server._files._chunk = 10_000
+        server.files.chunk = 10_000
     monkeypatch.setattr(TensorFiles, "written", interrupted)
     runner.run(two.update("tied", size=0.05))
     assert killed and not running(killed[0])
@@ -311,8 +311,8 @@ def test_a_full_disk_ends_a_sync_with_the_reason_and_vllm_goes_on(
     """Shared memory is too small: the next place is taken. Both are: an error, and no stale tokens."""
     restarts = replicas(two).restarts
     for server in servers(two):
-        server._files.close()
-        server._files = TensorFiles(at_once=2)
+        server.files.close()
+        server.files = TensorFiles(at_once=2)
     with caplog.at_level(logging.WARNING, "coterie"), pytest.raises(WriteError) as caught:
         runner.run(two.update("tied", size=0.05))
     assert all(str(place) in caught.value.why for place in tiny_disks)
@@ -328,8 +328,8 @@ def test_a_full_disk_ends_a_sync_with_the_reason_and_vllm_goes_on(
     assert two.gap(requests, calls) < TOLERANCE
     assert {call.version for call in calls} == {two.versions["tied"]}
     for server in servers(two):
-        server._files.close()
-        server._files = TensorFiles(at_once=2)
+        server.files.close()
+        server.files = TensorFiles(at_once=2)
 
 
 # --------------------------------------------------------------------------------------------------- transfer

@@ -37,12 +37,12 @@ def test_a_pinned_version_draws_the_same_tokens_while_newer_ones_are_loaded(runn
         for policy in ("planner", "worker"):
             await playing.update(policy)  # one that no step is pinned to
         served = playing.engine.served["planner"].base
-        (server,) = served._servers
+        (server,) = served.replicas.servers
         for after in ("updates", "a restart"):
             await check(after)
             if after == "updates":
                 await server.restart()  # without adapters, and without weights
-                await served._refill(server)
+                await served.refill(server)
         await let_go(server)
         await playing.engine.close()
 
@@ -74,7 +74,7 @@ def test_a_pinned_version_draws_the_same_tokens_while_newer_ones_are_loaded(runn
             for policy in ("planner", "worker"):
                 await playing.engine.release(policy, version)
         await asyncio.sleep(0.2)
-        assert len(server._adapters) == 2
+        assert len(server.adapters) == 2
         with pytest.raises(SystemFault, match="no version"):
             await playing.engine.generate(replace(requests[0], version=min(drawn)))
 

@@ -330,7 +330,7 @@ class HFEngine(TensorEngine):
             prompt_ids=request.prompt_ids,
             seed=request.seed,
             limit=limit,
-            stops=self._stop_ids(request),
+            stops=self.stops_of(request),
             temperature=sampling.temperature,
             top_k=sampling.top_k,
             top_p=sampling.top_p,

@@ -70,7 +70,7 @@ class TensorEngine(Plugin):
         """The policy's longest context in tokens; None: no weights say it yet."""
         raise NotImplementedError
 
-    def _stop_ids(self, request: Request) -> tuple[int, ...]:
+    def stops_of(self, request: Request) -> tuple[int, ...]:
         """`stop_ids` of a request. Raises as that does."""
         policy, strings = request.policy, request.sampling.stop
         if (policy, strings) not in self._stops:

@@ -79,4 +79,4 @@ def test_vllm_gets_the_same_ids(model):
     engine = VLLMEngine(VLLMEngine.Config())
     engine._context, engine._configs = context({"p": policy}, AutoChat()), {"p": policy}
     asked = request(engine.codec("p").encode([{"role": "user", "content": "hi"}]).ids)
-    assert engine._stop_ids(asked) == tuple(sorted(ends))
+    assert engine.stops_of(asked) == tuple(sorted(ends))

@@ -135,7 +135,7 @@ async def test_weights_are_put_once_for_all_replicas(pair, monkeypatch):
         assert sent.reads == 1 and pair.actors.ray.puts - before == 10
         assert [server.version for server in servers] == [version] * 2
         assert {(await state(server)).sum for server in servers} == {40 * 6 * version}
-    assert not servers[0]._publisher._open
+    assert not servers[0].publisher.published
 
 
 @in_loop_of_pair
@@ -262,7 +262,7 @@ async def test_a_replica_that_dies_or_freezes_in_play_is_replaced_with_its_versi
         asked = [(fakes.WAIT, 1500 + number) for number in range(40)]
         playing = asyncio.gather(*(base.generate(prompt, PARAMS, "p") for prompt in asked))
         await asyncio.sleep(0.5)
-        assert all(base.replicas._router.in_flight)
+        assert all(base.replicas.router.in_flight)
         began = time.monotonic()
         os.kill(pid, how)
         outputs = await playing

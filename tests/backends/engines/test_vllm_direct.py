@@ -149,7 +149,7 @@ async def test_a_replica_that_is_killed_joins_a_new_group_with_the_version_that_
         for _ in range(30):  # requests of both
             await trainer.base.generate((fakes.ANSWER,), PARAMS, None)
         while not (first.alive and first.version == 0):
-            trainer.base.replicas._start_reviving(0, direct.ServerLost("it died"))
+            trainer.base.replicas.start_reviving(0, direct.ServerLost("it died"))
             await asyncio.sleep(0.05)
         assert first.began.pid != pid and trainer.received(first) == trainer.digest
         assert len(FakeSender.made) == 3 and not FakeSender.made[2].closed

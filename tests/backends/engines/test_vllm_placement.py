@@ -13,7 +13,7 @@ import pytest
 
 from coterie.backends.engines.vllm import reaper
 from coterie.backends.engines.vllm.arguments import engine_arguments, place, sleeps
-from coterie.backends.engines.vllm.launch import _bounded
+from coterie.backends.engines.vllm.launch import bounded_start
 from coterie.backends.engines.vllm.server import ServerSpec
 from coterie.backends.engines.vllm.settings import VLLMConfig
 from coterie.backends.models.patience import Patience
@@ -131,11 +131,12 @@ def test_the_settings_reach_vllm():
 
 PARENT = """
 import os, signal, subprocess, sys, time
-from coterie.backends.engines.vllm.reaper import VARIABLE, reaper
+from coterie.backends.engines.vllm.reaper import VARIABLE, Reaper
 signal.signal(signal.SIGINT, lambda *_: None)  # a run that ends in its own time
-token = reaper().token
-reaper().keep({"psm_coterie_" + token})
-reaper().keep({"psm_nobody_has_" + token})
+reaper = Reaper(seconds=0.5)
+token = reaper.token
+reaper.keep({"psm_coterie_" + token})
+reaper.keep({"psm_nobody_has_" + token})
 open("/dev/shm/psm_coterie_" + token, "w").close()
 child = "import subprocess, time; subprocess.Popen(['sleep', '99']); print(1, flush=True); time.sleep(99)"
 process = subprocess.Popen(
@@ -232,13 +233,15 @@ if __name__ == "__main__":
     names = reaper.segments(mark)
     reaper.kill(mark)
     if KEPT:
-        launch._remove(names)
+        launch.remove_segments(names)
     print(sorted(name.rpartition("-")[0] or name[:4] for name in names))
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="vLLM and the reaper are for Linux")
-@pytest.mark.parametrize(("removes", "drops"), [(True, True), (False, False)])
+@pytest.mark.parametrize(
+    ("removes", "drops"), [(True, True), pytest.param(False, False, marks=pytest.mark.long)]
+)
 def test_shared_memory_and_semaphores_of_killed_processes_are_removed(tmp_path, removes, drops):
     script = tmp_path / "script.py"
     script.write_text(KEEPS.replace("KEPT", str(removes)).replace("DROPS", str(drops)))
@@ -283,10 +286,10 @@ def test_a_process_that_hangs_before_its_first_message_is_killed(monkeypatch):
     process = subprocess.Popen(["sleep", "60"], env={**os.environ, reaper.VARIABLE: mark})
     process.send_signal(signal.SIGSTOP)
     try:
-        with _bounded(Patience("the vLLM of 'p'", 0.2), mark) as hangs:
+        with bounded_start(Patience("the vLLM of 'p'", 0.2), mark) as hangs:
             process.wait(30)
         assert hangs.is_set() and process.returncode == -signal.SIGKILL
-        with _bounded(Patience("the vLLM of 'p'", 60), mark) as hangs:
+        with bounded_start(Patience("the vLLM of 'p'", 60), mark) as hangs:
             pass
         assert not hangs.is_set()
     finally:

@@ -87,7 +87,7 @@ def test_all_takers_get_all_objects_of_one_put_each(count, stops, seed):
         got = await asyncio.gather(
             *(take(publisher, key, make, random.Random(seed + n), stop) for n, stop in enumerate(stops))
         )
-        assert not publisher._open
+        assert not publisher.published
         return got
 
     for stop, got in zip(stops, asyncio.run(play()), strict=True):
@@ -121,7 +121,7 @@ def test_what_the_tensors_raise_reaches_all_takers():
         publisher, key = Publisher(Store().put), object()
         work = [take(publisher, key, make, random.Random(n)) for n in range(3)]
         results = await asyncio.gather(*work, return_exceptions=True)
-        assert not publisher._open
+        assert not publisher.published
         return results
 
     results = asyncio.run(play())

@@ -155,7 +155,7 @@ async def test_requests_of_a_dead_replica_go_to_the_other_while_it_restarts():
         assert answers == [(i, 1) for i in range(4)]
         assert not first.alive and fixture.replicas.repeated >= 1  # it still restarts, and nobody waited
         first.start_gate.set()
-        await asyncio.gather(*fixture.replicas._reviving.values())
+        await asyncio.gather(*fixture.replicas.reviving.values())
         assert first.alive and first.version == 1
 
 
@@ -330,4 +330,4 @@ async def test_a_run_that_stops_restarts_nothing():
         with pytest.raises(asyncio.CancelledError):
             await asked
         await asyncio.sleep(0)
-        assert fixture.servers[0].starts == 1 and not fixture.replicas._reviving
+        assert fixture.servers[0].starts == 1 and not fixture.replicas.reviving

@@ -385,7 +385,7 @@ def test_an_adapter_that_a_restarted_vllm_refuses_is_a_fault(tmp_path):
         server.add_adapter = refuse
         await server.restart()
         with pytest.raises(SystemFault, match="refused the adapter"):
-            await base._refill(server)
+            await base.refill(server)
 
     asyncio.run(go())
 

@@ -51,11 +51,11 @@ class ActorServer:
     """
 
     def __init__(self, spec: ServerSpec, actors: Actors, publisher: Publisher) -> None:
-        self.spec, self._actors, self._publisher = spec, actors, publisher
+        self.spec, self.actors, self.publisher = spec, actors, publisher
         self.who = f"{spec.who}, replica {spec.replica}"
         self.name = f"vllm {spec.name}/{spec.replica}"
         """In the placement of the run."""
-        self._way = (spec.ways or {}).get(self.name, "")
+        self.way = (spec.ways or {}).get(self.name, "")
         """How base weights come that the trainer's process sends itself; "": through the object store."""
         self.version = -1
         self.began: Began | None = None
@@ -104,7 +104,7 @@ class ActorServer:
 
     async def add_adapter(self, adapter: Adapter) -> None:
         make = lambda: (_files(path) for path in [adapter.path])  # noqa: E731  # read in a thread
-        async with self._publisher.taken(adapter, make) as references:
+        async with self.publisher.taken(adapter, make) as references:
             async for reference in references:
                 await self._bounded(self._ask("add_adapter", adapter, reference))
 
@@ -155,19 +155,19 @@ class ActorServer:
             ServerLost: it died meanwhile.
             UserError: vLLM can't start, or the cluster has no room for it.
         """
-        settings, on_gpus = self.spec.settings, self._actors.on_gpus
+        settings, on_gpus = self.spec.settings, self.actors.on_gpus
         self.version, self._lost = -1, asyncio.get_running_loop().create_future()
-        self._handle = self._actors.actor(
+        self._handle = self.actors.actor(
             ReplicaActor,
             name=self.name,
-            cpus=self._actors.settings.replica_cpus,
+            cpus=self.actors.settings.replica_cpus,
             gpus=float(settings.tensor_parallel) if on_gpus else 0.0,
         )
         try:
             await self._placed()
             files = None if self.spec.stored else await asyncio.to_thread(_files, self.spec.model)
-            shared = self._actors.shared(self.name)
-            spec = spec_of_actor(self.spec, on_gpus=on_gpus, shared=shared, way=self._way)
+            shared = self.actors.shared(self.name)
+            spec = spec_of_actor(self.spec, on_gpus=on_gpus, shared=shared, way=self.way)
             opening = self._ask("open", own_code(), vllm_version(), spec, files)
             self.began = await self._bounded(opening, settings.start_seconds)
         except BaseException as error:
@@ -185,20 +185,20 @@ class ActorServer:
         """
         settings, placing = self.spec.settings, asyncio.ensure_future(self._ask("place"))
         try:
-            for seconds in (self._actors.settings.timeout, settings.start_seconds):
+            for seconds in (self.actors.settings.timeout, settings.start_seconds):
                 await asyncio.wait({placing}, timeout=seconds)
                 if placing.done():
                     placing.result()
                     return
-                room = await asyncio.to_thread(self._actors.room)
+                room = await asyncio.to_thread(self.actors.room)
                 log.warning("%s has not begun after %.0f s; the cluster has %s free", self.who, seconds, room)
         finally:
             placing.cancel()
         raise UserError(
             f"the cluster has no room for {self.who}",
             path="engine.replicas",
-            why=f"it takes {self._actors.settings.replica_cpus:g} CPUs"
-            + (f" and {settings.tensor_parallel} GPUs of one node" if self._actors.on_gpus else "")
+            why=f"it takes {self.actors.settings.replica_cpus:g} CPUs"
+            + (f" and {settings.tensor_parallel} GPUs of one node" if self.actors.on_gpus else "")
             + f", and {room} are free",
             fix="add nodes, or lower engine.replicas or cluster.workers",
         )
@@ -215,7 +215,7 @@ class ActorServer:
             raise ServerLost(f"{self.who} is not running")
         try:
             return unwrapped(await self._unless_lost(getattr(handle, method).remote(*arguments)))
-        except self._actors.ray.exceptions.RayError as error:
+        except self.actors.ray.exceptions.RayError as error:
             reason = ServerLost(f"{self.who} died: {str(error).strip().partition(chr(10))[0]}")
             self._lose(reason, handle)
             raise reason from None
@@ -255,7 +255,7 @@ class ActorServer:
 
     async def _watch(self, lost: asyncio.Future[BaseException]) -> None:
         """Ask the actor whether it lives, until it is gone."""
-        seconds, patience = self._actors.settings.timeout, self.spec.settings.patience
+        seconds, patience = self.actors.settings.timeout, self.spec.settings.patience
         stuck, progress = Patience(self.who, patience), -1
         while not lost.done():
             try:
@@ -285,7 +285,7 @@ class ActorServer:
         killed, self._handle, self._open = self._handle, None, False
         if self._lost is not None and not self._lost.done():
             self._lost.set_result(reason)
-        self._actors.remove(killed)
+        self.actors.remove(killed)
 
     def _loss(self, reason: BaseException) -> ServerLost:
         if isinstance(reason, ServerLost):
@@ -301,7 +301,7 @@ class ActorServer:
         if self._watching is not None:
             self._watching.cancel()
         if handle is not None:
-            with suppress(TimeoutError, self._actors.ray.exceptions.RayError):
+            with suppress(TimeoutError, self.actors.ray.exceptions.RayError):
                 async with asyncio.timeout(END_SECONDS):
                     await handle.place.remote()
 
@@ -310,7 +310,7 @@ class ActorServer:
     async def _sync(self, named_tensors: Iterable[tuple[str, Any]], version: int) -> int:
         failed: Exception | None = None
         make = partial(packed, named_tensors)
-        async with self._publisher.taken(named_tensors, make) as references:
+        async with self.publisher.taken(named_tensors, make) as references:
             await self._ask("begin_sync", version)
             try:
                 async for reference in references:
@@ -324,20 +324,20 @@ class ActorServer:
 
     async def _sync_from(self, distant: Distant, named_tensors: Any, version: int) -> int:
         """Let the process that has the tensors send them."""
-        way, failed = self._way, None
+        way, failed = self.way, None
         await self._ask("begin_outside" if way else "begin_sync", version)
         receiver = direct.WeightReceiver(
             self.who, self.name, self._handle, way, self.spec.settings.tensor_parallel,
-            self._actors.settings.timeout,
+            self.actors.settings.timeout,
         )  # fmt: skip
         send = partial(direct.send, receiver=receiver, layout=named_tensors.layout)
         try:
             await self._unless_lost(distant.send_by(send))
         except NoGroup as none:
             self._lose(none)
-            if self._actors.settings.weights != "auto":
+            if self.actors.settings.weights != "auto":
                 raise direct.refused(receiver, none) from none
-            self._way = ""
+            self.way = ""
             log.warning("%s gets its weights through Ray's object store from now on: %s", self.who, none)
             raise ServerLost(str(none)) from None
         except (ServerLost, NotAtHand) as gone:

@@ -60,11 +60,10 @@ class BaseServers:
             servers,
             name=spec.name,
             restarts=3 if spec.settings is None else spec.settings.restarts,
-            refill=self._refill,
-            current=self._has_newest,
+            refill=self.refill,
+            current=self.has_newest,
             permit=self._check_at_hand,
         )
-        self._servers = self.replicas.servers
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
@@ -159,7 +158,7 @@ class BaseServers:
         if self.weights is not None and not (self._fresh or self.current):
             raise SystemFault(f"vLLM died, and the weights of version {self._version} are no longer at hand")
 
-    async def _refill(self, server: VLLMServer) -> None:
+    async def refill(self, server: VLLMServer) -> None:
         """Give a restarted server the newest weights, and all adapters that requests may name."""
         await self._send(server)
         loaded: set[int] = set()
@@ -193,7 +192,8 @@ class BaseServers:
                 await compute(self._check_at_hand)
         self._synced[id(server)] = number
 
-    def _has_newest(self, server: VLLMServer) -> bool:
+    def has_newest(self, server: VLLMServer) -> bool:
+        """Whether a server has the newest base weights."""
         return self.weights is None or (
             server.version == self._version and self._synced.get(id(server)) == self._syncs
         )
@@ -204,7 +204,7 @@ class BaseServers:
         task.add_done_callback(self._ended)
 
     async def _remove(self, adapter: Adapter) -> None:
-        for server in self._servers:
+        for server in self.replicas.servers:
             if server.alive:
                 with suppress(ServerLost):  # it is restarted without old adapters
                     await server.remove_adapter(adapter.id)

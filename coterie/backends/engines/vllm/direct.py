@@ -180,7 +180,8 @@ class Publisher:
 
     def __init__(self, put: Callable[[Any], Any]) -> None:
         self._put = put
-        self._open: dict[Any, Published] = {}
+        self.published: dict[Any, Published] = {}
+        """By the key's `id`: what somebody takes."""
 
     @asynccontextmanager
     async def taken(
@@ -193,17 +194,17 @@ class Publisher:
         Args:
             key: an object that two takers have in common where they need the same.
         """
-        published = self._open.get(id(key))
+        published = self.published.get(id(key))
         if published is None or not published.whole:
-            published = self._open[id(key)] = Published(make(), self._put)
+            published = self.published[id(key)] = Published(make(), self._put)
         taker = published.join()
         try:
             async with aclosing(published.each(taker)) as references:
                 yield references
         finally:
             await published.leave(taker)
-            if not published._at and self._open.get(id(key)) is published:
-                del self._open[id(key)]
+            if not published._at and self.published.get(id(key)) is published:
+                del self.published[id(key)]
 
 
 if TYPE_CHECKING:

@@ -195,7 +195,7 @@ class VLLMEngine(TensorEngine):
         return Params(
             seed=request.seed,
             limit=limit,
-            stops=self._stop_ids(request),
+            stops=self.stops_of(request),
             temperature=sampling.temperature,
             top_k=sampling.top_k,
             top_p=sampling.top_p,

@@ -69,16 +69,18 @@ class InProcessServer:
         self.spec = spec
         settings = spec.settings
         self.transfer = "memory" if settings.transfer == "auto" else settings.transfer
-        self._engine: Any = None
+        self.engine: Any = None
+        """vLLM's `LLMEngine`; None: it is not running."""
         self._lost_engine: Any = None
         """An engine that can't go on, until `_stop` frees it."""
         self._ids = itertools.count()
         self._arrivals: deque[_Arrival] = deque()
         self._cancelled: deque[str] = deque()
         self._futures: dict[str, asyncio.Future[Output]] = {}
-        self._adapters: dict[int, Adapter] = {}
+        self.adapters: dict[int, Adapter] = {}
+        """Those that are loaded, by id."""
         self._driver: asyncio.Task[None] | None = None
-        self._files = TensorFiles()
+        self.files = TensorFiles()
         self.version = -1
         self.steps = 0
         """Steps of vLLM so far: they go on as long as it computes."""
@@ -87,7 +89,7 @@ class InProcessServer:
 
     @property
     def alive(self) -> bool:
-        return self._engine is not None
+        return self.engine is not None
 
     @property
     def output(self) -> str:
@@ -125,15 +127,15 @@ class InProcessServer:
 
     async def sleep(self) -> None:
         if self._sleeps:
-            await compute(lambda: self._engine.sleep(1))
+            await compute(lambda: self.engine.sleep(1))
 
     async def wake(self) -> None:
         if self._sleeps:
-            await compute(lambda: self._engine.wake_up())
+            await compute(lambda: self.engine.wake_up())
 
     async def restart(self) -> None:
         self._lose(f"{self.spec.who} restarts")
-        self._adapters.clear()
+        self.adapters.clear()
         self.version = -1
         await compute(self._stop)
         await compute(self._start)
@@ -141,7 +143,7 @@ class InProcessServer:
     async def close(self) -> None:
         self._lose(f"{self.spec.who} was closed")
         await compute(self._stop)
-        self._files.close()
+        self.files.close()
 
     # ------------------------------------------------------------------------------------------- requests
 
@@ -170,7 +172,7 @@ class InProcessServer:
         """Take in what arrived, and step; the results of requests that ended."""
         from vllm.exceptions import VLLMClientError
 
-        engine, results = self._engine, list[tuple[str, Output | Exception]]()
+        engine, results = self.engine, list[tuple[str, Output | Exception]]()
         if engine is None:
             return results  # lost since the turn was asked for
         end = time.monotonic() + _TURN_SECONDS
@@ -193,7 +195,7 @@ class InProcessServer:
                 return results
 
     def _add(self, request: _Arrival) -> None:
-        self._engine.add_request(
+        self.engine.add_request(
             request.id,
             prompt(request.prompt_ids, self._syncs if self.spec.settings.kv == "keep" else None),
             sampling_params(request.params),
@@ -201,13 +203,13 @@ class InProcessServer:
         )
 
     def _running(self) -> Any:
-        if self._engine is None:
+        if self.engine is None:
             raise ServerLost(f"{self.spec.who} is not running")
-        return self._engine
+        return self.engine
 
     def _lose(self, reason: str) -> None:
         """Fail the requests in flight; the engine object is freed by the next `_stop`."""
-        self._engine, self._lost_engine = None, self._engine or self._lost_engine
+        self.engine, self._lost_engine = None, self.engine or self._lost_engine
         self._arrivals.clear()
         self._cancelled.clear()
         futures, self._futures = self._futures, {}
@@ -251,14 +253,14 @@ class InProcessServer:
             config = EngineArgs(**arguments).create_engine_config()
             check_platform(config, self.spec, on_cpu)
             self._sleeps = config.model_config.enable_sleep_mode
-            self._engine = LLMEngine(
+            self.engine = LLMEngine(
                 vllm_config=config,
                 executor_class=Executor.get_class(config),
                 log_stats=False,
                 multiprocess_mode=False,
             )
             InProcessServer._engines += 1
-            self._engine.collective_rpc("init_weight_transfer_engine", args=({},))
+            self.engine.collective_rpc("init_weight_transfer_engine", args=({},))
 
     def _stop(self) -> None:
         engine, self._lost_engine = self._lost_engine, None
@@ -287,11 +289,11 @@ class InProcessServer:
             engine.add_lora(lora_request(adapter))
         except Exception as error:
             raise SystemFault(f"vLLM refused the adapter {adapter.name}: {error}") from error
-        self._adapters[adapter.id] = adapter
+        self.adapters[adapter.id] = adapter
 
     def _remove_adapter(self, adapter_id: int) -> None:
-        if self._adapters.pop(adapter_id, None) is not None and self._engine is not None:
-            self._engine.remove_lora(adapter_id)
+        if self.adapters.pop(adapter_id, None) is not None and self.engine is not None:
+            self.engine.remove_lora(adapter_id)
 
     def _sync(self, named_tensors: Iterable[tuple[str, Any]], version: int) -> None:
         engine = self._running()
@@ -302,8 +304,8 @@ class InProcessServer:
         engine.set_weight_version(str(version))
         self.version = version
         self._syncs += 1
-        self._reset_prefix_cache()
-        for adapter in list(self._adapters.values()):  # vLLM forgets them when the base changes
+        self.reset_prefix_cache()
+        for adapter in list(self.adapters.values()):  # vLLM forgets them when the base changes
             if Path(adapter.path).is_dir():  # else it is about to be removed
                 self._add_adapter(adapter)
 
@@ -311,16 +313,16 @@ class InProcessServer:
         if self.transfer == "memory":
             yield {"tensors": iter(named_tensors)}
             return
-        for path in self._files.written(named_tensors):
+        for path in self.files.written(named_tensors):
             yield {"path": str(path)}
 
-    def _reset_prefix_cache(self) -> None:
+    def reset_prefix_cache(self) -> None:
         """Forget the keys and values of the old weights; running requests compute theirs again.
 
         With `kv: keep` they go on with them, and `prompt` hides them from later requests.
         """
-        if self.spec.settings.kv == "recompute" or not self._engine.has_unfinished_requests():
-            self._engine.reset_prefix_cache(reset_running_requests=True)
+        if self.spec.settings.kv == "recompute" or not self.engine.has_unfinished_requests():
+            self.engine.reset_prefix_cache(reset_running_requests=True)
 
 
 def _end_groups() -> None:

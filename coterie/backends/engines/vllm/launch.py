@@ -55,7 +55,7 @@ class VLLMProcesses:
         self.llm.shutdown(timeout=1.0)
         # `AsyncLLM.__del__` shuts it down again, at the interpreter's end without vLLM's modules.
         self.llm.shutdown = lambda timeout=None: None
-        _remove(segments)
+        remove_segments(segments)
 
 
 def launch(spec: ServerSpec, placement: ServerPlacement, backend: str) -> VLLMProcesses:
@@ -78,7 +78,7 @@ def launch(spec: ServerSpec, placement: ServerPlacement, backend: str) -> VLLMPr
     check_options(spec.settings.options, {field.name for field in fields(AsyncEngineArgs)})
     mark = f"{reaper.reaper().token}.{next(_starts)}."
     patience = Patience(spec.who, spec.settings.start_seconds)
-    with _variables(spec, placement, mark), _without_signals(), _bounded(patience, mark) as hangs:
+    with _variables(spec, placement, mark), _without_signals(), bounded_start(patience, mark) as hangs:
         try:
             config = AsyncEngineArgs(**arguments).create_engine_config()
         except ValueError as error:
@@ -101,7 +101,7 @@ def launch(spec: ServerSpec, placement: ServerPlacement, backend: str) -> VLLMPr
             ) from error
 
 
-def _remove(segments: set[str]) -> None:
+def remove_segments(segments: set[str]) -> None:
     """Remove shared memory and semaphores of killed processes; else Python's tracker warns at the end."""
     for name in segments:
         kind = "semaphore" if name.startswith(reaper.SEMAPHORE) else "shared_memory"
@@ -182,7 +182,7 @@ def divert(who: str) -> Callable[[], None]:
 
 
 @contextmanager
-def _bounded(patience: Patience, mark: str) -> Iterator[threading.Event]:
+def bounded_start(patience: Patience, mark: str) -> Iterator[threading.Event]:
     """A context in which processes that are not ready in time are killed; yields whether they were.
 
     vLLM waits without end for one that hangs before its first message.

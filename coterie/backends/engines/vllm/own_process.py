@@ -55,7 +55,8 @@ class OwnProcessServer:
 
     def __init__(self, spec: ServerSpec) -> None:
         self.spec = spec
-        self._llm: Any = None
+        self.llm: Any = None
+        """vLLM's `AsyncLLM`; None: it is not running."""
         self._processes: VLLMProcesses | None = None
         """Those that were started last."""
         self._versions = [-1]
@@ -64,19 +65,20 @@ class OwnProcessServer:
         self._open = asyncio.Event()
         """Unset while weights are replaced: no request is sent then."""
         self._open.set()
-        self._adapters: dict[int, Adapter] = {}
-        self._files = TensorFiles(_FILE_BYTES, at_once=2)
+        self.adapters: dict[int, Adapter] = {}
+        """Those that are loaded, by id."""
+        self.files = TensorFiles(_FILE_BYTES, at_once=2)
         self._sender: Any = None
         self.placement: Any = None
         self._sleeps = False
         self._half_way = False
         """Whether a sync has begun to replace weights."""
-        self._patience = Patience(spec.who, spec.settings.patience)
+        self.patience = Patience(spec.who, spec.settings.patience)
         """With its requests; each token of any of them is a sign of life."""
 
     @property
     def alive(self) -> bool:
-        return self._llm is not None and not self._llm.errored
+        return self.llm is not None and not self.llm.errored
 
     @property
     def output(self) -> str:
@@ -112,12 +114,12 @@ class OwnProcessServer:
         except asyncio.CancelledError:
             starting.add_done_callback(_stop_late)
             raise
-        self._llm = self._processes.llm
+        self.llm = self._processes.llm
         # vLLM starts it with the first request otherwise, and hears of no failure before.
-        self._hear(self._llm.engine_core)
-        self._llm._run_output_handler()
+        self._hear(self.llm.engine_core)
+        self.llm._run_output_handler()
         self._versions = [-1]
-        self._sleeps = self._llm.model_config.enable_sleep_mode
+        self._sleeps = self.llm.model_config.enable_sleep_mode
         if backend == _FILE:
             await self.weight_call("init", {})
 
@@ -125,11 +127,11 @@ class OwnProcessServer:
         await self._open.wait()
         self._check_alive()
         if not self._tasks:
-            self._patience.seen()
+            self.patience.seen()
         task = asyncio.ensure_future(self._generate(prompt_ids, params, adapter))
         self._tasks.add(task)
         try:
-            return await self._patience.wait(task)
+            return await self.patience.wait(task)
         except NoAnswer as silent:
             await self._end()
             raise ServerLost(str(silent)) from silent
@@ -144,16 +146,16 @@ class OwnProcessServer:
     async def add_adapter(self, adapter: Adapter) -> None:
         self._check_alive()
         try:
-            await self._call(self._llm.add_lora(lora_request(adapter)))
+            await self._call(self.llm.add_lora(lora_request(adapter)))
         except ServerLost:
             raise
         except Exception as error:
             raise SystemFault(f"vLLM refused the adapter {adapter.name}: {error}") from error
-        self._adapters[adapter.id] = adapter
+        self.adapters[adapter.id] = adapter
 
     async def remove_adapter(self, adapter_id: int) -> None:
-        if self._adapters.pop(adapter_id, None) is not None and self.alive:
-            await self._call(self._llm.remove_lora(adapter_id))
+        if self.adapters.pop(adapter_id, None) is not None and self.alive:
+            await self._call(self.llm.remove_lora(adapter_id))
 
     async def sync(self, named_tensors: Iterable[tuple[str, Any]], version: int) -> None:
         self._check_alive()
@@ -178,28 +180,28 @@ class OwnProcessServer:
     async def weight_call(self, call: str, argument: Any) -> None:
         """Make one of vLLM's calls (`server.weight_call`) for whoever sends weights, in a `sync`."""
         self._check_alive()
-        await self._call(weight_call(self._llm, call, argument))
+        await self._call(weight_call(self.llm, call, argument))
 
     async def sleep(self) -> None:
         """Free the GPU's memory: weights go to the host's, the KV cache is forgotten."""
         self._check_alive()
         if self._sleeps:
-            await self._call(self._llm.sleep(level=1, mode="wait"))
+            await self._call(self.llm.sleep(level=1, mode="wait"))
 
     async def wake(self) -> None:
         """Undo `sleep`."""
         self._check_alive()
         if self._sleeps:
-            await self._call(self._llm.wake_up())
+            await self._call(self.llm.wake_up())
 
     async def restart(self) -> None:
         await self._end()
-        self._adapters.clear()
+        self.adapters.clear()
         await self.open()
 
     async def close(self) -> None:
         await self._end()
-        self._files.close()
+        self.files.close()
 
     # ------------------------------------------------------------------------------------------- requests
 
@@ -207,7 +209,7 @@ class OwnProcessServer:
         from vllm.exceptions import VLLMClientError
         from vllm.v1.engine.exceptions import EngineDeadError
 
-        llm, sampling, known = self._llm, sampling_params(params), len(self._versions) - 1
+        llm, sampling, known = self.llm, sampling_params(params), len(self._versions) - 1
         try:
             async for result in llm.generate(
                 prompt(prompt_ids, known if self.spec.settings.kv == "keep" else None),
@@ -246,12 +248,12 @@ class OwnProcessServer:
             await self._replace(partial(self._send, named_tensors), version)
             return
         # The first file is written while requests go on.
-        async with made_ahead(self._files.written(named_tensors)) as paths:
+        async with made_ahead(self.files.written(named_tensors)) as paths:
             await self._replace(partial(self._send_files, paths), version)
 
     async def _replace(self, send: Callable[[], Awaitable[None]], version: int) -> None:
         """Hold requests in flight, let `send` replace the weights, and go on with them."""
-        llm = self._llm
+        llm = self.llm
         self._open.clear()
         held = bool(self._tasks)
         if held:
@@ -268,7 +270,7 @@ class OwnProcessServer:
         if not kept and not await self._call(llm.reset_prefix_cache(reset_running_requests=held)):
             raise RuntimeError("vLLM did not reset its prefix cache")
         self._versions.append(version)
-        for adapter in list(self._adapters.values()):  # vLLM forgets them when the base changes
+        for adapter in list(self.adapters.values()):  # vLLM forgets them when the base changes
             await self.add_adapter(adapter)
         if held:
             await self._call(llm.resume_generation())
@@ -304,7 +306,7 @@ class OwnProcessServer:
 
         async def heard() -> Any:
             outputs = await received()
-            self._patience.seen()
+            self.patience.seen()
             return outputs
 
         core.get_output_async = heard
@@ -317,12 +319,12 @@ class OwnProcessServer:
         """
         from vllm.v1.engine.exceptions import EngineDeadError
 
-        task, patience = asyncio.ensure_future(work), Patience(self._patience.who, self._patience.seconds)
+        task, patience = asyncio.ensure_future(work), Patience(self.patience.who, self.patience.seconds)
         try:
             for seconds in patience.ticks(_DEAD_SECONDS):
                 await asyncio.wait({task}, timeout=seconds)
                 if task.done():
-                    self._patience.seen()
+                    self.patience.seen()
                     return task.result()
                 if not self.alive:
                     raise ServerLost(f"{self.spec.who} died")
@@ -336,7 +338,7 @@ class OwnProcessServer:
 
     async def _end(self) -> None:
         """Stop the processes; requests in flight raise ServerLost."""
-        llm, self._llm = self._llm, None
+        llm, self.llm = self.llm, None
         if llm is None:
             return
         for task in (*self._tasks, llm.output_handler):  # the latter would report the end as a fault

@@ -4,7 +4,8 @@ vLLM's own processes outlive a parent that is killed (SIGKILL, the out-of-memory
 for its next request for ever, with all of its GPU memory. A small process in a session of its own waits for
 the end of the run's process, however it ends. Linux only, as vLLM.
 
-This module runs as a script too (`python reaper.py TOKEN PID`), and imports the standard library alone.
+This module runs as a script too (`python reaper.py TOKEN PID SECONDS`), and imports the standard library
+alone.
 """
 
 from __future__ import annotations
@@ -29,12 +30,16 @@ SEMAPHORE = "sem.mp-"
 
 
 class Reaper:
-    """Watches this process; one is enough for all servers, see `reaper`."""
+    """Watches this process; one is enough for all servers, see `reaper`.
 
-    def __init__(self) -> None:
+    Args:
+        seconds: that Python's trackers have, after the processes' end, to remove the shared memory.
+    """
+
+    def __init__(self, seconds: float = 5.0) -> None:
         self.token = secrets.token_hex(16)
         self._process = subprocess.Popen(
-            [sys.executable, "-I", __file__, self.token, str(os.getpid())],
+            [sys.executable, "-I", __file__, self.token, str(os.getpid()), str(seconds)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -157,7 +162,7 @@ def _running(pid: int) -> bool:
         return False
 
 
-def main(token: str, parent: int) -> None:
+def main(token: str, parent: int, seconds: float) -> None:
     """Wait until the parent is gone, or closes the pipe; then kill."""
     try:
         handle = os.pidfd_open(parent)
@@ -166,7 +171,7 @@ def main(token: str, parent: int) -> None:
     names = _names(handle if os.getppid() == parent else -1)
     kill(token)
     # Python's trackers remove what is left of dead processes, unless they were killed too, as Ray does.
-    end = time.monotonic() + 5.0
+    end = time.monotonic() + seconds
     while names and time.monotonic() < end:
         time.sleep(0.1)
         names = {name for name in names if os.path.exists(f"{SEGMENTS}{name}")}
@@ -191,4 +196,4 @@ def _names(parent: int) -> set[str]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]))

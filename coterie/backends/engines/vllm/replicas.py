@@ -83,11 +83,12 @@ class Replicas:
         self.servers = list(servers)
         self._name, self._most = name, restarts
         self._refill, self._current, self._permit = refill, current, permit
-        self._router = Router(len(self.servers))
+        self.router = Router(len(self.servers))
         self._restarts = [0] * len(self.servers)
         self._locks = [asyncio.Lock() for _ in self.servers]
         """Held while a server's weights are made: no request is sent to it then."""
-        self._reviving: dict[int, asyncio.Task[None]] = {}
+        self.reviving: dict[int, asyncio.Task[None]] = {}
+        """By number of the server: what restarts it."""
         self._faults: dict[int, BaseException] = {}
         """Why a server isn't restarted any more."""
         self._asleep = False
@@ -103,15 +104,15 @@ class Replicas:
         await asyncio.gather(*(server.open() for server in self.servers))
 
     async def close(self) -> None:
-        for task in self._reviving.values():
+        for task in self.reviving.values():
             task.cancel()
-        await asyncio.gather(*self._reviving.values(), return_exceptions=True)
+        await asyncio.gather(*self.reviving.values(), return_exceptions=True)
         await asyncio.gather(*(server.close() for server in self.servers))
 
     @property
     def in_flight(self) -> int:
         """Requests that wait for a result."""
-        return sum(self._router.in_flight)
+        return sum(self.router.in_flight)
 
     def forgive(self) -> None:
         """Count restarts from zero again: there are new weights."""
@@ -128,17 +129,17 @@ class Replicas:
         for attempt in range(self._most + 1):
             index = await self._ready(key, lost)
             self.repeated += attempt > 0
-            self._router.in_flight[index] += 1
+            self.router.in_flight[index] += 1
             try:
                 return await send(self.servers[index])
             except ServerLost as error:
                 lost = error
             finally:
-                self._router.in_flight[index] -= 1
+                self.router.in_flight[index] -= 1
             caller = asyncio.current_task()
             if caller is not None and caller.cancelling():  # the run stops: nothing is started any more
                 raise asyncio.CancelledError from lost
-            self._start_reviving(index, lost)
+            self.start_reviving(index, lost)
         raise SystemFault(f"vLLM died {self._most + 1} times in one request: {lost}") from lost
 
     async def each(self, work: Callable[[VLLMServer], Awaitable[None]], *, refilled: bool) -> None:
@@ -170,7 +171,7 @@ class Replicas:
                         await server.sleep()
                     except ServerLost as lost:
                         log.warning("vLLM of '%s' died when it should sleep: %s", self._name, lost)
-                        self._start_reviving(index, lost)
+                        self.start_reviving(index, lost)
 
     # -------------------------------------------------------------------------------------------- recovery
 
@@ -206,7 +207,7 @@ class Replicas:
                         try:
                             await server.wake()
                         except ServerLost as lost:
-                            self._start_reviving(index, lost)
+                            self.start_reviving(index, lost)
                 self._asleep = False
 
     async def _ready(self, key: Key | None, lost: ServerLost | None) -> int:
@@ -224,28 +225,28 @@ class Replicas:
                 if server.alive and self._current(server) and not self._locks[index].locked()
             ]
             if candidates:
-                return self._router.choose(key, candidates)
+                return self.router.choose(key, candidates)
             busy = [index for index, lock in enumerate(self._locks) if lock.locked()]
-            if busy and not self._reviving:  # a sync: its end makes them ready, or restarts them
+            if busy and not self.reviving:  # a sync: its end makes them ready, or restarts them
                 async with self._locks[busy[0]]:
                     continue
             waiting = [index for index in range(len(self.servers)) if index not in self._faults]
             if not waiting:
                 raise self._faults[0]
             for index in waiting:
-                self._start_reviving(index, lost or ServerLost("it is not running"))
-            tasks = [self._reviving[index] for index in waiting]
+                self.start_reviving(index, lost or ServerLost("it is not running"))
+            tasks = [self.reviving[index] for index in waiting]
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
 
-    def _start_reviving(self, index: int, lost: ServerLost) -> None:
+    def start_reviving(self, index: int, lost: ServerLost) -> None:
         """Restart a server beside the others' requests, unless that goes on already."""
-        if index in self._reviving:
+        if index in self.reviving:
             return
         task = asyncio.ensure_future(self._revive(index, lost))
-        self._reviving[index] = task
+        self.reviving[index] = task
 
         def ended(task: asyncio.Task[None]) -> None:
-            self._reviving.pop(index, None)
+            self.reviving.pop(index, None)
             if task.cancelled():
                 self._faults[index] = SystemFault(f"the vLLM of '{self._name}' was closed")
             elif (error := task.exception()) is not None:

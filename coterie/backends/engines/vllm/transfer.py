@@ -34,7 +34,8 @@ class Folders:
     """A folder in shared memory, and one on a disk for what doesn't fit there."""
 
     def __init__(self) -> None:
-        self._folders: dict[Path, Path] = {}
+        self.made: dict[Path, Path] = {}
+        """By place: the folder in it."""
         self._held: list[int] = []
         """Descriptors that hold the folders' locks."""
         self._skipped: set[Path] = set()
@@ -52,7 +53,7 @@ class Folders:
         for place in self._places():
             path = None
             try:
-                path = self._folder(place) / name
+                path = self.folder(place) / name
                 free = shutil.disk_usage(place).free
                 if free < size:  # writing to a memory map of a full tmpfs kills the process
                     raise OSError(f"{size} bytes are needed, {free} are free")
@@ -73,10 +74,10 @@ class Folders:
 
     def close(self) -> None:
         """Remove all that was written, and what killed processes have left beside it."""
-        for place, folder in self._folders.items():
+        for place, folder in self.made.items():
             shutil.rmtree(folder, ignore_errors=True)
             remove_abandoned(place)
-        self._folders.clear()
+        self.made.clear()
         for descriptor in self._held:
             os.close(descriptor)
         self._held.clear()
@@ -85,16 +86,17 @@ class Folders:
         disk = Path(tempfile.gettempdir())
         return [SHARED_MEMORY, disk] if SHARED_MEMORY.is_dir() else [disk]
 
-    def _folder(self, place: Path) -> Path:
-        if place not in self._folders:
+    def folder(self, place: Path) -> Path:
+        """The folder in a place, made and locked by its first use."""
+        if place not in self.made:
             for each in self._places():
                 remove_abandoned(each)
             folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
             descriptor = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC)
             fcntl.flock(descriptor, fcntl.LOCK_EX)  # the kernel lets go when this process ends, however
-            self._folders[place] = folder
+            self.made[place] = folder
             self._held.append(descriptor)
-        return self._folders[place]
+        return self.made[place]
 
 
 def remove_abandoned(place: Path) -> None:
@@ -117,7 +119,7 @@ class TensorFiles:
     """Tensors in safetensors files of at most `chunk` bytes, `at_once` of them at a time."""
 
     def __init__(self, chunk: int = CHUNK, at_once: int = 1) -> None:
-        self._folders, self._chunk, self._at_once, self._count = Folders(), chunk, at_once, 0
+        self.folders, self.chunk, self._at_once, self._count = Folders(), chunk, at_once, 0
 
     def written(self, named_tensors: Iterable[tuple[str, Any]]) -> Generator[Path | None, None, None]:
         """Files with all tensors; each is removed before the `at_once`-th after it is written.
@@ -131,14 +133,14 @@ class TensorFiles:
 
         there = deque[Path]()
         try:
-            for part in chunks(named_tensors, self._chunk):
+            for part in chunks(named_tensors, self.chunk):
                 tensors = {name: tensor.detach().contiguous().cpu() for name, tensor in part}
                 size = sum(tensor.nbytes for tensor in tensors.values()) + 2**16
                 self._count += 1
                 if len(there) == self._at_once:
                     remove(there.popleft())
                 write = partial(save_file, tensors)
-                there.append(self._folders.write(f"{self._count}.safetensors", size, write))
+                there.append(self.folders.write(f"{self._count}.safetensors", size, write))
                 yield there[-1]
             if self._at_once > 1:
                 yield None
@@ -147,7 +149,7 @@ class TensorFiles:
                 remove(path)
 
     def close(self) -> None:
-        self._folders.close()
+        self.folders.close()
 
 
 @asynccontextmanager

@@ -153,7 +153,7 @@ class FileInfo(WeightTransferUpdateInfo):
     path: str = ""
 
 
-class _Reload(WeightTransferEngine[InitInfo, Any]):
+class LayerwiseReload(WeightTransferEngine[InitInfo, Any]):
     """Reloads the model layer by layer, as from a checkpoint. A failure leaves layers without weights."""
 
     init_info_cls = InitInfo
@@ -168,7 +168,7 @@ class _Reload(WeightTransferEngine[InitInfo, Any]):
 
     def receive_weights(self, update_info: Any) -> None:
         with torch.no_grad():
-            self._loaded |= self.model.load_weights(self._tensors(update_info)) or set()
+            self._loaded |= self.model.load_weights(self.tensors(update_info)) or set()
 
     def finish_weight_update(self) -> None:
         missing = self._missing()
@@ -181,7 +181,7 @@ class _Reload(WeightTransferEngine[InitInfo, Any]):
         pass
 
     @abstractmethod
-    def _tensors(self, update_info: Any) -> Iterable[tuple[str, torch.Tensor]]:
+    def tensors(self, update_info: Any) -> Iterable[tuple[str, torch.Tensor]]:
         """The tensors of one `update_weights`, by their names in a checkpoint."""
 
     def _missing(self) -> list[str]:
@@ -193,21 +193,21 @@ class _Reload(WeightTransferEngine[InitInfo, Any]):
         return sorted(name for name in plain - loaded if not (tied and name == "lm_head.weight"))
 
 
-class MemoryTransfer(_Reload):
+class MemoryTransfer(LayerwiseReload):
     """Reads the trainer's tensors where trainer and vLLM share a process."""
 
     update_info_cls = TensorsInfo
 
-    def _tensors(self, update_info: TensorsInfo) -> Iterable[tuple[str, torch.Tensor]]:
+    def tensors(self, update_info: TensorsInfo) -> Iterable[tuple[str, torch.Tensor]]:
         return update_info.tensors
 
 
-class FileTransfer(_Reload):
+class FileTransfer(LayerwiseReload):
     """Reads safetensors files, one for each `update_weights`."""
 
     update_info_cls = FileInfo
 
-    def _tensors(self, update_info: FileInfo) -> Iterator[tuple[str, torch.Tensor]]:
+    def tensors(self, update_info: FileInfo) -> Iterator[tuple[str, torch.Tensor]]:
         from safetensors import safe_open
 
         with safe_open(update_info.path, framework="pt", device="cpu") as file:
