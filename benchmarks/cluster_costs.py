@@ -132,7 +132,7 @@ def processes(run: Any, workers: int) -> dict[str, list[int]]:
     if not workers:
         return {"driver": [os.getpid()]}
     executor: Any = run.executor
-    hosts, engine = [host.pid for host in executor._hosts], executor._engine.pid
+    hosts, engine = [host.pid for host in executor.hosts], executor.engine.pid
     return {"driver": [os.getpid()], "host": hosts, "engine": [engine]}
 
 

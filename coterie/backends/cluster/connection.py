@@ -77,7 +77,7 @@ def _check_answers(address: str) -> None:
     socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
 
 
-def _check_ray(address: str) -> None:
+def check_ray(address: str) -> None:
     """Raise RuntimeError where something else listens: Ray would wait for it without an end.
 
     A cluster may want the token that `ray start` has made for this user. Ray's drivers use it only if they
@@ -139,7 +139,8 @@ class Connection:
         self.settings = settings
         self._run = run
         self._planned = self._processes(())
-        self._reservation: Reservation | None = None
+        self.reservation: Reservation | None = None
+        """None: it is not connected."""
         self._own_gpus = OwnGpus()
         self.ray: Any = None
         self._ours = False
@@ -156,7 +157,7 @@ class Connection:
             UserError: the cluster can't be reached, or others have taken what the run needs.
             ConfigError: it has fewer CPUs or GPUs than the run takes.
         """
-        if self._reservation is not None:
+        if self.reservation is not None:
             return
         self.ray = import_ray()
         if not self.ray.is_initialized():
@@ -164,7 +165,7 @@ class Connection:
             self._ours = True
         reservation = Reservation(self.ray, self._processes, self.settings.timeout)
         reservation.take()
-        self._reservation = reservation
+        self.reservation = reservation
         self._own_gpus.keep_to(self.gpus_of(RUN))
 
     def _processes(self, nodes: Sequence[ClusterNode]) -> tuple[Process, ...]:
@@ -173,11 +174,11 @@ class Connection:
     @property
     def connected(self) -> bool:
         """Whether it is open."""
-        return self._reservation is not None
+        return self.reservation is not None
 
     def rooms(self) -> dict[str, Room]:
         """The rooms of the planned processes, by name."""
-        return {} if self._reservation is None else self._reservation.rooms()
+        return {} if self.reservation is None else self.reservation.rooms()
 
     def transfer(self) -> Transfer:
         """How weights go from the trainer to the engine.
@@ -185,12 +186,12 @@ class Connection:
         Raises:
             ConfigError: `cluster.weights` names a way that the planned processes don't have.
         """
-        placed = () if self._reservation is None else self._reservation.processes()
+        placed = () if self.reservation is None else self.reservation.processes()
         return transfer_of(self.settings, placed, self._run)
 
     def gpus_of(self, name: str) -> tuple[str, ...]:
         """Ray's ids of a planned process's GPUs; those of `run` are for rank 0 of the trainer."""
-        return () if self._reservation is None else self._reservation.gpus_of(name)
+        return () if self.reservation is None else self.reservation.gpus_of(name)
 
     def _connect(self) -> None:
         before = signal.getsignal(signal.SIGTERM)
@@ -205,7 +206,7 @@ class Connection:
                 return
             try:
                 _check_answers(address)
-                _check_ray(address)
+                check_ray(address)
                 self._join(address, common)
             except (OSError, ValueError, RuntimeError) as error:
                 what, why = f"no Ray cluster answers at {address}", f"{type(error).__name__}: {error}"
@@ -252,7 +253,7 @@ class Connection:
             here: whether one that isn't planned must be on the node of the run's process.
             groups: as in `start_actor`.
         """
-        place = {} if self._reservation is None else self._reservation.options(name)
+        place = {} if self.reservation is None else self.reservation.options(name)
         if here and not place:
             from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -318,9 +319,9 @@ class Connection:
             self.ray.kill(handle)
         self._actors.clear()
         self._own_gpus.see_all()
-        if self._reservation is not None:
-            self._reservation.give_back()
-            self._reservation = None
+        if self.reservation is not None:
+            self.reservation.give_back()
+            self.reservation = None
         if self._ours:
             self.ray.shutdown()
             self._ours = False

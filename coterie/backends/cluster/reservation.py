@@ -55,7 +55,8 @@ class Reservation:
         self._group: Any = None
         self._bundles: dict[str, int] = {}
         """By process of the group: its bundle."""
-        self._placed: dict[str, Placed] = {}
+        self.placed: dict[str, Placed] = {}
+        """By name: the processes that have room in it."""
         self._hosts: list[Placed] = []
         self._gpus: dict[str, tuple[str, ...]] = {}
         """By process of the group with GPUs: Ray's ids of them on its node."""
@@ -79,7 +80,7 @@ class Reservation:
     def options(self, name: str) -> dict[str, Any]:
         """Ray's options of a process by its name; {} for one that isn't planned."""
         affinity = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
-        placed = self._placed.get(name)
+        placed = self.placed.get(name)
         if placed is None and name.startswith(HOST) and self._hosts:  # one in place of a lost one
             placed = self._hosts[int(name.removeprefix(HOST)) % len(self._hosts)]
         if placed is None:
@@ -108,12 +109,12 @@ class Reservation:
         """The rooms of all processes in the group, by name."""
         return {
             name: Room(placed.node, self.options(name), bool(placed.process.shares))
-            for name, placed in self._placed.items()
+            for name, placed in self.placed.items()
         }
 
     def processes(self) -> tuple[Process, ...]:
         """All that are placed."""
-        return tuple(each.process for each in self._placed.values())
+        return tuple(each.process for each in self.placed.values())
 
     def gpus_of(self, name: str) -> tuple[str, ...]:
         """Ray's ids of the GPUs that a process has reserved on its node."""
@@ -155,7 +156,7 @@ class Reservation:
             placed = place(self._nodes(free=True), processes)
         except ConfigError:
             return False
-        self._placed = {each.process.name: each for each in placed}
+        self.placed = {each.process.name: each for each in placed}
         self._hosts = [each for each in placed if each.process.name.startswith(HOST)]
         fixed = [each for each in placed if each not in self._hosts]
         held = [each for each in fixed if each.process.cpus or each.process.gpus]

@@ -221,7 +221,7 @@ def test_what_is_started_again_after_its_node_died_is_elsewhere(cluster: Any) ->
 
     connection = connected(*WIDE, "cluster.workers=8")
     here = ray.get_runtime_context().get_node_id()
-    placed = connection._reservation._placed  # type: ignore[union-attr]
+    placed = connection.reservation.placed  # type: ignore[union-attr]
     dead = next(each.node for each in placed.values() if each.node != here)
     lost = [name for name, each in placed.items() if each.node == dead and not each.process.gpus]
     kept = next(name for name, each in placed.items() if name != "run" and each.node not in (here, dead))

@@ -63,13 +63,13 @@ class EngineHost(HostProgram):
 
     def __init__(self) -> None:
         super().__init__()
-        self._active = CountedRollouts()
-        self._hosts: dict[str, KnownHost] = {}
+        self.active = CountedRollouts()
+        self.hosts: dict[str, KnownHost] = {}
         self._dropped: set[str] = set()
         """Hosts that counted as dead: one that was only slow tells nothing any more."""
-        self._kept: dict[Place, dict[Key, tuple[Request, asyncio.Future[Call]]]] = {}
+        self.kept: dict[Place, dict[Key, tuple[Request, asyncio.Future[Call]]]] = {}
         """By job that is in play: its requests so far, with their calls."""
-        self._waiting: dict[tuple[str, int], HostRequest] = {}
+        self.waiting: dict[tuple[str, int], HostRequest] = {}
         """By host and number: requests that were not answered yet."""
         self._orphans: set[tuple[Place, Key]] = set()
         """Requests of hosts that are gone, without a call then. Each counts as active until its job, played
@@ -102,12 +102,12 @@ class EngineHost(HostProgram):
         make, ctx, actors = pickle.loads(payload)
         self._engine = engine = make()
         with_defaults(engine, EngineDefaults).use_actors(actors)
-        self._client = LocalEngineClient(self._engine, self._active, IdleTime())
+        self._client = LocalEngineClient(self._engine, self.active, IdleTime())
         if folder is not None and isinstance(engine, UsesRunFolder):
             with plugin_call(engine, "use_run_folder"):
                 engine.use_run_folder(folder)
         with plugin_open(engine):
-            await engine.open(replace(ctx, active_rollouts=self._active))
+            await engine.open(replace(ctx, active_rollouts=self.active))
 
     # ------------------------------------------------------------------------------------------ for the run
 
@@ -161,7 +161,7 @@ class EngineHost(HostProgram):
     @answered
     async def batches(self) -> bool:
         """Whether the engine begins batches by the count of active rollouts."""
-        return self._active.heard
+        return self.active.heard
 
     @answered
     async def idle_seconds(self) -> float:
@@ -177,27 +177,27 @@ class EngineHost(HostProgram):
         for cohort, count in jobs.items():
             known.sent[cohort] = known.sent.get(cohort, 0) + count
             with in_cohort(cohort):
-                self._active.start(count)
+                self.active.start(count)
 
     @answered
     async def drop(self, host: str) -> None:
         """Forget a host that is gone, with its counts and requests."""
         self._dropped.add(host)
-        known = self._hosts.pop(host, KnownHost())
-        for number in [number for name, number in self._waiting if name == host]:
-            self._orphaned(self._waiting.pop((host, number)))
+        known = self.hosts.pop(host, KnownHost())
+        for number in [number for name, number in self.waiting if name == host]:
+            self._orphaned(self.waiting.pop((host, number)))
         self._count(Counter(known.sent) + Counter(known.live), Counter())
 
     @answered
     async def forget(self, played: list[Place]) -> None:
         """Drop the kept calls of jobs whose trees are there, or that are cancelled."""
         for place in played:
-            for key, (_, task) in self._kept.pop(place, {}).items():
+            for key, (_, task) in self.kept.pop(place, {}).items():
                 self._adopted(place, key)
                 task.cancel()
 
     async def _close(self) -> None:
-        for kept in self._kept.values():
+        for kept in self.kept.values():
             for _, task in kept.values():
                 task.cancel()
         await closed(self._engine)
@@ -220,9 +220,9 @@ class EngineHost(HostProgram):
             known.sent[cohort] = max(0, known.sent.get(cohort, 0) - count)
         known.live = news.live
         for number in news.cancelled:
-            self._waiting.pop((host, number), None)
+            self.waiting.pop((host, number), None)
         for asked in news.asked:
-            self._waiting[host, asked.number] = asked
+            self.waiting[host, asked.number] = asked
             self._generated(asked).add_done_callback(partial(self._answer, host, asked))
         self._count(before, Counter(known.sent) + Counter(known.live))
 
@@ -232,7 +232,7 @@ class EngineHost(HostProgram):
         for asked, call in calls:
             known: asyncio.Future[Call] = asyncio.get_running_loop().create_future()
             known.set_result(call)
-            self._kept.setdefault(asked.place, {})[asked.request.key] = asked.request, known
+            self.kept.setdefault(asked.place, {})[asked.request.key] = asked.request, known
 
     @answered
     async def answers(self, host: str) -> HostAnswers:
@@ -247,13 +247,13 @@ class EngineHost(HostProgram):
     # ------------------------------------------------------------------------------------------------- inside
 
     def _known(self, host: str) -> KnownHost:
-        if host not in self._hosts:
-            self._hosts[host] = KnownHost(vocabularies=Vocabularies(self._codecs))
-        return self._hosts[host]
+        if host not in self.hosts:
+            self.hosts[host] = KnownHost(vocabularies=Vocabularies(self._codecs))
+        return self.hosts[host]
 
     def _answer(self, host: str, asked: HostRequest, task: asyncio.Future[Call]) -> None:
         """Keep the answer of a request for its host, unless one of the two is gone."""
-        waited = self._waiting.pop((host, asked.number), None)
+        waited = self.waiting.pop((host, asked.number), None)
         error = None if task.cancelled() else task.exception()
         if waited is None or task.cancelled():
             return
@@ -268,7 +268,7 @@ class EngineHost(HostProgram):
     def _generated(self, asked: HostRequest) -> asyncio.Future[Call]:
         """The call of a request; the one that it had before, if its job is played again."""
         place, key = asked.place, asked.request.key
-        kept = self._kept.setdefault(place, {})
+        kept = self.kept.setdefault(place, {})
         before = kept.get(key)
         self._adopted(place, key)
         if before is not None and before[0] == asked.request:
@@ -280,22 +280,22 @@ class EngineHost(HostProgram):
 
     def _orphaned(self, asked: HostRequest) -> None:
         place, key = asked.place, asked.request.key
-        if key in self._kept.get(place, {}) and (place, key) not in self._orphans:
+        if key in self.kept.get(place, {}) and (place, key) not in self._orphans:
             self._orphans.add((place, key))
             with in_cohort(asked.cohort):
-                self._active.start()
+                self.active.start()
 
     def _adopted(self, place: Place, key: Key) -> None:
         if (place, key) in self._orphans:
             self._orphans.remove((place, key))
             with in_cohort(place[0]):
-                self._active.stop()
+                self.active.stop()
 
     def _count(self, before: Counter[str], after: Counter[str]) -> None:
         """Change the engine's count; what is more first, else a batch could begin between."""
         for cohort in sorted({*before, *after}, key=lambda cohort: before[cohort] - after[cohort]):
             with in_cohort(cohort):
                 if after[cohort] > before[cohort]:
-                    self._active.start(after[cohort] - before[cohort])
+                    self.active.start(after[cohort] - before[cohort])
                 for _ in range(before[cohort] - after[cohort]):
-                    self._active.stop()
+                    self.active.stop()

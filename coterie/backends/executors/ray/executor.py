@@ -64,9 +64,9 @@ class RayExecutor(Plugin):
         """Seconds without a report after which a host counts as dead."""
         self._variables = set[str]()
         """Secret environment variables that rollout hosts get."""
-        self._engine: HostedEngine
-        self._account: RunAccount
-        self._hosts: list[RolloutHandle] = []
+        self.engine: HostedEngine
+        self.account: RunAccount
+        self.hosts: list[RolloutHandle] = []
         self._leaving: list[RolloutHandle] = []
         """Those that are gone, until others have their jobs."""
         self._queue: list[HostedJob] = []
@@ -95,14 +95,14 @@ class RayExecutor(Plugin):
             shared: what the run has once, as `compose.account.Shared`.
         """
         self._connection.named, named = shared.variables.every, shared.variables
-        self._account = RunAccount(shared, self._connection)
+        self.account = RunAccount(shared, self._connection)
         self._variables = {*named.sides, *self.settings.variables}
         # An engine that stores files in the run's folder calls a server: it has a budget, a cache and a key.
         here = isinstance(engine, UsesRunFolder)
         variables = None if here else {*named.engine, *self.settings.variables}
-        self._engine = HostedEngine(make, self._connection, here=here, variables=variables)
-        self._engine.replaced, self._engine.failed = self._reconnect, self._fail
-        client = LocalEngineClient(self._engine, idle_time=HostedIdleTime(self._engine))
+        self.engine = HostedEngine(make, self._connection, here=here, variables=variables)
+        self.engine.replaced, self.engine.failed = self._reconnect, self._fail
+        client = LocalEngineClient(self.engine, idle_time=HostedIdleTime(self.engine))
         self._drawn = client.drawn
         return client
 
@@ -126,10 +126,10 @@ class RayExecutor(Plugin):
             ConfigError: a node has other versions of the run's packages or plugin files.
             UserError: the rollout side can't be made there.
         """
-        self._side, self._ctx = self._account.pickled_side(), ctx
-        self._account.start()
+        self._side, self._ctx = self.account.pickled_side(), ctx
+        self.account.start()
         account, *made = await asyncio.gather(
-            self._account.open(self._engine.folder, self._fail),
+            self.account.open(self.engine.folder, self._fail),
             *(self.new_host() for _ in range(self.settings.workers)),
             return_exceptions=True,
         )
@@ -141,7 +141,7 @@ class RayExecutor(Plugin):
             raise UserError(what, path="cluster", why="\n".join(errors))
         if errors:
             raise next(iter(errors.values()))
-        self._hosts = [host for host in made if isinstance(host, RolloutHandle)]
+        self.hosts = [host for host in made if isinstance(host, RolloutHandle)]
 
     async def play(self, job: RolloutJob) -> Rollout:
         """Play a job on the host that has the fewest."""
@@ -152,7 +152,7 @@ class RayExecutor(Plugin):
         self._numbers += 1
         self._queue.append(waiting)
         self._jobs[waiting.number] = waiting
-        self._send_soon()
+        self.send_soon()
         try:
             tree, scored = await waiting.result
         except asyncio.CancelledError:
@@ -166,7 +166,7 @@ class RayExecutor(Plugin):
 
     def processes(self) -> dict[str, int]:
         """The nodes of the cluster, the rollout hosts, and their jobs, for the display of progress."""
-        hosts = [*self._hosts]
+        hosts = [*self.hosts]
         if not hosts or not self._jobs or not self._connection.ray.is_initialized():
             return {}
         in_play = sum(len(host.jobs) for host in hosts)
@@ -179,13 +179,14 @@ class RayExecutor(Plugin):
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await end(self._connection, self._hosts, min(10.0, self.settings.timeout), self._log)
-        self._hosts.clear()
-        await self._account.close()
+        await end(self._connection, self.hosts, min(10.0, self.settings.timeout), self._log)
+        self.hosts.clear()
+        await self.account.close()
 
     # ---------------------------------------------------------------------------------------------- sending
 
-    def _send_soon(self) -> None:
+    def send_soon(self) -> None:
+        """Give the jobs that wait to hosts, once what goes on has had its turn."""
         if self._sending is None or self._sending.done():
             self._sending = asyncio.ensure_future(self._send())
             self._sending.add_done_callback(self._sent)
@@ -196,15 +197,15 @@ class RayExecutor(Plugin):
 
     async def _send(self) -> None:
         """Give the jobs that wait to hosts with room, all that one gets in one message."""
-        new = [host for host in self._hosts if host.start < 0]
+        new = [host for host in self.hosts if host.start < 0]
         await asyncio.gather(*(self.begin(host) for host in new))
         for host in new:
             host.watching = asyncio.ensure_future(self._watch(host))
-        await self._engine.before_jobs()  # all jobs of a step are asked for in one turn of the loop
-        while self._queue and self._hosts:
+        await self.engine.before_jobs()  # all jobs of a step are asked for in one turn of the loop
+        while self._queue and self.hosts:
             shares: dict[RolloutHandle, list[HostedJob]] = {}
             while self._queue:
-                host = min(self._hosts, key=lambda host: len(host.jobs))
+                host = min(self.hosts, key=lambda host: len(host.jobs))
                 if len(host.jobs) >= self.settings.max_live:
                     break
                 job = self._queue.pop(0)
@@ -220,7 +221,7 @@ class RayExecutor(Plugin):
     def _counted(self, host: RolloutHandle, jobs: Iterable[HostedJob]) -> Awaitable[None]:
         """Let the engine host count jobs that are about to be sent to a host."""
         cohorts = Counter(job.job.cohort for job in jobs)
-        return self._engine.notify("send", host.name, dict(cohorts))
+        return self.engine.notify("send", host.name, dict(cohorts))
 
     async def hand(self, host: RolloutHandle, jobs: list[HostedJob]) -> None:
         with suppress(HostGone):  # `_watch` notices too, and gives its jobs to another
@@ -232,7 +233,7 @@ class RayExecutor(Plugin):
         elif job.host is not None and job.host.jobs.pop(job.number, None) is not None:
             with suppress(HostGone, UserError):
                 self._drawn[job.step] += await job.host.call("cancel", job.number)
-                await self._engine.notify("forget", [job.place])
+                await self.engine.notify("forget", [job.place])
 
     # ------------------------------------------------------------------------------------------------ hosts
 
@@ -242,7 +243,7 @@ class RayExecutor(Plugin):
         cpus, groups = self.settings.worker_cpus, {WATCH: 1}
         actor = self._connection.actor(RolloutHost, cpus=cpus, name=name, groups=groups)
         host = RolloutHandle(self._connection.ray, actor, name)
-        secrets, account = self._connection.secrets(self._variables), self._account.actor
+        secrets, account = self._connection.secrets(self._variables), self.account.actor
         opening = name, own_code(), self._side, account, secrets, self._patience, self._silence
         try:
             await host.placed(self._connection)
@@ -256,10 +257,10 @@ class RayExecutor(Plugin):
 
     async def begin(self, host: RolloutHandle) -> None:
         """Give a host the codecs, known once the engine has weights."""
-        batches = await self._engine.call("batches")
-        codecs = {policy: self._engine.codec(policy) for policy in self._engine.policies}
+        batches = await self.engine.call("batches")
+        codecs = {policy: self.engine.codec(policy) for policy in self.engine.policies}
         sent = self._connection.ray.cloudpickle.dumps(codecs)
-        host.start, actor = self._engine.start, self._engine.actor
+        host.start, actor = self.engine.start, self.engine.actor
         with suppress(HostGone):  # `_watch` notices too
             await host.opening(self.settings, self._silence, "connect", actor, sent, batches)
 
@@ -268,14 +269,14 @@ class RayExecutor(Plugin):
         self._metrics.update({"cluster/engines_lost": 1, "cluster/replacing": seconds})
         for host in self._leaving:  # their jobs count until another host has them
             self._beside(self._counted(host, host.jobs.values()))
-        for host in self._hosts:
+        for host in self.hosts:
             if host.start >= 0:
                 counted = self._counted(host, host.jobs.values())
                 self._beside(self._told(host, counted, [*host.jobs]))
-                host.start = self._engine.start
+                host.start = self.engine.start
 
     async def _told(self, host: RolloutHandle, counted: Awaitable[None], numbers: list[int]) -> None:
-        actor, start = self._engine.actor, self._engine.start
+        actor, start = self.engine.actor, self.engine.start
         await counted
         with suppress(HostGone):  # `_watch` notices too
             await host.call("reconnect", actor, start, numbers)
@@ -324,9 +325,9 @@ class RayExecutor(Plugin):
                     scored, self._metrics = replace(scored, metrics=metrics), Counter()
                 job.result.set_result((tree, scored))
         if done:
-            self._beside(self._engine.notify("forget", done))
+            self._beside(self.engine.notify("forget", done))
         if self._queue:
-            self._send_soon()
+            self.send_soon()
 
     def _plays_again(self, job: HostedJob) -> bool:
         """Whether a job in which a plugin's method didn't return is played again, under another number."""
@@ -343,7 +344,7 @@ class RayExecutor(Plugin):
     async def _replace(self, host: RolloutHandle, why: str) -> None:
         """Start another host in place of one that is gone, and play its jobs there."""
         began = time.perf_counter()
-        self._hosts.remove(host)
+        self.hosts.remove(host)
         self._leaving.append(host)
         calls = await host.blocking(self._silence / 4)
         why = reasons(calls, why)
@@ -351,21 +352,21 @@ class RayExecutor(Plugin):
         await self.begin(new)
         jobs = [job for job in host.jobs.values() if not job.result.done()]
         if hanging := end_causes(jobs, calls, self._ctx, why):
-            self._beside(self._engine.notify("forget", hanging))
+            self._beside(self.engine.notify("forget", hanging))
         jobs = [job for job in jobs if not job.result.done()]
         for job in jobs:
             job.host, new.jobs[job.number] = new, job
-        self._hosts.append(new)
+        self.hosts.append(new)
         self._leaving.remove(host)
         counted = self._counted(new, jobs)  # before the old one's are dropped: no batch may begin between
-        dropped = self._engine.notify("drop", host.name)
-        if new.start != self._engine.start:  # the engine host was replaced meanwhile
+        dropped = self.engine.notify("drop", host.name)
+        if new.start != self.engine.start:  # the engine host was replaced meanwhile
             self._beside(self._told(new, counted, [*new.jobs]))
-            new.start = self._engine.start
+            new.start = self.engine.start
         else:
             await counted
         await dropped
-        await self._account.drop(host.name)
+        await self.account.drop(host.name)
         new.watching = asyncio.ensure_future(self._watch(new))  # not before: it may be gone already, too
         await self.hand(new, jobs)
         seconds = time.perf_counter() - began
@@ -375,7 +376,7 @@ class RayExecutor(Plugin):
             "%s is gone (%s); another one plays its %d jobs again, after %.1f s",
             *(host.name, why, len(jobs), seconds),
         )
-        self._send_soon()
+        self.send_soon()
 
     async def _another_host(self, gone: RolloutHandle, why: str) -> RolloutHandle:
         """A host in place of one that is gone.

@@ -55,8 +55,8 @@ class HostedEngine:
         self._make, self._connection, self._here, self._variables = make, connection, here, variables
         self.folder: Path | None = None
         """The run's."""
-        self._sender = Sender()
-        self._kept: Versions[Any] = Versions(self._drop)
+        self.sender = Sender()
+        self.kept: Versions[Any] = Versions(self._drop)
         """What another engine host needs to have the weights of this one, as it is stored."""
         self._introductions: list[Any] = []
         """What introduced modules and tokenizers (`SentWeights.introduces`), of whatever version."""
@@ -139,9 +139,9 @@ class HostedEngine:
             await device_memory.make_room()
         else:
             if ways is None:
-                sent = await asyncio.to_thread(self._sender.send, weights)
+                sent = await asyncio.to_thread(self.sender.send, weights)
             else:
-                sent = self._sender.outline(weights, ways)
+                sent = self.sender.outline(weights, ways)
             introduces = sent.introduces
             await device_memory.make_room()  # it is sent: replicas may start or wake on the trainer's GPUs
             stored = sent
@@ -153,7 +153,7 @@ class HostedEngine:
         await self._up()
         if introduces:
             self._introductions.append(stored)
-        self._kept.put(weights.policy, weights.version, stored)
+        self.kept.put(weights.policy, weights.version, stored)
         await self.notify("load_weights", stored)
         self._codecs.pop(weights.policy, None)  # its context may be known only now
 
@@ -168,12 +168,12 @@ class HostedEngine:
 
     async def lease(self, policy: str, version: int) -> None:
         await self._up()
-        self._kept.lease(policy, version)
+        self.kept.lease(policy, version)
         await self.notify("call", "lease", policy, version)
 
     async def release(self, policy: str, version: int) -> None:
         await self._up()
-        self._kept.release(policy, version)
+        self.kept.release(policy, version)
         await self.notify("call", "release", policy, version)
 
     def codec(self, policy: str) -> Codec:
@@ -218,7 +218,7 @@ class HostedEngine:
             try:
                 return await self._host.call(method)
             except HostGone as gone:
-                await self._another(start, str(gone))
+                await self.another(start, str(gone))
 
     def notify(self, method: str, *arguments: Any) -> Awaitable[None]:
         """Call a method of the engine host before this function returns.
@@ -233,7 +233,7 @@ class HostedEngine:
         try:
             await host.answer(reference)
         except HostGone as gone:
-            await self._another(start, str(gone))
+            await self.another(start, str(gone))
 
     def idle_seconds(self) -> float:
         """Seconds without a request since the last call of this method; 0 where nobody knows."""
@@ -268,7 +268,7 @@ class HostedEngine:
         try:
             while True:
                 start = self.start
-                await self._another(start, await self._host.watch(timeout / 4, timeout))
+                await self.another(start, await self._host.watch(timeout / 4, timeout))
         except Exception as error:
             self.failed(error)
 
@@ -277,7 +277,7 @@ class HostedEngine:
         if self._replacing is not None:
             await asyncio.shield(self._replacing)
 
-    async def _another(self, start: int, why: str) -> None:
+    async def another(self, start: int, why: str) -> None:
         """Wait for an engine host that comes after the one with this number.
 
         Raises:
@@ -312,7 +312,7 @@ class HostedEngine:
         await self._open(host)
         for stored in self._introductions:
             await host.call("introduce", stored)
-        for policy, version, stored, leases in self._kept.items():
+        for policy, version, stored, leases in self.kept.items():
             try:
                 await host.call("load_weights", stored)
             except NotAtHand as fault:  # the next version is about to come

@@ -74,7 +74,7 @@ class HostedTrainers:
         self._plain, self._make, self._connection = plain, make, connection
         self.failed: Callable[[BaseException], None] = lambda error: None
         """Called with the error that ends the run, since a trainer host is lost."""
-        self._hosts = TrainerHosts(connection, self.failed)
+        self.hosts = TrainerHosts(connection, self.failed)
         self._policies: tuple[str, ...] = ()
         self._starts: dict[str, tuple[str, ...]] = {}
         """The policies with the same initial weights, by the first; they may be in several sets."""
@@ -105,7 +105,7 @@ class HostedTrainers:
             vars(self).update(plain)
             return
         gpus = bool(self._connection.ray.cluster_resources().get("GPU", 0.0))
-        self._hosts = hosts = TrainerHosts(self._connection, self.failed)
+        self.hosts = hosts = TrainerHosts(self._connection, self.failed)
         await hosts.start(sets_of(ctx.policies, gpus=gpus))
         secrets = self._connection.secrets(self._connection.settings.variables)
         code = own_code()
@@ -150,11 +150,11 @@ class HostedTrainers:
     async def close(self) -> None:
         """Close all trainers, and end their processes."""
         device_memory.vacate(self)
-        await self._hosts.close()
+        await self.hosts.close()
 
     async def offload(self) -> None:
         """Free the memory of all trainers' GPUs until they compute again, if their settings say so."""
-        hosts = self._hosts
+        hosts = self.hosts
         if hasattr(self._plain, "offload"):
             await hosts.all([hosts.trainer(host, "offload") for host in hosts.hosts])
 
@@ -162,7 +162,7 @@ class HostedTrainers:
 
     async def update(self, samples: Mapping[str, Sequence[Sample]], step: int) -> dict[str, Metrics]:
         """Update all sets of weights at once, each on the samples of its policies."""
-        hosts = self._hosts
+        hosts = self.hosts
         await device_memory.reclaim()  # replicas with the GPUs of trainers sleep
         calls = [
             hosts.trainer(
@@ -175,7 +175,7 @@ class HostedTrainers:
 
     async def annotate(self, samples: Sequence[Sample], name: str) -> dict[Key, np.ndarray]:
         """The annotations of samples, each by the trainer of its policy, at once."""
-        hosts = self._hosts
+        hosts = self.hosts
         await device_memory.reclaim()
         by_host: dict[TrainerHandle, list[Sample]] = {}
         for sample in samples:
@@ -185,7 +185,7 @@ class HostedTrainers:
 
     def set_progress(self, share: float) -> None:
         """Tell all trainers the share of the token budget that is spent."""
-        self._hosts.trainers_now(self._hosts.hosts, "set_progress", share)
+        self.hosts.trainers_now(self.hosts.hosts, "set_progress", share)
 
     def optimizer_steps(self, samples: int, siblings: int) -> int:
         """Optimiser steps of one update, for `coterie plan`."""
@@ -195,10 +195,10 @@ class HostedTrainers:
 
     def weights(self, policy: str) -> Weights:
         """The version of a policy's weights, and what lets its trainer send them to the engine."""
-        return self._elsewhere(policy, self._hosts.of(policy).versions[policy])
+        return self._elsewhere(policy, self.hosts.of(policy).versions[policy])
 
     def _elsewhere(self, policy: str, version: int, kept: int | None = None) -> Weights:
-        hosts, host = self._hosts, self._hosts.of(policy)
+        hosts, host = self.hosts, self.hosts.of(policy)
 
         async def send(ways: Mapping[str, str] | None) -> tuple[Any, bool]:
             answer, stored = host.actor.send.options(num_returns=2).remote(policy, kept, ways)
@@ -213,11 +213,11 @@ class HostedTrainers:
 
     def keep(self, policy: str) -> None:
         """Keep a policy's present weights, in its trainer."""
-        self._hosts.trainers_now([self._hosts.of(policy)], "keep", policy)
+        self.hosts.trainers_now([self.hosts.of(policy)], "keep", policy)
 
     def drop(self, policy: str, version: int) -> None:
         """Forget a kept version."""
-        self._hosts.trainers_now([self._hosts.of(policy)], "drop", policy, version)
+        self.hosts.trainers_now([self.hosts.of(policy)], "drop", policy, version)
 
     @contextmanager
     def weights_at(self, policy: str, version: int) -> Iterator[Weights]:
@@ -226,7 +226,7 @@ class HostedTrainers:
 
     def digest(self) -> dict[str, str]:
         """sha256 of each policy's weights."""
-        digests = self._hosts.trainers_now(self._hosts.hosts, "digest")
+        digests = self.hosts.trainers_now(self.hosts.hosts, "digest")
         merged = {name: digest for part in digests for name, digest in part.items()}
         return {name: merged[name] for name in self._policies if name in merged}
 
@@ -234,7 +234,7 @@ class HostedTrainers:
 
     def save(self, folder: Path) -> None:
         """Write the state that one trainer of all policies would write."""
-        hosts = self._hosts
+        hosts = self.hosts
         hidden = folder / ".parts"
         folders = {host.weights: hidden / str(number) for number, host in enumerate(hosts.hosts)}
         for host in hosts.hosts:
@@ -246,7 +246,7 @@ class HostedTrainers:
 
     def _check_joined(self, folder: Path) -> None:
         """Raise PluginError for a state that couldn't be loaded: all work would be lost with it."""
-        for host in self._hosts.hosts:
+        for host in self.hosts.hosts:
             try:
                 files = self._plain.part_of_state(folder, host.policies)
             except UserError as error:
@@ -257,20 +257,20 @@ class HostedTrainers:
 
     def export(self, policy: str, folder: Path, *, merge: bool = False) -> None:
         """Write a Hugging Face folder or a PEFT adapter."""
-        self._written(self._hosts.of(policy), "export", (policy,), {"merge": merge}, Path(folder))
+        self._written(self.hosts.of(policy), "export", (policy,), {"merge": merge}, Path(folder))
 
     def _written(self, host: TrainerHandle, method: str, before: Any, named: Any, folder: Path) -> None:
         with marked(folder) as mark:
             arguments = method, compact((before, named)), folder.resolve(), mark
-            listed = self._hosts.now({host: ("write", *arguments)})[host]
+            listed = self.hosts.now({host: ("write", *arguments)})[host]
             fetch(self._files_of(host), listed, folder)
 
     def _files_of(self, host: TrainerHandle) -> FileCall:
-        return lambda method, *arguments: self._hosts.now({host: ("files", method, *arguments)})[host]
+        return lambda method, *arguments: self.hosts.now({host: ("files", method, *arguments)})[host]
 
     def load(self, folder: Path) -> None:
         """Restore a state, whether one trainer wrote it or several."""
-        hosts = self._hosts
+        hosts = self.hosts
         for host in hosts.hosts:
             bring(self._files_of(host), self._plain.part_of_state(folder, host.policies))
         for host, versions in hosts.now({host: ("load",) for host in hosts.hosts}).items():
@@ -289,7 +289,7 @@ class HostedTrainers:
 
         The demonstrations of a step are made once all trainers ask for them.
         """
-        hosts = self._hosts
+        hosts = self.hosts
         alike = next((group for group in self._starts.values() if policy in group), (policy,))
         firsts = [(host, [name for name in host.policies if name in alike]) for host in hosts.hosts]
         training = {host: names[0] for host, names in firsts if names}
@@ -302,7 +302,7 @@ class HostedTrainers:
         self, training: Sequence[TrainerHandle], demonstrations: Callable[[int], Sequence[Demonstration]]
     ) -> None:
         """Answer what trainers ask for, until all have ended."""
-        hosts, asking = self._hosts, [*training]
+        hosts, asking = self.hosts, [*training]
         while asking:
             steps = await asyncio.gather(*(hosts.raw(host, "wanted") for host in asking))
             wanted = {host: step for host, step in zip(asking, steps, strict=True) if step is not None}

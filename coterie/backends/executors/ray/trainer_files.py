@@ -55,7 +55,7 @@ class HostFiles:
 
     def target(self, folder: Path, mark: Stated) -> Path:
         """Where to write: `folder`, if this process sees the mark in it; else a folder of this process."""
-        return folder if _sees(mark) else self.folder
+        return folder if sees(mark) else self.folder
 
     def listed(self, folder: Path) -> Listed:
         """The files in a folder."""
@@ -77,7 +77,7 @@ class HostFiles:
             here.parent.mkdir(parents=True, exist_ok=True)
             if isinstance(file, bytes):
                 here.write_bytes(file)
-            elif _sees(file):
+            elif sees(file):
                 os.symlink(file.path, here)
             else:
                 here.touch()
@@ -90,7 +90,8 @@ class HostFiles:
             file.write(piece)
 
 
-def _sees(file: Stated) -> bool:
+def sees(file: Stated) -> bool:
+    """Whether this process sees a file of the process that has stated it."""
     try:
         return stated(Path(file.path)) == file
     except OSError:

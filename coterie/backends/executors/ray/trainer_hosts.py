@@ -48,7 +48,7 @@ class TrainerHosts:
     """
 
     def __init__(self, connection: Connection, failed: Callable[[BaseException], None]) -> None:
-        self._connection, self._failed = connection, failed
+        self._connection, self.failed = connection, failed
         self.hosts: list[TrainerHandle] = []
         self._loss: BaseException | None = None
         self._lost = asyncio.Event()
@@ -189,7 +189,7 @@ class TrainerHosts:
         except Exception as raised:
             error = self._loss = self._loss or raised
             self._lost.set()
-        self._failed(error)
+        self.failed(error)
 
     def _lose(self, host: TrainerHandle, why: str) -> BaseException:
         """The error of the first host that is lost."""

@@ -234,11 +234,11 @@ class Faults:
         if self.executor is None or self.moments not in self.planned:
             return
         victim, how = self.planned[self.moments]
-        host = host or self.executor._hosts[0]
+        host = host or self.executor.hosts[0]
         with suppress(ProcessLookupError):  # it was gone before its death was known
             os.kill(self.pid_of(victim, host), how)
             self.done.append((victim, state, how))
 
     def pid_of(self, victim: str, host: Any) -> int:
         assert self.executor is not None
-        return int(host.pid if victim == "host" else self.executor._engine.pid)
+        return int(host.pid if victim == "host" else self.executor.engine.pid)

@@ -143,7 +143,7 @@ def test_a_dead_account_ends_the_run_by_name_and_a_resume_goes_on(cluster, tmp_p
     watched = Watched(monkeypatch)
     with OpenAIServer(answer=score) as server:
         settings = coached(server.url)
-        kill = watched.at(1, lambda: os.kill(watched.executors[0]._account.host.pid, signal.SIGKILL))
+        kill = watched.at(1, lambda: os.kill(watched.executors[0].account.host.pid, signal.SIGKILL))
         with pytest.raises(UserError, match="the process of the run's account is gone") as error:
             on_ray(tmp_path / "ray", *settings, "cluster.workers=1", progress=kill)
         assert "--resume" in error.value.fix

@@ -217,7 +217,7 @@ def test_a_host_that_takes_the_place_of_another_is_begun_once(cluster, local, tm
     begin, drop = RayExecutor.begin, RunAccount.drop
 
     async def slowly(account: RunAccount, host: str) -> None:
-        executors[0]._send_soon()
+        executors[0].send_soon()
         await asyncio.sleep(0.5)
         await drop(account, host)
 
@@ -238,7 +238,7 @@ def test_a_server_that_is_no_cluster_is_no_endless_wait(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         with pytest.raises(RuntimeError, match="has not answered as Ray does, in 4 s"):
-            connection._check_ray(address)
+            connection.check_ray(address)
 
 
 @pytest.mark.long
@@ -288,7 +288,7 @@ def kill_engine(monkeypatch: pytest.MonkeyPatch, when: str, how: int) -> list[in
             shares[0] += 1
             await plain(executor, host, jobs)
             if shares[0] == 4:
-                kill(executor._engine)
+                kill(executor.engine)
 
         monkeypatch.setattr(RayExecutor, "hand", hand)
     else:
@@ -338,7 +338,7 @@ def same_but_for_the_cluster(local: Path, ray: Path) -> None:
 def test_an_engine_that_may_not_be_replaced_ends_the_run_and_a_resume_goes_on(cluster, tmp_path, monkeypatch):
     watched = Watched(monkeypatch)
     coterie.train(MATRIX, overrides=GAMES["tabular"][2], out=tmp_path / "local")
-    kill = watched.at(2, lambda: os.kill(watched.executors[0]._engine.pid, signal.SIGKILL))
+    kill = watched.at(2, lambda: os.kill(watched.executors[0].engine.pid, signal.SIGKILL))
     with pytest.raises(UserError, match="the engine's process is gone, and 0 processes") as error:
         on_ray(tmp_path / "ray", "tabular", 2, "cluster.restarts=0", progress=kill)
     assert error.value.path == "cluster.restarts"
@@ -397,14 +397,16 @@ def command(file: Path, out: Path, how: str, *more: str) -> subprocess.Completed
     )  # fmt: skip
 
 
-def test_a_plugin_file_travels_and_its_errors_come_back(tmp_path, faulty):
-    done = command(faulty, tmp_path / "fine", "warn", "schedule.steps=2")
+def test_a_plugin_file_travels_and_its_errors_come_back(cluster, tmp_path, faulty):
+    there = f"cluster.address={cluster.get_runtime_context().gcs_address}"
+    done = command(faulty, tmp_path / "fine", "warn", "schedule.steps=2", there)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("the board is worn") == 1, "two hosts warn of it, and the run tells it once"
-    done = command(faulty, tmp_path / "raises", "raise")
+    done = command(faulty, tmp_path / "raises", "raise", there)
     text = done.stdout + done.stderr
     assert done.returncode != 0 and "KeyError" in text and "faulty_game.py" in text
-    done = command(faulty, tmp_path / "dies", "die", "cluster.workers=1", "schedule.tasks_per_step=1")
+    one = ["cluster.workers=1", "schedule.tasks_per_step=1"]
+    done = command(faulty, tmp_path / "dies", "die", there, *one)
     assert done.returncode != 0 and "Traceback" not in done.stderr
     assert "3 rollout hosts were lost while they played task" in done.stderr
 

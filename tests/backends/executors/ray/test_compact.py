@@ -16,10 +16,11 @@ from coterie.backends.cluster.wire import compact
 from coterie.backends.executors.ray.host_client import HostAnswer, HostAnswers, HostRequest, News
 from coterie.core.types import Call, Key, Request, Sampling
 
+texts = st.text("a\u00e9\n\U0001f600", max_size=3)
 ids = st.lists(st.integers(0, 2**40), max_size=4).map(tuple)
 keys = st.builds(
     Key,
-    task=st.text(max_size=3),
+    task=texts,
     epoch=st.integers(0, 9),
     chain=st.integers(0, 9),
     role=st.sampled_from("ab"),
@@ -36,7 +37,7 @@ calls = st.builds(
 requests = st.builds(
     Request,
     key=keys,
-    policy=st.text(max_size=3),
+    policy=texts,
     prompt_ids=ids,
     sampling=st.builds(Sampling, max_new_tokens=st.integers(1, 9)),
     seed=st.integers(0, 2**64 - 1),

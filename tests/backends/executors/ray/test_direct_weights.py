@@ -6,16 +6,18 @@ import asyncio
 import functools
 import logging
 import pickle
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from coterie.backends.cluster.transfer import NotAtHand, Order, Orders, Transfer
+from coterie.backends.cluster.wire import own_code
 from coterie.backends.executors.ray import direct_weights
 from coterie.backends.executors.ray.direct_weights import Holder
 from coterie.backends.executors.ray.hosted_engine import HostedEngine
 from coterie.backends.executors.ray.shipping import Elsewhere, Receiver, Sender
-from coterie.backends.executors.ray.trainer_host import TrainerHost
+from coterie.backends.executors.ray.trainer_host import Opening, TrainerHost
 from coterie.core.errors import ConfigError
 from coterie.core.types import Weights
 from tests.backends.executors.ray.test_exchange import Context, Recording
@@ -110,7 +112,7 @@ def test_each_receiver_gets_the_trainers_tensors_and_the_engine_gets_none() -> N
             for (name, values), wanted in zip(SENT[-2:], WAYS, strict=True):
                 assert name == wanted
                 assert all(torch.equal(values[name], value) for name, value in module.named_parameters())
-            kept.extend(stored for *_, stored, _ in hosted._kept.items())
+            kept.extend(stored for *_, stored, _ in hosted.kept.items())
 
     in_engine(load)
     assert LOADED == [("p", 0), ("p", 1), ("p", 2)] and len(SENT) == 6
@@ -156,17 +158,18 @@ def test_another_engine_host_orders_the_version_again_while_it_is_at_hand(
 
     async def replace(hosted: HostedEngine) -> None:
         await hosted.load_weights(weights(7, module))
-        await hosted._fill(hosted._new())
+        await hosted.another(hosted.start, "a test")
         assert LOADED == [("p", 7)] * 2 and len(SENT) == 4
         with torch.no_grad():
             module.weight.add_(1)  # an update has begun
-        await hosted._fill(hosted._new())
+        await hosted.another(hosted.start, "a test")
         assert LOADED == [("p", 7)] * 2
 
     with caplog.at_level(logging.WARNING, "coterie"):
         in_engine(replace)
-    (line,) = [record.getMessage() for record in caplog.records]
-    assert "no weights of 'p' yet: version 7" in line
+    has, *lines = [record.getMessage() for record in caplog.records]
+    assert "another one has its weights" in has
+    assert len(lines) == 2 and "no weights of 'p' yet: version 7" in lines[0]
 
 
 @pytest.mark.parametrize("stated", ["auto", "nccl"])
@@ -195,7 +198,8 @@ def test_trainers_of_their_own_send_their_weights_themselves() -> None:
 
     async def load(hosted: HostedEngine) -> None:
         there = TrainerHost()
-        there._trainer, there._sender = Trainer(module), Sender("set")
+        opening = Opening("set", functools.partial(parts, module), TrainerPolicies(), None, ())  # type: ignore[arg-type]
+        assert (await there.open(own_code(), pickle.dumps(opening), {}))[0]
 
         async def sent(ways: Any) -> tuple[Any, bool]:
             (_, introduces), stored = await there.send("p", None, ways)
@@ -222,11 +226,26 @@ def test_trainers_of_their_own_send_their_weights_themselves() -> None:
     assert LOADED == [("p", 3)] and passed[0].ways == WAYS and passed[0].introduces
 
 
+@dataclass(frozen=True)
+class TrainerPolicies:
+    """As much of a `TrainerContext` as a trainer host reads."""
+
+    policies: tuple[str, ...] = ("p",)
+    loss: Any = None
+    chat: Any = None
+
+
+def parts(module: Any) -> tuple[Any, None, None]:
+    return Trainer(module), None, None
+
+
 class Trainer:
     """As much of a trainer as sends weights."""
 
     def __init__(self, module: Any) -> None:
         self.module = module
+
+    async def open(self, ctx: Any) -> None: ...
 
     def weights(self, policy: str) -> Weights:
         return Weights(policy=policy, version=3, module=self.module, tokenizer="words")

@@ -162,15 +162,15 @@ class Hosts:
     @property
     def quiet(self) -> bool:
         """Whether no answer is on its way to a host."""
-        waiting = any(host.answers for host in self.engine._hosts.values())
-        done = any(task.done() for kept in self.engine._kept.values() for _, task in kept.values())
-        return not (self.travelling or waiting or (done and self.engine._waiting and self._part()))
+        waiting = any(host.answers for host in self.engine.hosts.values())
+        done = any(task.done() for kept in self.engine.kept.values() for _, task in kept.values())
+        return not (self.travelling or waiting or (done and self.engine.waiting and self._part()))
 
     def _part(self) -> bool:
         """Whether a call is there that its host doesn't have yet."""
         return any(
-            self.engine._kept[asked.place][asked.request.key][1].done()
-            for asked in self.engine._waiting.values()
+            self.engine.kept[asked.place][asked.request.key][1].done()
+            for asked in self.engine.waiting.values()
         )
 
     async def send(self, job: Job, number: int) -> None:
@@ -228,7 +228,7 @@ def numbered(turns: list[list[tuple[int, int]]], cohort: str = "") -> list[Job]:
 
 
 @given(turns=JOBS, hosts=st.integers(1, 4), seed=st.integers(0, 2**32))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_batches_are_those_of_one_process(turns: Any, hosts: int, seed: int) -> None:
     jobs = numbered(turns)
 
@@ -250,14 +250,14 @@ def test_batches_are_those_of_one_process(turns: Any, hosts: int, seed: int) -> 
 async def settle(hosts: Hosts) -> None:
     """Wait until the engine's process knows that nothing is active."""
     for _ in range(2000):
-        if hosts.engine._active.live == 0 == hosts.engine._active.waiting:
+        if hosts.engine.active.live == 0 == hosts.engine.active.waiting:
             return
         await asyncio.sleep(0.001)
-    raise AssertionError(f"{hosts.engine._active.live} rollouts are still counted")
+    raise AssertionError(f"{hosts.engine.active.live} rollouts are still counted")
 
 
 @given(turns=JOBS, hosts=st.integers(2, 3), seed=st.integers(0, 2**32), at=st.integers(0, 60))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_the_jobs_of_a_lost_host_are_played_again_in_the_same_batches(
     turns: Any, hosts: int, seed: int, at: int
 ) -> None:
@@ -272,7 +272,7 @@ def test_the_jobs_of_a_lost_host_are_played_again_in_the_same_batches(
             await asyncio.sleep(0)
         # Host 0 is killed: what it had to say is lost, and the run plays its jobs on a new host.
         lost = [n for n in range(0, len(jobs), hosts) if not playing[n].done()]
-        await silence(several.clients[0])
+        await several.clients[0].close()
         for n in lost:
             playing[n].cancel()
         several.clients.append(await several.new(f"host {hosts}"))
@@ -299,7 +299,7 @@ def test_the_jobs_of_a_lost_host_are_played_again_in_the_same_batches(
     at=st.integers(0, 80),
     times=st.integers(1, 3),
 )
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_another_engine_host_computes_what_the_first_one_owed(
     turns: Any, hosts: int, seed: int, at: int, times: int
 ) -> None:
@@ -334,7 +334,7 @@ async def begun(hosts: Hosts, jobs: list[Job]) -> list[asyncio.Task[dict[Key, in
 
 
 @given(turns=JOBS, hosts=st.integers(1, 3), seed=st.integers(0, 2**32), at=st.integers(0, 200))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_an_engine_host_that_dies_at_any_moment_changes_no_token(
     turns: Any, hosts: int, seed: int, at: int
 ) -> None:
@@ -355,15 +355,8 @@ def test_an_engine_host_that_dies_at_any_moment_changes_no_token(
     assert batches(remote)[0] == batches(partial(local, jobs))[0]
 
 
-async def silence(client: HostEngineClient) -> None:
-    """End a host's loops, as a kill does."""
-    for loop in client._loops:
-        loop.cancel()
-    await asyncio.gather(*client._loops, return_exceptions=True)
-
-
 @given(turns=JOBS, ahead=JOBS, hosts=st.integers(1, 3), seed=st.integers(0, 2**32))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_cohorts_never_share_a_batch(turns: Any, ahead: Any, hosts: int, seed: int) -> None:
     jobs = [*numbered(turns, "1"), *(Job(f"next-{job.name}", job.turns, "2") for job in numbered(ahead))]
 
@@ -411,7 +404,7 @@ def test_a_host_that_counted_as_dead_says_nothing_any_more() -> None:
         try:
             await several.play(Job("late", ((1, 1),)), 0)
         except UserError as error:
-            return error, several.engine._active.live
+            return error, several.engine.active.live
 
     (error, live), _ = batches(remote)
     assert "answered too late" in error.why and live == 0
@@ -424,10 +417,10 @@ def test_calls_are_kept_no_longer_than_their_jobs() -> None:
         job = Job("task", ((2, 2),))
         await several.send(job, 0)
         await several.play(job, 0)
-        kept = sum(map(len, several.engine._kept.values()))
+        kept = sum(map(len, several.engine.kept.values()))
         await several.handle(several.engine).call("forget", [("", "task", 0, 0)])
         await several.close()
-        return kept, len(several.engine._kept)
+        return kept, len(several.engine.kept)
 
     kept, _ = batches(remote)
     assert kept == (4, 0)

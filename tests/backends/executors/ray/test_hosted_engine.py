@@ -82,6 +82,8 @@ class Cluster:
 
     async def placed(self, handle: Any, name: str) -> None: ...
 
+    def lose(self, *_: Any) -> None: ...
+
 
 def opened(shared: bool, then: Callable[[HostedEngine], Any]) -> None:
     async def run() -> None:
@@ -136,13 +138,13 @@ def test_the_trainer_leaves_once_its_weights_are_sent_and_before_jobs(
             order.append("the trainer leaves")
 
     async def load(hosted: HostedEngine) -> None:
-        sent, notify = hosted._sender.send, hosted.notify
+        sent, notify = hosted.sender.send, hosted.notify
 
         def noted(method: str, *arguments: Any) -> Any:
             order.append(method)
             return notify(method, *arguments)
 
-        monkeypatch.setattr(hosted._sender, "send", lambda weights: (order.append("sent"), sent(weights))[1])
+        monkeypatch.setattr(hosted.sender, "send", lambda weights: (order.append("sent"), sent(weights))[1])
         monkeypatch.setattr(hosted, "notify", noted)
         await hosted.load_weights(Weights(policy="p", version=1))
         await hosted.before_jobs()

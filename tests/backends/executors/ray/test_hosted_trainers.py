@@ -290,7 +290,7 @@ def test_a_trainer_that_is_lost_while_others_play_ends_the_run(cluster, tmp_path
 
     def freeze(step: int, *_: Any) -> None:
         if step == 1:
-            os.kill(hosted[0]._hosts.hosts[1].pid, signal.SIGSTOP)  # type: ignore[union-attr]
+            os.kill(hosted[0].hosts.hosts[1].pid, signal.SIGSTOP)  # type: ignore[union-attr]
 
     monkeypatch.setattr(HostedTrainers, "open", opened)
     with pytest.raises(UserError, match=r"the trainer of column is gone[\s\S]*no answer for 4 s"):

@@ -221,7 +221,7 @@ class NodeFaults(Faults):
         if victim != "raylet":
             return super().pid_of(victim, host)
         assert self.executor is not None
-        places = [self.nodes.of(each.pid) for each in (host, *self.executor._hosts)]
+        places = [self.nodes.of(each.pid) for each in (host, *self.executor.hosts)]
         node = next((each for each in places if each is not None and each not in self.stopped), None)
         if node is None:
             raise ProcessLookupError

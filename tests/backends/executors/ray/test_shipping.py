@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
+import weakref
 from typing import Any
 
 import pytest
@@ -73,12 +75,20 @@ def test_policies_that_share_a_module_share_it_there_too():
     assert got[0].module is got[1].module
 
 
+class Table(dict):
+    """What engine `tabular` has for a module."""
+
+
 def test_an_object_that_is_no_module_travels_whole_each_time():
     sender, receiver = Sender(), Receiver()
     for version in range(3):
-        sent = sender.send(Weights(policy="p", version=version, module={"logits": [version]}))
+        module = Table(logits=[version])
+        sent = sender.send(Weights(policy="p", version=version, module=module))
         assert receiver.receive(travelled(sent)).module == {"logits": [version]}
-    assert not sender._modules, "a table of each version would be kept for ever"
+        freed = weakref.ref(module)
+        del module, sent
+        gc.collect()
+        assert freed() is None, "a table of each version would be kept for ever"
 
 
 def test_tensors_that_ranks_gathered_travel_as_they_are():

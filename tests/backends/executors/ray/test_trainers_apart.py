@@ -188,7 +188,7 @@ def test_a_state_is_loaded_by_one_trainer_and_by_several(
             return read(files_, name, start, size)
 
         monkeypatch.setattr(trainer_files, "PIECE", 10_000)
-        monkeypatch.setattr(trainer_files, "_sees", lambda file: False)
+        monkeypatch.setattr(trainer_files, "sees", lambda file: False)
         monkeypatch.setattr(trainer_files.HostFiles, "read", noted)
 
     async def compare() -> None:
@@ -383,7 +383,7 @@ def test_an_error_of_one_trainer_comes_back_with_its_setting() -> None:
 def test_a_lost_trainer_is_named_in_an_update_and_in_each_later_call() -> None:
     async def update(trainers: HostedTrainers, connection: StandIn) -> None:
         lost: list[BaseException] = []
-        trainers._hosts._failed = lost.append  # type: ignore[union-attr]
+        trainers.hosts.failed = lost.append  # type: ignore[union-attr]
         updating = asyncio.ensure_future(trainers.update(batch(), 0))
         await asyncio.sleep(0)
         connection.actors["trainer a/0"].kill()

@@ -291,8 +291,6 @@ class OnFiles(Cluster):
         self.ray = Ray(head=read_there)  # type: ignore[assignment]
         self.ray.exceptions, self.ray.cloudpickle = errors, pickle  # type: ignore[misc, attr-defined]
 
-    def lose(self, *_: Any) -> None: ...
-
 
 class Noting(Recording):
     """An engine that remembers the weights that it gets."""
@@ -320,7 +318,7 @@ def test_an_engine_host_in_place_of_another_gets_its_weights_from_the_files(
         assert len([*(tmp_path / "sent_weights").iterdir()]) == 2, "the first and the newest"
         replaced = Actor.__getattr__(hosted.actor, "load_weights")
         assert replaced is not None
-        await hosted._another(hosted.start, "a test")
+        await hosted.another(hosted.start, "a test")
         assert Noting.got[3:] == [Noting.got[2]], "the newest version, with its values"
         await hosted.close()
 
