@@ -224,14 +224,22 @@ def compare(calls: Sequence[tuple[Any, Any]], reference: Any, candidate: Any = N
     return result | ({"sequences": sum(sequences) / len(sequences)} if sequences else {})
 
 
-def engine_case(folder: Path, engine: str, dtype: str, *, siblings: int = 4) -> list[dict[str, Any]]:
+def engine_case(
+    folder: Path,
+    engine: str,
+    dtype: str,
+    *,
+    siblings: int = 4,
+    lengths: Sequence[int] = PROMPTS,
+    new: int = NEW,
+) -> list[dict[str, Any]]:
     """One engine in one dtype; the row of plain transformers in the same dtype is beside it."""
     reference = load(folder, "float32")
     module = reference if dtype == "float32" else load(folder, dtype)
     asked = []
-    for prompt in prompts(int(reference.config.vocab_size)):
-        asked += [request("p", prompt, len(asked), 0.0)]
-        asked += [request("p", prompt, len(asked) + number, 1.0) for number in range(siblings)]
+    for prompt in prompts(int(reference.config.vocab_size), lengths):
+        asked += [request("p", prompt, len(asked), 0.0, new)]
+        asked += [request("p", prompt, len(asked) + number, 1.0, new) for number in range(siblings)]
 
     async def run() -> list[Any]:
         served = Served(engine, folder, dtype, {"p": (module, None)})

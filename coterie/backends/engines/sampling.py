@@ -70,18 +70,18 @@ class SamplingState:
         self._all_top = np.array([(row.top_k, row.top_p) for row in padded], dtype=np.float64)
 
     def assign_slots(self, slots: np.ndarray) -> None:
-        """Set the row that each slot computes; int, shape (N,)."""
+        """Set the row that each slot computes, int, shape (N,), and with them `settings`."""
         self._slots = slots
         self._stops, self._limits = self._all_stops[slots], self._all_limits[slots]
         top_k, top_p = self._all_top[slots].T
-        self._settings = RowSettings(
+        self.settings = RowSettings(
             self._all_seeds[slots], self._all_temperatures[slots], top_k, top_p, self.device
         )
 
     def draw(self, logits: Tensor) -> Tensor:
         """Draw every slot's next token from its logits, shape (N, V). Returns ids, shape (N,)."""
         draw = draw_by_blocks if self._by_blocks else draw_exactly
-        tokens, chosen = draw(logits, self._settings, self.position)
+        tokens, chosen = draw(logits, self.settings, self.position)
         self._write(tokens, chosen)
         return tokens
 

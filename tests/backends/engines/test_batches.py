@@ -160,7 +160,7 @@ def test_a_batch_allocates_what_its_bound_counts(exact, monkeypatch):
     decoder.exact = exact
     decoder.costs = Costs(key=1e-3, bucket=0.1)
     buckets, peak = weakref.WeakSet(), 0
-    make, step = Bucket.__init__, LeanDecoder._step
+    make, step = Bucket.__init__, LeanDecoder.step
 
     def made(self, *args, **more):
         buckets.add(self)
@@ -173,7 +173,7 @@ def test_a_batch_allocates_what_its_bound_counts(exact, monkeypatch):
         return result
 
     monkeypatch.setattr(Bucket, "__init__", made)
-    monkeypatch.setattr(LeanDecoder, "_step", watched)
+    monkeypatch.setattr(LeanDecoder, "step", watched)
     drawn = decoder.generate(batch)
     assert decoder.counts.slots < 0.7 * len(batch) * decoder.counts.steps, "rows should have moved"
     token = 2 * 2 * 2 * 12 * 4  # keys and values, layers, heads, width, bytes
@@ -190,14 +190,14 @@ def test_moving_rows_holds_one_layer_twice_at_most(monkeypatch):
     old = [Bucket(groups, 8, shape)]
     old[0].reserve(64, 64)
     new = [Bucket([(length, members[:2]) for length, members in groups], 8, shape, empty=True)]
-    whole, peak, take = held(old), 0, Bucket._take
+    whole, peak, take = held(old), 0, Bucket.take
 
     def watched(self, *args):
         nonlocal peak
         peak = max(peak, held([*old, *new]))
         take(self, *args)
 
-    monkeypatch.setattr(Bucket, "_take", watched)
+    monkeypatch.setattr(Bucket, "take", watched)
     repack(new, old, 64)
     assert held(old) == 0 and held(new) < whole
     assert whole < peak <= whole + held(new) / 8
@@ -296,7 +296,7 @@ def test_the_caches_are_freed_before_the_halves(monkeypatch):
     model = tiny()
     decoder = LeanDecoder(MergedWeights(model), torch.float32)
     alive = []
-    original = LeanDecoder._step
+    original = LeanDecoder.step
 
     def failing(self, buckets, tokens, filled, most):
         if filled == 3 and len(tokens) > 4:
@@ -307,7 +307,7 @@ def test_the_caches_are_freed_before_the_halves(monkeypatch):
         gc.collect()
         alive.append(sum(type(thing) is Bucket for thing in gc.get_objects()))
 
-    monkeypatch.setattr(LeanDecoder, "_step", failing)
+    monkeypatch.setattr(LeanDecoder, "step", failing)
     monkeypatch.setattr(batches, "release", released)
     requests, made = asked(4, 2, answer=12)
     drawn = run(decoder, requests, made)

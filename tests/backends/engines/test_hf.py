@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from types import SimpleNamespace
 
 import pytest
 
@@ -11,8 +10,10 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from coterie.backends.chat_formats.formats import PlainChat  # noqa: E402
+from coterie.backends.engines import hf  # noqa: E402
 from coterie.backends.engines.batches import BatchBound, split  # noqa: E402
 from coterie.backends.engines.hf import HFEngine  # noqa: E402
+from coterie.backends.engines.rows import BatchRow  # noqa: E402
 from coterie.backends.models.loading import load_model  # noqa: E402
 from coterie.backends.models.policy import TorchPolicy  # noqa: E402
 from coterie.core.errors import ConfigError, SystemFault  # noqa: E402
@@ -79,12 +80,9 @@ def opened():
     [("auto", "cpu", True), ("auto", "cuda", False), (True, "cuda", True), (False, "cpu", False)],
 )
 def test_auto_waits_for_all_rollouts_on_a_cpu_alone(monkeypatch, wanted, device, expected):
-    opened = Opened(deterministic=wanted)
-    assert opened.engine.batcher.deterministic is (wanted is not False)
-    weight = SimpleNamespace(device=SimpleNamespace(type=device))
-    model = SimpleNamespace(get_input_embeddings=lambda: SimpleNamespace(weight=weight))
-    opened.engine._placed(SimpleNamespace(model=model))
-    assert opened.engine.batcher.deterministic is expected
+    known = hf.is_deterministic
+    monkeypatch.setattr(hf, "is_deterministic", lambda wanted, _: known(wanted, torch.device(device)))
+    assert Opened(deterministic=wanted).engine.batcher.deterministic is expected
 
 
 def test_the_policys_context_bounds_prompt_and_answer():
@@ -136,7 +134,7 @@ def test_large_batches_are_split_with_siblings_together(opened):
     assert small.engine.counts("p").prompts == 6
 
     def parts(most):
-        rows = [small.engine._row(sent) for sent in requests]
+        rows = [BatchRow(prompt_ids=sent.prompt_ids, seed=0, limit=6, stops=()) for sent in requests]
         return split(requests, rows, BatchBound(most))
 
     assert [len(part) for part in parts(6)] == [4] * 6

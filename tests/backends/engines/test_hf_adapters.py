@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import threading
 
@@ -39,8 +40,9 @@ ADAPTERS = {"plan": "planner", "code": "coder", "judge": None}
 class Opened:
     """An engine, and the PEFT model of the policies of `ADAPTERS`."""
 
-    def __init__(self, model=None, **settings):
-        self.ctx = context(dict.fromkeys((*ADAPTERS, "own", "other"), POLICY), PlainChat(), WORDS)
+    def __init__(self, model=None, ahead=0, **settings):
+        plain = context(dict.fromkeys((*ADAPTERS, "own", "other"), POLICY), PlainChat(), WORDS)
+        self.ctx = dataclasses.replace(plain, ahead=ahead)
         self.engine = HFEngine(HFEngine.Config(**settings))
         wait(self.engine.open(self.ctx))
         self.model = adapted() if model is None else model
@@ -182,7 +184,7 @@ def test_one_policy_is_loaded_and_the_others_answer_as_before():
 
 
 def test_no_weights_change_under_a_batch():
-    opened = Opened()
+    opened = Opened(ahead=1)  # batches and loads are in threads of their own then
     base = opened.engine.served.at("plan").decoder
     started, generate = threading.Event(), base.generate
 
@@ -195,7 +197,7 @@ def test_no_weights_change_under_a_batch():
 
     def load_later():
         started.wait(10)
-        opened.engine._load(Weights(policy="code", version=4, module=opened.model, adapter="coder"))
+        opened.load(4, "code", module=opened.model, adapter="coder")
         loading.set()
 
     thread = threading.Thread(target=load_later)

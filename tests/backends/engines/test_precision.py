@@ -15,11 +15,10 @@ peft = pytest.importorskip("peft")
 
 from coterie.backends.engines.decoders import decoder_factory  # noqa: E402
 from coterie.backends.engines.hf import HFEngine  # noqa: E402
-from coterie.backends.engines.lean.cache import Bucket, CacheShape  # noqa: E402
 from coterie.backends.engines.lean.decode import LeanDecoder  # noqa: E402
 from coterie.backends.engines.lean.weights import attend, cache_dtype, product  # noqa: E402
 from coterie.backends.engines.rows import SharedBase  # noqa: E402
-from coterie.backends.engines.sampling import RowSettings, draw_by_blocks  # noqa: E402
+from coterie.backends.engines.sampling import RowSettings, SamplingState, draw_by_blocks  # noqa: E402
 from coterie.backends.models.merged_weights import MergedWeights  # noqa: E402
 from coterie.backends.models.policy import TorchPolicy  # noqa: E402
 from coterie.backends.models.tokenizers import words_tokenizer  # noqa: E402
@@ -67,7 +66,7 @@ def held(engine: Any, model: Any) -> float:
     decoder = engine.served.at("p").decoder
     adapter = engine.served.at("p").adapter
     if isinstance(decoder, SharedBase):
-        decoder = decoder._merged_decoder(adapter) if not decoder._is_mixed({adapter: 3}) else decoder.mixed
+        decoder = decoder.mixed
     merged = MergedWeights(model, "planner")
     kept = wanted = 0.0
     for index in range(len(decoder.weights.layers)):
@@ -75,7 +74,7 @@ def held(engine: Any, model: Any) -> float:
         change = torch.cat([merged.low_rank[name].product() for name in names]).detach()
         base = torch.cat([MergedWeights(model)[name] for name in names]).float()
         effective = decoder.weights.layers[index].gate_up.float().cpu()  # exported weights go to a GPU
-        parts = decoder._adapters.get(adapter)
+        parts = decoder.adapters.get(adapter)
         if adapter is not None and parts is not None:
             part = parts.layers[index]["gate_up"]
             effective = effective + (part.down.float() @ part.up.float()).T.cpu()
@@ -196,7 +195,7 @@ def test_keys_in_the_order_of_products_change_no_result(dtype):
     decoder = LeanDecoder(MergedWeights(model), dtype)
     results = []
     for turned in (False, True):
-        decoder._turned = turned
+        decoder.turned = turned
         results.append(decoder.generate(batch))
     for first, second in zip(*results, strict=True):
         assert first.token_ids == second.token_ids
@@ -223,21 +222,15 @@ def test_a_step_and_a_draw_read_no_value(dtype):
     model = tiny().to(dtype).to(device)
     decoder = LeanDecoder(MergedWeights(model), dtype)
     assert decoder.exact
-    decoder._present, decoder._routes = [None], np.zeros(9, dtype=np.int64)
-    decoder._cos, decoder._sin = decoder.weights.rotary(64)
-    groups = [(10, np.arange(0, 4)), (7, np.arange(4, 8))]
-    bucket = Bucket(groups, 8, CacheShape(2, 2, 12, dtype, device, 20))
-    batch = rows([(10, 4), (7, 4)])
+    batch = rows([(10, 4), (7, 4)], limit=20)
     with torch.inference_mode():
-        logits = decoder._prefill(bucket, batch)
+        buckets, logits = decoder.begin(batch, SamplingState(batch, device, 50))
         settings = RowSettings(
             np.arange(8, dtype=np.uint64), np.linspace(0, 1, 8, dtype=np.float32),
             np.array([0, 5] * 4), np.array([1.0, 0.9] * 4), device,
         )  # fmt: skip
         tokens, logprobs = draw_by_blocks(logits, settings, 0)
         assert tokens.is_meta and logprobs.is_meta and logprobs.dtype == torch.float32
-        decoder._prompt_lengths = torch.zeros(8, dtype=torch.int64, device=device)
-        decoder._slot_routing = decoder._routing_of(np.arange(8))
-        assert decoder._step([bucket], tokens, 0, 20).shape == (8, 50)
+        assert decoder.step(buckets, tokens, 0, 20).shape == (8, 50)
     with pytest.raises(RuntimeError, match="meta"):  # a read would have waited for the device
         tokens.tolist()

@@ -28,16 +28,20 @@ SHAPES = [
 ]
 
 
+FEW = {"siblings": 1, "lengths": (7, 40), "new": 10}
+"""Calls of each case."""
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("decoder", ["lean", pytest.param("transformers", marks=pytest.mark.long)])
 def test_tokens_and_logprobs_are_those_of_plain_transformers(folders, shape, decoder):
-    [row] = exactness.engine_case(folders(shape), decoder, "float32", siblings=1)
+    [row] = exactness.engine_case(folders(shape), decoder, "float32", **FEW)
     assert exactness.met(row), row
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_bfloat16_is_as_near_to_float32_as_plain_transformers_in_bfloat16(folders, shape):
-    lean, plain = exactness.engine_case(folders(shape), "lean", "bfloat16", siblings=1)
+    lean, plain = exactness.engine_case(folders(shape), "lean", "bfloat16", **FEW)
     assert plain["engine"] == "plain transformers"
     assert 0 < lean["mean"] < 1.5 * plain["mean"] < 0.05
     assert lean["greedy"] >= 0.9 and plain["greedy"] >= 0.9

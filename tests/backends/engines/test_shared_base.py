@@ -36,14 +36,15 @@ def shared(model, mixed_rows=None, decoder=LeanDecoder, dtype=torch.float32):
     return base
 
 
-@pytest.mark.parametrize("bucket", [0.1, 4.0, 1e9])
 @pytest.mark.parametrize(
-    ("kind", "more"),
+    ("kind", "more", "bucket"),
     [
-        ("qwen3", {}),
-        ("qwen3", {"num_key_value_heads": 1, "attention_bias": True}),
-        ("llama", {"attention_bias": True, "mlp_bias": True}),
-        ("qwen2", {}),
+        ("qwen3", {}, 0.1),
+        ("qwen3", {}, 4.0),
+        ("qwen3", {}, 1e9),
+        ("qwen3", {"num_key_value_heads": 1, "attention_bias": True}, 4.0),
+        ("llama", {"attention_bias": True, "mlp_bias": True}, 4.0),
+        ("qwen2", {}, 4.0),
     ],
 )
 def test_a_mixed_batch_is_what_peft_computes_row_by_row(kind, more, bucket):
@@ -89,12 +90,13 @@ def test_embeddings_are_mixed_by_transformers_forward_only():
 @pytest.mark.parametrize("decoder", [LeanDecoder, StepwiseDecoder])
 def test_tokens_do_not_depend_on_the_rest_of_the_batch_nor_on_mixing(decoder):
     model = adapted()
-    batch = dealt(rows(MIXED, limit=20, stops=(7,)), ALL)
+    batch = dealt(rows(MIXED, limit=12, stops=(7,)), ALL)
     mixed, merged = shared(model, decoder=decoder), shared(model, 0.0, decoder=decoder)
     together = mixed.generate(batch)
     tokens = [result.token_ids for result in together]
     assert [result.token_ids for result in mixed.generate(batch[::-1])][::-1] == tokens
-    assert [mixed.generate([row])[0].token_ids for row in batch] == tokens
+    for index in (0, 3, 4, 8, 10, 20):  # of each prompt, and so of each adapter
+        assert mixed.generate([batch[index]])[0].token_ids == tokens[index]
     apart = merged.generate(batch)
     assert [result.token_ids for result in apart] == tokens
     assert worst(model, batch, apart) < 1e-5

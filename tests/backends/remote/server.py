@@ -116,7 +116,7 @@ class OpenAIServer(Loopback):
         if fault == "reset":
             writer.transport.abort()
             return False
-        table = self._answer(asked)
+        table = self.body_for(asked)
         self.spoil(fault, table)
         sent = table if self.edit is None else self.edit(table, len(self.asked))
         raw = sent if isinstance(sent, bytes) else json.dumps(sent).encode()
@@ -169,7 +169,7 @@ class OpenAIServer(Loopback):
         elif fault == "type":
             table["choices"] = {"content": 5}
 
-    def _answer(self, asked: Arrival) -> Body:
+    def body_for(self, asked: Arrival) -> Body:
         body, text = asked.body, self.answer(asked.body)
         limit = body.get("max_tokens") or body.get("max_completion_tokens") or 16
         count = len(text.split())

@@ -156,7 +156,7 @@ class Bucket:
         moves = [(*slot, *old_slots[row]) for slot, row in np.ndenumerate(self.slots) if row in old_slots]
         return torch.tensor(moves, device=self.shape.device).T if moves else None
 
-    def _take(self, other: Bucket, moves: Tensor, tokens: int) -> None:
+    def take(self, other: Bucket, moves: Tensor, tokens: int) -> None:
         """Copy the newest layer's caches of rows that had slots in another bucket."""
         to_g, to_k, from_g, from_k = moves
         layer = len(self.keys) - 1
@@ -185,7 +185,7 @@ def repack(new: Sequence[Bucket], old: Sequence[Bucket], tokens: int) -> None:
             bucket._add_layer()
             for other, chosen in sources:
                 if chosen is not None:
-                    bucket._take(other, chosen, tokens)
+                    bucket.take(other, chosen, tokens)
         for other in old:
             nothing = other.keys[layer].new_empty(0)
             other.keys[layer] = other.values[layer] = nothing

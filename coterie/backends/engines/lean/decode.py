@@ -38,7 +38,8 @@ class LeanDecoder:
     def __init__(self, merged: MergedWeights, dtype: torch.dtype) -> None:
         self.weights = LeanWeights(merged, dtype)
         self.counts = DecoderCounts()
-        self._adapters: dict[str | None, LeanAdapter | None] = {None: None}
+        self.adapters: dict[str | None, LeanAdapter | None] = {None: None}
+        """By name; those that are kept apart from the base."""
         self._occupied = 0
         w = self.weights
         width = w.heads * w.head_dim
@@ -47,7 +48,8 @@ class LeanDecoder:
         # On a GPU a few more rows cost no time, and kernel launches are slow.
         self.costs = Costs(key=4.0 * width / linear, bucket=_KERNEL_FLOPS / linear if on_cpu else 64.0)
         self._chunk = 2048 if on_cpu else 16384
-        self._turned = on_cpu and (dtype != torch.float32 or merged.base_numbers > MERGED_NUMBERS)
+        self.turned = on_cpu and (dtype != torch.float32 or merged.base_numbers > MERGED_NUMBERS)
+        """See `CacheShape.turned`."""
         self.exact = not on_cpu
         """Whether rows get room for all of their tokens at once, as the bound of a batch counts them."""
 
@@ -55,17 +57,31 @@ class LeanDecoder:
         self.weights.refresh(weights)
 
     def adapt(self, adapter: str, weights: MergedWeights) -> None:
-        self._adapters[adapter] = LeanAdapter(weights, self.weights)
+        self.adapters[adapter] = LeanAdapter(weights, self.weights)
 
     @torch.inference_mode()
     def generate(self, rows: Sequence[BatchRow]) -> list[Drawn]:
         """Draw for all rows together; rows with the same prompt and adapter share a prefill."""
         if not rows:
             return []
-        names = list(dict.fromkeys(row.adapter for row in rows))
-        self._present = [self._adapters[name] for name in names]
-        self._routes = np.array([names.index(row.adapter) for row in rows])
         state = SamplingState(rows, self.weights.device, len(self.weights.head))
+        buckets, logits = self.begin(rows, state)
+        most = max(row.limit for row in rows)
+        while True:
+            tokens = state.draw(logits)
+            live = state.live
+            if not live.any():
+                return state.drawn()
+            if live.sum() < 0.9 * self._occupied:
+                self._occupied = int(live.sum())
+                buckets, tokens = self._compacted(buckets, state, tokens)
+            logits = self.step(buckets, tokens, state.position - 1, most)
+
+    def begin(self, rows: Sequence[BatchRow], state: SamplingState) -> tuple[list[Bucket], Tensor]:
+        """Fill the caches of the prompts; the buckets, and logits after the prompts by slot, shape (N, V)."""
+        names = list(dict.fromkeys(row.adapter for row in rows))
+        self._present = [self.adapters[name] for name in names]
+        self._routes = np.array([names.index(row.adapter) for row in rows])
         groups = [(len(rows[members[0]].prompt_ids), members) for members in siblings(rows)]
         longest = max(length for length, _ in groups)
         most = max(row.limit for row in rows)
@@ -78,19 +94,10 @@ class LeanDecoder:
             cache_dtype(w.dtype, w.device),
             w.device,
             most if self.exact else None,
-            turned=self._turned,
+            turned=self.turned,
         )
         buckets = self._in_buckets(groups, state)
-        logits = torch.cat([self._prefill(bucket, rows) for bucket in buckets])
-        while True:
-            tokens = state.draw(logits)
-            live = state.live
-            if not live.any():
-                return state.drawn()
-            if live.sum() < 0.9 * self._occupied:
-                self._occupied = int(live.sum())
-                buckets, tokens = self._compacted(buckets, state, tokens)
-            logits = self._step(buckets, tokens, state.position - 1, most)
+        return buckets, torch.cat([self._prefill(bucket, rows) for bucket in buckets])
 
     # ------------------------------------------------------------------------------------ slots
 
@@ -219,7 +226,7 @@ class LeanDecoder:
 
     # -------------------------------------------------------------------------------------------- decode
 
-    def _step(self, buckets: list[Bucket], tokens: Tensor, filled: int, most: int) -> Tensor:
+    def step(self, buckets: list[Bucket], tokens: Tensor, filled: int, most: int) -> Tensor:
         """Logits after `tokens` (N,), each row's `filled`-th drawn token; shape (N, V)."""
         w = self.weights
         for bucket in buckets:
