@@ -46,7 +46,9 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
     return history(TorchTrainer, tmp_path_factory.mktemp("torch"))
 
 
-@pytest.mark.parametrize(("stage", "ranks"), [(0, 1), (1, 1), (2, 2), (3, 1), (3, 2)])
+@pytest.mark.parametrize(
+    ("stage", "ranks"), [(0, 1), (1, 1), pytest.param(2, 2, marks=pytest.mark.long), (3, 1), (3, 2)]
+)
 def test_the_head_stays_without_targets(stage: int, ranks: int, expected: list[dict], tmp_path: Path) -> None:
     ours = history(DividedTrainer, tmp_path, resume=True, stage=stage, ranks=ranks)
     for step, targets in enumerate(TARGETS):

@@ -87,7 +87,10 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return of
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(
+    "algorithm",  # at_grpo: the run that torchrun starts has the same, too
+    [*(pytest.param(name, marks=pytest.mark.long) for name in ("at_grpo", "reinforce_pp")), "gae"],
+)
 def test_a_run_on_two_ranks_has_the_metrics_of_one(algorithm: str, one: Any, tmp_path: Path) -> None:
     alike(one(algorithm), run(tmp_path / "two", *ALGORITHMS[algorithm], steps=3, ranks=2))
 

@@ -25,16 +25,20 @@ def case(folder: Path, *words: str) -> object:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+FEW = {"siblings": 1, "lengths": (7, 40), "new": 10}
+"""Calls of each case."""
+
+
 @pytest.mark.parametrize("shape", [SMALL, pytest.param(LARGE, marks=pytest.mark.long)])
 def test_tokens_and_logprobs_are_those_of_plain_transformers(tmp_path, shape):
     folder = exactness.thin(shape, tmp_path / "model")
-    [row] = exactness.engine_case(folder, "vllm", "float32", siblings=1)
+    [row] = exactness.engine_case(folder, "vllm", "float32", **FEW)
     assert exactness.met(row), row
 
 
 def test_bfloat16_is_near_plain_transformers_in_float32(tmp_path):
     folder = exactness.thin(SMALL, tmp_path / "model")
-    [row] = exactness.engine_case(folder, "vllm", "bfloat16", siblings=1)
+    [row] = exactness.engine_case(folder, "vllm", "bfloat16", **FEW)
     assert 0 < row["mean"] < 0.05 and row["greedy"] >= 0.9
 
 

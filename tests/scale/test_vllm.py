@@ -463,18 +463,18 @@ def test_a_folder_is_read_by_vllm_itself(runner, tmp_path):
 
 
 @pytest.mark.parametrize("train", ["full", pytest.param("lora", marks=pytest.mark.long)])
-def test_twenty_steps_of_the_quickstart_play_what_is_trained(tmp_path, train):
+def test_steps_of_the_quickstart_play_what_is_trained(tmp_path, train):
     """All weights are trained, or an adapter. The trainer recomputes every log-prob."""
     overrides = [
-        "engine.type=vllm", "engine.kv_gib=0.5", "schedule.steps=20", "schedule.tasks_per_step=4",
-        "schedule.evaluate_every=20", "schedule.evaluate_tasks=8", "schedule.checkpoint_every=20",
+        "engine.type=vllm", "engine.kv_gib=0.5", "schedule.steps=8", "schedule.tasks_per_step=4",
+        "schedule.evaluate_every=8", "schedule.evaluate_tasks=8", "schedule.checkpoint_every=8",
         "policies.shared.warm_start.steps=20", "policies.shared.warm_start.batch=128",
         f"policies.shared.train={train}",
     ]  # fmt: skip
     result = coterie.train("quickstart", overrides=overrides, out=tmp_path / "run")
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     trained = [row["policy/shared/mismatch_max"] for row in rows if "policy/shared/mismatch_max" in row]
-    assert result.finished and result.step == 20 and len(trained) >= 8  # some steps have no gradient
+    assert result.finished and result.step == 8 and len(trained) >= 3  # some steps have no gradient
     assert max(trained) < TOLERANCE
 
 
