@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -114,11 +114,13 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
 
 
-def started(folder: Path, *program: str, steps: int = 500, ranks: int = 2) -> subprocess.Popen[str]:
+def started(
+    folder: Path, *program: str, steps: int = 500, ranks: int = 2, more: Sequence[str] = ()
+) -> subprocess.Popen[str]:
     """A run in a process group of its own, as a terminal starts it."""
     return subprocess.Popen(
         [sys.executable, *program, "run", "quickstart", *SMALL, f"schedule.steps={steps}",
-         f"trainer.ranks={ranks}", "--out", str(folder)],
+         f"trainer.ranks={ranks}", *more, "--out", str(folder)],
         env=environment(), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
 
@@ -147,7 +149,8 @@ def until(condition: Callable[[], Any], seconds: float) -> None:
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """A run on two ranks in the middle of its steps."""
-    process = started(tmp_path / "run", "-m", "coterie")
+    few = ("policies.shared.warm_start.steps=2", "schedule.tasks_per_step=2")
+    process = started(tmp_path / "run", "-m", "coterie", more=few)
     metrics = tmp_path / "run" / "metrics.jsonl"
     until(lambda: process.poll() is not None or (metrics.exists() and metrics.read_text()), 120)
     assert process.poll() is None and len(members(process.pid)) == 2

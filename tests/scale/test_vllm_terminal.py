@@ -19,7 +19,13 @@ OURS = re.compile(r"writing to .*|loaded in .*|step 1/1 .*|(note|info): .*|warni
 FOREIGN = re.compile(r"NUMA|Triton|FutureWarning|WARNING \d\d-\d\d|vllm/")
 
 
-@pytest.mark.parametrize(("process", "log"), [("inside", "libraries"), ("own", "vllm-shared-0")])
+@pytest.mark.parametrize(
+    ("process", "log"),
+    [
+        ("inside", "libraries"),
+        pytest.param("own", "vllm-shared-0", marks=pytest.mark.long),  # test_vllm_end.py has it, too
+    ],
+)
 def test_a_run_prints_no_foreign_line_and_keeps_them_in_its_logs(tmp_path, process, log):
     out = tmp_path / "run"
     command = (

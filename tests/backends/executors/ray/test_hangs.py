@@ -41,8 +41,15 @@ def on_ray(folder: Path, *settings: str) -> None:
 
 @pytest.mark.ray
 @pytest.mark.xdist_group("ray")
-@pytest.mark.parametrize("how", ["block", "await"])
-@pytest.mark.parametrize("always", [True, False])
+@pytest.mark.parametrize(
+    ("how", "always"),
+    [
+        ("block", True),
+        ("await", False),
+        pytest.param("block", False, marks=pytest.mark.long),
+        pytest.param("await", True, marks=pytest.mark.long),
+    ],
+)
 def test_an_episode_that_hangs_is_played_again_then_lost(cluster, tmp_path, caplog, how, always):
     caplog.set_level(logging.WARNING)
     on_ray(tmp_path / "ray", *game(how, None if always else tmp_path / "flag"))
