@@ -7,9 +7,8 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
-from coterie.core.errors import ConfigError, MissingExtra
+from coterie.core.errors import ConfigError
 from coterie.core.plugins.origin import Origin, plugin_call
 
 
@@ -28,10 +27,6 @@ class Target:
     def refuse(self) -> None:
         if self.number:
             raise ConfigError("it is wrong", path="trainer.device", why="a test", fix="none")
-
-    def lack(self) -> None:
-        if self.number:
-            raise MissingExtra("apex", "torch", needed_by="a test")
 
     def fail(self) -> None:
         """A bug on rank 1, which rank 0 sees as a collective that fails."""
@@ -65,11 +60,6 @@ class Target:
     def sleep(self, seconds: float) -> None:
         if self.number:
             time.sleep(seconds)
-
-    def strange(self) -> Any:
-        if self.number:
-            raise StrangeError(lambda: None)
-        return None
 
     def variable(self, name: str) -> str | None:
         return os.environ.get(name)

@@ -22,8 +22,8 @@ from coterie.backends.cluster.connection import QUIET, Connection
 from coterie.backends.cluster.settings import ClusterConfig
 from coterie.backends.trainers.ranks import group as group_module
 from coterie.backends.trainers.ranks.commands import RankCommands
-from coterie.backends.trainers.ranks.group import RankLost
-from coterie.backends.trainers.ranks.processes import Opened, RanksOnCluster
+from coterie.backends.trainers.ranks.group import RankGroup, RankLost
+from coterie.backends.trainers.ranks.processes import ActorProcess, Opened, RanksOnCluster
 from coterie.core.errors import ConfigError
 from coterie.recipes import load
 from tests.backends.trainers.rank_targets import Target
@@ -65,14 +65,16 @@ def nodes() -> Iterator[Nodes]:
 @pytest.fixture
 def placed(monkeypatch: pytest.MonkeyPatch) -> list[Opened]:
     """The ranks that were started, as they are."""
-    plain, all_opened = RanksOnCluster._open, list[Opened]()
+    plain, all_opened = RanksOnCluster.start, list[Opened]()
 
-    def noted(ranks: RanksOnCluster, world: int) -> list[Opened]:
-        opened = plain(ranks, world)
-        all_opened.extend(opened)
-        return opened
+    def noted(ranks: RanksOnCluster, world: int) -> RankGroup:
+        group = plain(ranks, world)
+        for rank in group.ranks:
+            assert isinstance(rank.process, ActorProcess)
+            all_opened.append(rank.process.opened)
+        return group
 
-    monkeypatch.setattr(RanksOnCluster, "_open", noted)
+    monkeypatch.setattr(RanksOnCluster, "start", noted)
     return all_opened
 
 
@@ -145,7 +147,7 @@ def test_a_frozen_rank_is_given_up_in_the_middle_of_an_update(nodes, placed, mon
     from coterie.backends.trainers.torch_trainer import TorchTrainer
     from tests.backends.trainers.tiny import opened, policy, samples, update
 
-    monkeypatch.setattr(group_module, "_ASK", 0.1)
+    monkeypatch.setattr(group_module, "ASK_SECONDS", 0.1)
     trainer = TorchTrainer(TorchTrainer.Config(device="cpu", ranks=2, patience=60))
     trainer.use_cluster(connection())
     asyncio.run(trainer.open(opened({"p": policy()}).ctx))
@@ -228,11 +230,11 @@ def test_a_killed_run_leaves_no_rank(nodes, tmp_path):
     pid = int(file.read_text())
     run.kill()
     run.wait()
-    assert ends(pid, 5.0)
+    assert ends(pid)
 
 
 def test_a_rank_that_finds_no_room_is_named(nodes, monkeypatch):
-    monkeypatch.setattr("coterie.backends.trainers.ranks.processes._PLACED", 1.0)
+    monkeypatch.setattr("coterie.backends.trainers.ranks.processes.ROOM_SECONDS", 1.0)
     with pytest.raises(RankLost, match="rank 1 has not started within 1 seconds") as raised:
         made(rank_cpus=7)  # no node has as many, and both together do
     assert "no node of the cluster has 7 CPUs left" in raised.value.why

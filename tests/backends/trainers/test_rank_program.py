@@ -26,7 +26,7 @@ from coterie.backends.trainers.ranks.group import STOP, RankLost, check_world, w
 from coterie.backends.trainers.ranks.processes import connect, start, welcome
 from coterie.core.errors import ConfigError, MissingExtra, PluginError, UserError
 from coterie.core.plugins.origin import Origin, record_origin
-from tests.backends.trainers.rank_targets import Target
+from tests.backends.trainers.rank_targets import StrangeError, Target
 
 ROOT = Path(__file__).parents[3]
 
@@ -48,7 +48,7 @@ def alive(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-def ends(pid: int, seconds: float = 10.0) -> bool:
+def ends(pid: int, seconds: float = 60.0) -> bool:
     deadline = time.monotonic() + seconds
     while alive(pid) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -61,13 +61,15 @@ def test_a_method_runs_on_all_ranks_with_its_arguments(commands: RankCommands) -
     assert commands.run("add", 2, 3) == [5, 6]
     assert commands.run("add", 2, 3, others=(10,)) == [5, 11]
     assert commands.run_each("add", [(1,), (2,)]) == [1, 3]
+    for signal_of_the_terminal in (signal.SIGINT, signal.SIGTERM):  # rank 0's to answer
+        os.kill(commands.group.ranks[0].pid, signal_of_the_terminal)
+    assert commands.run("add", 1) == [1, 2]
 
 
 @pytest.mark.parametrize(
     ("method", "kind", "parts"),
     [
         ("refuse", ConfigError, ["trainer.device: it is wrong", "why: a test", "fix: none"]),
-        ("lack", MissingExtra, ["the package 'apex'", "pip install 'coterie[torch]'"]),
         ("fail", ZeroDivisionError, ["by a test"]),
         ("leave", UserError, ["trainer.ranks: rank 1 called sys.exit(3)", "why: ", "rank_targets.py"]),
         (
@@ -77,7 +79,6 @@ def test_a_method_runs_on_all_ranks_with_its_arguments(commands: RankCommands) -
         ),
         ("die", RankLost, ["trainer.ranks: rank 1 was killed by signal 9", "fix:"]),
         ("fail_here", RuntimeError, ["a bug of rank 0"]),
-        ("strange", RuntimeError, ["StrangeError"]),
     ],
 )
 def test_an_error_of_one_rank_ends_all_and_is_the_one_that_is_raised(
@@ -103,7 +104,7 @@ def test_the_death_of_an_idle_rank_is_said_at_once_and_stops_the_next_command(
     rank = commands.group.ranks[0]
     with caplog.at_level(logging.ERROR):
         os.kill(rank.pid, signal.SIGKILL)
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while not caplog.records and time.monotonic() < deadline:
             time.sleep(0.01)
     assert "rank 1 was killed by signal 9" in caplog.text
@@ -116,16 +117,17 @@ def test_a_rank_that_is_stopped_is_given_up_and_the_run_ends_by_its_name(
     commands: RankCommands, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, busy: bool
 ) -> None:
     """No connection ends, and no answer comes. A rank that computes gives signs of life."""
-    monkeypatch.setattr(group_module, "_ASK", 0.05)
+    monkeypatch.setattr(group_module, "ASK_SECONDS", 0.05)
     rank = commands.group.ranks[0]
     if busy:
         commands.group.send(rank, command("sleep", (600.0,)))
     watch_over(commands.group, 600.0)
     assert rank.patience is not None
-    asked, deadline = rank.patience._from, time.monotonic() + 30
-    while rank.patience._from == asked and time.monotonic() < deadline:
+    before, deadline = rank.patience.left, time.monotonic() + 60
+    while (left := rank.patience.left) <= before and time.monotonic() < deadline:
+        before = left  # it falls until the rank answers
         time.sleep(0.01)
-    assert rank.patience._from > asked, "it answered"
+    assert left > before, "it answered"
     os.kill(rank.pid, signal.SIGSTOP)
     watch_over(commands.group, 0.5)
     said = f"rank 1 is given up: process {rank.pid} has not answered for 0.5 s, since "
@@ -144,13 +146,6 @@ def test_close_does_not_wait_for_a_rank_that_is_busy(
     commands.close()
     assert time.monotonic() - started < 60
     assert not alive(commands.group.ranks[0].pid)
-
-
-def test_an_interrupt_and_a_termination_are_rank_0s_to_answer(commands: RankCommands) -> None:
-    pid = commands.group.ranks[0].pid
-    os.kill(pid, signal.SIGINT)
-    os.kill(pid, signal.SIGTERM)
-    assert commands.run("add", 1) == [1, 2]
 
 
 def test_a_class_that_another_rank_cannot_import(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -173,7 +168,7 @@ def test_a_program_that_cannot_start_is_an_error_at_once(monkeypatch: pytest.Mon
     with pytest.raises(RankLost, match="rank 1 could not start: it ended with exit code 1") as raised:
         start(3)
     assert "see the messages above" in str(raised.value)
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 60  # not after START_SECONDS
 
 
 def test_what_a_rank_prints_is_in_its_log_which_its_error_names(
@@ -188,7 +183,7 @@ def test_what_a_rank_prints_is_in_its_log_which_its_error_names(
 
 
 def test_a_rank_that_never_comes_and_a_stranger_at_the_port(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes_module, "_START", 0.3)
+    monkeypatch.setattr(processes_module, "START_SECONDS", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as server:
         with socket.create_connection(server.getsockname()) as stranger:
             stranger.sendall(b"GET / HTTP/1.0\r\n\r\n")
@@ -199,8 +194,7 @@ def test_a_rank_that_never_comes_and_a_stranger_at_the_port(monkeypatch: pytest.
 
 def test_a_handshake_has_a_time_limit_and_what_follows_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rollout may take hours, in which the ranks hear nothing from each other."""
-    limit = processes_module._limit
-    monkeypatch.setattr(processes_module, "_limit", lambda peer, seconds: limit(peer, min(seconds, 1)))
+    monkeypatch.setattr(processes_module, "HANDSHAKE_SECONDS", 1)
     joined: list[Any] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -222,7 +216,7 @@ def test_a_handshake_has_a_time_limit_and_what_follows_has_none(monkeypatch: pyt
 def test_a_killed_rank_0_leaves_no_rank_behind(tmp_path: Path) -> None:
     file = tmp_path / "pid"
     script = f"""
-        from tests.backends.trainers.rank_targets import Target
+        from tests.backends.trainers.rank_targets import StrangeError, Target
         from coterie.backends.trainers.ranks.commands import RankCommands
         from coterie.backends.trainers.ranks.processes import start
         import time
@@ -239,7 +233,7 @@ def test_a_killed_rank_0_leaves_no_rank_behind(tmp_path: Path) -> None:
     assert alive(pid)
     rank_0.kill()
     rank_0.wait()
-    assert ends(pid, 5.0)
+    assert ends(pid)
 
 
 # ---------------------------------------------------------------------------------------- what is sent
@@ -280,10 +274,20 @@ def test_a_plugin_that_cannot_be_sent_is_named() -> None:
     assert "trainer.ranks=1" in str(raised.value)
 
 
-def test_user_errors_travel_whole() -> None:
-    error = UserError("what", why="why", fix="fix", path="a.b")
+@pytest.mark.parametrize(
+    "error",
+    [UserError("what", why="why", fix="fix", path="a.b"), MissingExtra("apex", "torch", needed_by="a test")],
+)
+def test_user_errors_travel_whole(error: UserError) -> None:
     received = received_error(sent_error(error, "on rank 3"))
+    assert type(received) is type(error) and vars(received) == vars(error)
     assert str(received) == str(error) and received.__notes__ == ["on rank 3"]
+
+
+def test_an_error_that_cannot_be_pickled_travels_as_text() -> None:
+    received = received_error(sent_error(StrangeError(lambda: None), "on rank 1"))
+    assert type(received) is RuntimeError and str(received).startswith("StrangeError: ")
+    assert received.__notes__[0].startswith("on rank 1:\n")
 
 
 # ------------------------------------------------------------------------------------------- the world

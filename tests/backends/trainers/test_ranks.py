@@ -21,7 +21,7 @@ from coterie.backends.models.policy import WarmStart
 from coterie.backends.trainers import devices
 from coterie.backends.trainers.devices import device_of
 from coterie.backends.trainers.parameters import hollow, read_sources
-from coterie.backends.trainers.ranks.collectives import shares
+from coterie.backends.trainers.ranks.collectives import buckets, shares
 from coterie.backends.trainers.ranks.group import RankLost
 from coterie.backends.trainers.replicas import check_same, checksum
 from coterie.core.errors import ConfigError, UserError
@@ -312,18 +312,13 @@ def test_one_group_is_divided_and_one_row_is_not() -> None:
     assert sorted(map(len, shares(group, 2, packing=False)))[0] >= 3
 
 
-def test_gradients_are_summed_in_buckets_of_limited_size_that_hold_all_of_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from coterie.backends.trainers.ranks import collectives
-
-    monkeypatch.setattr(collectives, "_BUCKET", 100)
+def test_gradients_are_summed_in_buckets_of_limited_size_that_hold_all_of_them() -> None:
     sizes = (5, 10, 10, 40, 1, 20, 5)
     given = [torch.zeros(size, dtype=torch.float32) for size in sizes] + [torch.zeros(3, dtype=torch.float64)]
-    buckets = list(collectives._buckets(given))
-    assert sorted(id(tensor) for bucket in buckets for tensor in bucket) == sorted(map(id, given))
-    assert all(len({tensor.dtype for tensor in bucket}) == 1 for bucket in buckets)
-    assert all(len(bucket) == 1 or sum(t.nbytes for t in bucket) <= 100 for bucket in buckets)
+    made = list(buckets(given, most=100))
+    assert sorted(id(tensor) for bucket in made for tensor in bucket) == sorted(map(id, given))
+    assert all(len({tensor.dtype for tensor in bucket}) == 1 for bucket in made)
+    assert all(len(bucket) == 1 or sum(t.nbytes for t in bucket) <= 100 for bucket in made)
 
 
 def test_a_checksum_sees_one_bit_and_an_exchange() -> None:

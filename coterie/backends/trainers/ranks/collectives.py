@@ -30,7 +30,7 @@ from coterie.backends.trainers.ranks.processes import RanksOnCluster
 
 _SETTING = "GLOO_SOCKET_IFNAME"
 _SIOCGIFADDR = 0x8915
-_BUCKET = 2**26
+BUCKET_BYTES = 2**26
 """Most bytes of gradients in one all-reduce: gloo copies them."""
 
 
@@ -128,7 +128,7 @@ class DistributedPlace(RankPlace):
                 tensor.grad = torch.zeros_like(tensor)
             elif not tensor.grad.is_contiguous():
                 tensor.grad = tensor.grad.contiguous()
-        for bucket in _buckets([tensor.grad for tensor in with_gradient]):
+        for bucket in buckets([tensor.grad for tensor in with_gradient]):
             self._group(bucket[0]).allreduce_coalesced(bucket).wait()
         return float(counts[0])
 
@@ -173,8 +173,8 @@ class DistributedPlace(RankPlace):
                     group.shutdown()
 
 
-def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Tensors of one type and device, in buckets of limited size."""
+def buckets(tensors: Sequence[Tensor], most: int = BUCKET_BYTES) -> Iterator[list[Tensor]]:
+    """Tensors of one type and device, in buckets of at most so many bytes; a larger tensor is alone."""
     kinds: dict[Any, list[Tensor]] = {}
     for tensor in tensors:
         kinds.setdefault((tensor.dtype, tensor.device), []).append(tensor)
@@ -182,7 +182,7 @@ def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
         bucket: list[Tensor] = []
         size = 0
         for tensor in members:
-            if bucket and size + tensor.nbytes > _BUCKET:
+            if bucket and size + tensor.nbytes > most:
                 yield bucket
                 bucket, size = [], 0
             bucket.append(tensor)

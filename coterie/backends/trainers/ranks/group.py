@@ -77,7 +77,7 @@ STOP = b"stop"
 """The message after which a rank ends with exit code 0."""
 ALIVE = b"alive"
 """The message that a rank's reader sends back at once, also while the rank computes."""
-_ASK = 5.0
+ASK_SECONDS = 5.0
 """Most seconds between two questions whether a rank lives."""
 
 
@@ -275,7 +275,7 @@ def watch_over(group: RankGroup, seconds: float) -> None:
 
 
 def _ask(rank: Rank, patience: Patience, ending: threading.Event) -> None:
-    for seconds in patience.ticks(min(patience.seconds / 10, _ASK)):
+    for seconds in patience.ticks(min(patience.seconds / 10, ASK_SECONDS)):
         if ending.wait(seconds) or rank.ended:
             return
         if rank.process is not None and rank.process.ended():

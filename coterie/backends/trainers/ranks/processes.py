@@ -31,10 +31,12 @@ from coterie.backends.trainers.ranks import commands
 from coterie.backends.trainers.ranks.group import END, PROGRAM, Rank, RankGroup, RankLost, RankProcess
 
 _HOST = "127.0.0.1"
-_START = 300.0
+START_SECONDS = 300.0
 """Seconds for which a rank may take to connect, before it imports anything large."""
-_PLACED = 300.0
+ROOM_SECONDS = 300.0
 """Seconds for which a rank on a cluster may wait for its resources."""
+HANDSHAKE_SECONDS = 10
+"""Seconds for each message of a handshake; what follows has no limit."""
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _SOCKETS = "/proc/self/fd"
 
@@ -149,7 +151,7 @@ def welcome(server: socket.socket, key: bytes, world: int, check: Callable[[], N
         RankLost: a rank has not connected in time.
     """
     ranks: dict[int, Rank] = {}
-    deadline = time.monotonic() + _START
+    deadline = time.monotonic() + START_SECONDS
     server.settimeout(0.1)
     while len(ranks) < world - 1:
         try:
@@ -158,7 +160,7 @@ def welcome(server: socket.socket, key: bytes, world: int, check: Callable[[], N
             check()
             if time.monotonic() > deadline:
                 missing = next(number for number in range(1, world) if number not in ranks)
-                what = f"rank {missing} has not come within {_START:.0f} seconds"
+                what = f"rank {missing} has not come within {START_SECONDS:.0f} seconds"
                 raise RankLost(what, path="trainer.ranks") from None
             continue
         with suppress(EOFError, OSError, AuthenticationError):  # another program
@@ -177,7 +179,7 @@ def connect(host: str, port: int, key: bytes, number: int, local: int) -> Connec
     Raises:
         OSError, AuthenticationError: rank 0 isn't there, or is another program.
     """
-    connection = _connection(socket.create_connection((host, port), timeout=_START))
+    connection = _connection(socket.create_connection((host, port), timeout=START_SECONDS))
     answer_challenge(connection, key)
     deliver_challenge(connection, key)
     connection.send((number, local, os.getpid()))
@@ -189,7 +191,7 @@ def _connection(peer: socket.socket) -> Connection:
     peer.settimeout(None)
     peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    _limit(peer, 10)
+    _limit(peer, HANDSHAKE_SECONDS)
     return Connection(peer.detach())
 
 
@@ -262,7 +264,7 @@ class ActorProcess:
 
     def __init__(self, connection: ClusterConnection, actor: Any, opened: Opened, serving: Any) -> None:
         self._connection, self._actor, self._serving = connection, actor, serving
-        self._address = opened.address
+        self.opened = opened
         self.name = f"process {opened.pid} on node {opened.host}"
         self.log = f"{opened.log} on node {opened.host}"
 
@@ -281,8 +283,8 @@ class ActorProcess:
     def kill(self) -> None:
         if self._connection.ray.is_initialized():
             self._connection.remove(self._actor)
-        if self._address != self._connection.ray.util.get_node_ip_address():
-            hang_up(self._address)  # its node may be gone
+        if self.opened.address != self._connection.ray.util.get_node_ip_address():
+            hang_up(self.opened.address)  # its node may be gone
 
 
 def _reason(error: Exception) -> str:
@@ -357,11 +359,11 @@ class RanksOnCluster:
             actor = connection.actor(RankActor, cpus=cpus, gpus=float(on_gpu), name=f"rank {number}")
             self._actors.append(actor)
             opening.append(actor.open.remote(on_gpu))
-        ready, waiting = ray.wait(opening, num_returns=len(opening), timeout=_PLACED)
+        ready, waiting = ray.wait(opening, num_returns=len(opening), timeout=ROOM_SECONDS)
         if waiting:
             room = f"{cpus:g} CPUs" + (" and a GPU" if on_gpu else "")
             raise RankLost(
-                f"rank {opening.index(waiting[0]) + 1} has not started within {_PLACED:.0f} seconds",
+                f"rank {opening.index(waiting[0]) + 1} has not started within {ROOM_SECONDS:.0f} seconds",
                 path="trainer.ranks",
                 why=f"no node of the cluster has {room} left, as far as Ray knows",
                 fix="`ray status` says who has them; take fewer ranks, or add nodes",
