@@ -39,15 +39,15 @@ class Loopback(ABC):
 
     def __enter__(self) -> Self:
         ready = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve(ready)), daemon=True)
-        self._thread.start()
+        self.thread = threading.Thread(target=lambda: asyncio.run(self._serve(ready)), daemon=True)
+        self.thread.start()
         assert ready.wait(10)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(20)
-        assert not self._thread.is_alive()
+        self.thread.join(20)
+        assert not self.thread.is_alive()
 
     @abstractmethod
     async def reply(

@@ -29,10 +29,11 @@ GRACE_SECONDS = 10.0
 """A worker kills its programs at the wall limit. It counts as lost if it has not answered this long after."""
 OTHER_SIDE_SECONDS = 0.1
 """Seconds for the other program of a pair after the first has ended."""
-_START = (
+WORKER_CODE = (
     "import sys; sys.path.append(sys.argv[1]); from inside import worker; del sys.path[-1]; "
     "worker.main(sys.argv[2:])"
 )
+"""What a worker's interpreter runs; its arguments: the folder of `inside`, and the socket's descriptor."""
 Module = tuple[str, bool, str]
 """Name, whether it is a package, source."""
 _PR_GET_DUMPABLE, _PR_SET_DUMPABLE = 3, 4
@@ -96,7 +97,7 @@ class WorkerProcess:
         ]
         self._controls = [ours for ours, _ in pairs]
         """With namespaces one for each side of a judged run, else one for all."""
-        command = [os.path.realpath(sys.executable), "-P", "-s", "-S", "-X", "utf8", "-c", _START]
+        command = [os.path.realpath(sys.executable), "-P", "-s", "-S", "-X", "utf8", "-c", WORKER_CODE]
         with contextlib.ExitStack() as closing:
             numbers = [closing.enter_context(theirs).fileno() for _, theirs in pairs]
             # A new interpreter, not a fork: it has none of this process's memory, environment or files.

@@ -23,7 +23,7 @@ import pytest
 
 from coterie.backends.sandboxes import fusion_probe, fusion_wire as wire
 from coterie.backends.sandboxes.fusion import START, SandboxFusion
-from coterie.backends.sandboxes.fusion_probe import _TABLE
+from coterie.backends.sandboxes.fusion_probe import Probed, protections
 from coterie.backends.sandboxes.inside import landlock as ours
 from coterie.backends.sandboxes.judging import host
 from coterie.core.errors import ConfigError, PolicyFault, SystemFault
@@ -164,7 +164,7 @@ def test_a_wrong_endpoint_is_told_before_the_first_run(break_it, says):
         with pytest.raises(ConfigError) as error:
             ran(server)
     finally:
-        if server._thread.is_alive():
+        if server.thread.is_alive():
             server.__exit__()
     assert says in error.value.why and error.value.path == "sandbox.url" and "docker run" in error.value.fix
 
@@ -188,7 +188,10 @@ def test_the_page_says_how_each_fault_ends():
 
 def test_the_page_says_what_protects_and_how_a_server_is_started():
     text = PAGE.read_text(encoding="utf-8")
-    rows = [f"| {name} | {stops} | {needs or '–'} |" for name, _, stops, needs in _TABLE]
+    report = wire.WrapperReport(apart="users", shared="", landlock=ours.SCOPES, filtered=True)
+    every = protections(Probed(report, frozenset()))
+    rows = [f"| {each.name} | {each.stops} | {each.needs or '–'} |" for each in every]
+    assert all(each.active for each in every)
     assert "\n".join(rows) in text
     assert START in text
 
@@ -299,7 +302,7 @@ def test_a_language_that_the_server_lacks_is_told_and_warns_of_nothing(caplog):
         with pytest.raises(ConfigError, match="does not run 'ruby'") as error:
             await box.run(Program(code="puts 1", language="ruby"))
         assert box.config.url in str(error.value) and "no-such-ruby" in str(error.value)
-        assert "wrapper" not in caplog.text and not box._unwrapped
+        assert "wrapper" not in caplog.text
 
     with FusionServer() as server:
         using(server, both)

@@ -150,6 +150,8 @@ def test_the_report_says_what_protects(kind):
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="compiles C")
 def test_verdicts_are_doubtful_after_a_program_without_the_wrapper(caplog):
     async def both(box: SandboxFusion) -> tuple[Verdict, Verdict]:
+        with pytest.raises(ConfigError, match="does not run 'ruby'"):
+            await box.run(Program(code="puts 1", language="ruby"))  # it never ran, so nothing is in doubt
         before = await box.judge(HONEST)
         await box.run(Program(code="int main(){return 0;}", language="c"))
         return before, await box.judge(HONEST)

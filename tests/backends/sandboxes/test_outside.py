@@ -250,7 +250,7 @@ def test_our_process_is_not_hidden_after_a_failure_nor_with_namespaces(
 
     if _namespaces():
         assert inside(state, namespaces="required") is False
-    monkeypatch.setattr("coterie.backends.sandboxes.pool._START", "raise SystemExit")
+    monkeypatch.setattr("coterie.backends.sandboxes.pool.WORKER_CODE", "raise SystemExit")
     with pytest.raises(SystemFault, match="no worker"):
         inside(state, namespaces="off")
     assert not is_hidden()

@@ -198,7 +198,7 @@ def test_a_worker_that_dies_more_slowly_than_the_last_one_leaves_nothing(tmp_pat
         (base / f"{os.getpid()}-{name}").mkdir(parents=True)
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(.5)"]) as dying:
         (base / f"{dying.pid}-8").mkdir()
-        worker_module._remove(str(base))
+        worker_module.remove_runs(str(base))
     assert not base.exists()
 
 
@@ -208,7 +208,7 @@ def test_a_worker_whose_host_process_is_gone_before_it_serves_removes_the_folder
     base.chmod(0o711)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     orders = {"alone": False, "shown": [], "base": str(base), "preload": [], "without": []}
-    start = [pool_module._START, str(Path(pool_module.__file__).parent), str(theirs.fileno())]
+    start = [pool_module.WORKER_CODE, str(Path(pool_module.__file__).parent), str(theirs.fileno())]
     command = [sys.executable, "-P", "-s", "-S", "-c", *start]
     with theirs, subprocess.Popen(command, pass_fds=[theirs.fileno()]) as worker:
         ours.send(json.dumps(orders).encode())
@@ -229,11 +229,10 @@ def test_a_trial_is_named_like_the_folder_of_a_cell(tmp_path: Path, monkeypatch:
     assert {name.partition("-")[0] for name in seen} == {str(os.getpid())} and not os.listdir(tmp_path)
 
 
-def test_a_worker_that_lives_on_keeps_its_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_module, "_OTHERS", 0.3)
+def test_a_worker_that_lives_on_keeps_its_folders(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as living:
         (kept := tmp_path / f"{living.pid}-8").mkdir()
-        worker_module._remove(str(tmp_path))
+        worker_module.remove_runs(str(tmp_path), seconds=0.3)
         living.kill()
     assert kept.exists()
 

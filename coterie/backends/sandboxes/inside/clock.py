@@ -34,7 +34,7 @@ WINDOW = 0.005
 """Seconds between two samples of a program that may hide its children's time."""
 _LATE = 0.02
 """Most seconds charged for one process after its last sample: a busy machine delays the samples."""
-_TRIES = 5
+TRIES = 5
 """Samples in which a new id has to show a process: the id comes before the process's clock."""
 TOLERANCE = 2.0
 """The upper bound of the CPU time may be this many times the limit; the measured time may not exceed it."""
@@ -95,7 +95,7 @@ class CpuClock:
         self._others = 0.0
         self._foreign: set[str] = set()
         self._emptied = 0.0
-        self._samples: _Samples | None = None
+        self._samples: ProcessSamples | None = None
         self._before = kernel.children()
 
     def used(self) -> float:
@@ -135,7 +135,7 @@ class CpuClock:
     def may_hide(self) -> None:
         """From now on, sample each process: the program sets the action of SIGCHLD. Needs a namespace."""
         if self._samples is None:
-            self._samples = _Samples(self._load, self.used(), self._pid)
+            self._samples = ProcessSamples(self._load, self.used(), self._pid)
 
     def forks(self) -> None:
         """Count a process that the program is about to make."""
@@ -149,14 +149,14 @@ class CpuClock:
     def _own(self) -> float:
         return time.clock_gettime((~self._pid << 3) | _WHOLE_PROCESS)
 
-    def _sampled(self) -> _Samples:
+    def _sampled(self) -> ProcessSamples:
         assert self._samples is not None
         self._samples.take()
         return self._samples
 
     def _has_forked(self) -> bool:
         """Whether the pid namespace has had more processes than the cell and the program."""
-        return self._load < 0 or _last_pid(self._load) != self._pid
+        return self._load < 0 or last_pid(self._load) != self._pid
 
     def _scan(self) -> float:
         """Seconds of all processes but the program's first one."""
@@ -183,7 +183,7 @@ class CpuClock:
         return seconds + ticks * _TICK - self._own()
 
 
-class _Samples:
+class ProcessSamples:
     """Bounds of the CPU time of a pid namespace, from samples of each process id's clock."""
 
     def __init__(self, load: int, base: float, first: int = 2) -> None:
@@ -192,7 +192,7 @@ class _Samples:
         self.least = self.most = base
         self._clocks: dict[int, float] = {}
         self._cpus = len(os.sched_getaffinity(0))
-        self._last = _last_pid(load)
+        self._last = last_pid(load)
         self._at = time.monotonic()
         self._unseen: dict[int, tuple[int, float]] = {}  # id -> tries to see a process, longest window
         self.expected = 0
@@ -203,7 +203,7 @@ class _Samples:
 
     def take(self) -> None:
         """Sample all processes; the time of those that ended since the last sample is bounded by its age."""
-        last, now = _last_pid(self._load), time.monotonic()
+        last, now = last_pid(self._load), time.monotonic()
         window, self._at = now - self._at, now
         fresh = (
             range(self._last + 1, last + 1) if last >= self._last else range(2, last + 1)
@@ -222,7 +222,7 @@ class _Samples:
                     ended += 1
                     continue
                 tries, longest = self._unseen.pop(pid)
-                if tries < _TRIES:
+                if tries < TRIES:
                     self._unseen[pid] = tries + 1, max(longest, window)
                 else:
                     unseen, old = unseen + 1, max(old, longest)
@@ -240,7 +240,7 @@ class _Samples:
         return min(count * min(window, _LATE), self._cpus * window)
 
 
-def _last_pid(load: int) -> int:
+def last_pid(load: int) -> int:
     """The newest process id of the reader's pid namespace: the last field of /proc/loadavg."""
     return int(os.pread(load, 128, 0).split()[-1])
 

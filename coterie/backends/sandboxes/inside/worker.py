@@ -119,7 +119,7 @@ def _say(control: socket.socket, text: bytes, base: str) -> None:
     try:
         control.send(text)
     except OSError:  # the host process is gone
-        _remove(base)
+        remove_runs(base)
         os._exit(1)
 
 
@@ -237,7 +237,7 @@ class Worker:
         """
         self._clear()
         if last:
-            _remove(self.base)
+            remove_runs(self.base)
         os._exit(0)
 
     def _clear(self) -> None:
@@ -264,16 +264,16 @@ class Worker:
 def _give_up(base: str, parent: int) -> NoReturn:
     """End a worker that doesn't serve yet."""
     if os.getppid() != parent:
-        _remove(base)
+        remove_runs(base)
     os._exit(1)
 
 
-def _remove(base: str) -> None:
+def remove_runs(base: str, seconds: float = _OTHERS) -> None:
     """Remove the folder of the runs, once no other worker has a folder in it; with namespaces there is none.
 
     A worker that was killed leaves its folders, so the others remove them when it is gone.
     """
-    until = time.monotonic() + _OTHERS
+    until = time.monotonic() + seconds
     while time.monotonic() < until:
         try:
             for worker in {name.partition("-")[0] for name in os.listdir(base)}:
