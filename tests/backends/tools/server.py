@@ -2,7 +2,6 @@
 
 import os
 import sys
-import time
 
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
@@ -20,28 +19,6 @@ def add(a: int, b: int) -> int:
 def fail(why: str) -> str:
     """Fails."""
     raise ToolError(why)
-
-
-@server.tool()
-async def hang() -> str:
-    """Never answers."""
-    import anyio
-
-    await anyio.sleep_forever()
-    return ""
-
-
-@server.tool()
-def die() -> str:
-    """Ends the server."""
-    os._exit(1)
-
-
-@server.tool()
-def freeze(seconds: float) -> str:
-    """Stops the whole server for a while."""
-    time.sleep(seconds)
-    return "thawed"
 
 
 @server.tool()
