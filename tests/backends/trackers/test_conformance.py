@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from importlib import util
+from types import SimpleNamespace
 
 import pytest
 
@@ -60,15 +61,19 @@ def test_wandb_online(tmp_path, monkeypatch):
     ]
 
 
-def test_what_wandb_has_not_taken_is_named(tmp_path):
+def test_what_wandb_has_not_taken_is_named(tmp_path, monkeypatch):
     class Run:
         dir = str(tmp_path / "wandb" / "run-1" / "files")
 
         def finish(self):
             raise TimeoutError("Timed out finishing run.")
 
-    tracker = WandbTracker.__new__(WandbTracker)
-    tracker.config, tracker._run = WandbTracker.Config(), Run()
+    library = SimpleNamespace(Settings=dict, Table=None, init=lambda **_: Run())
+    monkeypatch.setitem(sys.modules, "wandb", library)
+    monkeypatch.setattr(common, "find_spec", lambda package: library)
+    (tmp_path / "config.yaml").write_text("{}")
+    tracker = WandbTracker(WandbTracker.Config())
+    tracker.open(tmp_path)
     with pytest.raises(TimeoutError, match=rf"in 10 s; `wandb sync {tmp_path}/wandb/run-1`"):
         tracker.close()
 
