@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import logging
 import shutil
@@ -65,6 +66,7 @@ def trained(
     return folder
 
 
+@functools.cache  # no folder that was asked for changes
 def digests(source: Path, which: Any = "latest") -> dict[str, str]:
     run = compose(load(source))
 

@@ -93,7 +93,7 @@ def test_a_head_learns_the_targets() -> None:
     """The same states with the same targets, over and over: V gets there, by each way of training."""
     configs = {"full": policy(), "a": policy("lora"), "half": policy(dtype="bfloat16")}
     trainer = opened(
-        configs, needs=NEEDS, value={"clip": None, "coefficient": 10.0, "learning_rate": 0.05}, epochs=25
+        configs, needs=NEEDS, value={"clip": None, "coefficient": 10.0, "learning_rate": 0.05}, epochs=12
     )
     for name in configs:
         rows = [replace(row, advantages=0 * row.advantages) for row in samples(name)]
@@ -179,9 +179,10 @@ def test_a_digest_sees_the_head() -> None:
 
 @pytest.mark.parametrize("merge", [False, True])
 def test_neither_engines_nor_exports_get_the_head(tmp_path: Path, merge: bool) -> None:
-    trainer, plain = opened(team(), needs=NEEDS), opened(team())
+    policies = {name: of for name, of in team().items() if name in ("full", "a", "none")}
+    trainer, plain = opened(policies, needs=NEEDS), opened(policies)
     update(trainer, {name: with_targets(samples(name)) for name in heads(trainer)})
-    for name in team():
+    for name in policies:
         given = {key for key, _ in trainer.weights(name).module.named_parameters()}
         assert given == {key for key, _ in plain.weights(name).module.named_parameters()}
         names = []
@@ -206,12 +207,12 @@ def test_heads_are_saved_and_resumed_bit_for_bit(tmp_path: Path) -> None:
 
     how = {"needs": NEEDS, "minibatch_size": 5, "value": {"learning_rate": 3e-3}}
     whole, first, second = (opened(team(), **how) for _ in range(3))
-    wanted = steps(whole, range(3))
+    wanted = steps(whole, range(2))
     steps(first, range(1))
     first.save(tmp_path)
     second.load(tmp_path)
     assert second.digest() == first.digest()
-    assert steps(second, range(1, 3)) == wanted
+    assert steps(second, range(1, 2)) == wanted
     assert second.digest() == whole.digest()
     for name, head in heads(whole).items():
         assert head.any() and torch.equal(heads(second)[name], head)
