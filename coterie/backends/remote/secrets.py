@@ -36,7 +36,7 @@ REDACTED = "[redacted key]"
 NOT_REPEATED = "configurations are stored in run folders and shown (the value is not repeated here)"
 """The reason of an error about a key in a setting."""
 
-_used: dict[str, str] = {}
+replacements: dict[str, str] = {}
 """The text that stands for each value of a key (and for its escaped forms) that this process has read."""
 
 
@@ -164,28 +164,28 @@ def secrets_in(settings: Mapping[str, str], path: str) -> dict[str, str]:
 
 def redacted(text: str) -> str:
     """The text without the value of any used key, and without texts that have the form of a key."""
-    for value in sorted(_used, key=len, reverse=True):
+    for value in sorted(replacements, key=len, reverse=True):
         if value in text:
-            text = text.replace(value, _used[value])
+            text = text.replace(value, replacements[value])
     return _KEY.sub(REDACTED, text)
 
 
 def without_keys(table: Any) -> Any:
     """A JSON value without the value of any used key in its texts."""
     text = json.dumps(table, ensure_ascii=False)
-    present = [value for value in _used if value in text]
+    present = [value for value in replacements if value in text]
     for value in sorted(present, key=len, reverse=True):
-        text = text.replace(value, _used[value])
+        text = text.replace(value, replacements[value])
     return json.loads(text) if present else table
 
 
 def _use(name: str, value: str) -> None:
     if len(value) < SHORTEST:
         return
-    if not _used:
+    if not replacements:
         _redact_logs()
     for form in (value, quote(value, safe=""), json.dumps(value)[1:-1]):
-        _used[form] = f"${{{name}}}"
+        replacements[form] = f"${{{name}}}"
 
 
 def _redact_logs() -> None:

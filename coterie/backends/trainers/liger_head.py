@@ -52,7 +52,7 @@ def liger_kernel(weight: Tensor) -> Kernel | None:
     try:
         from liger_kernel.ops.fused_linear_cross_entropy import fused_linear_cross_entropy_forward as kernel
 
-        wrong = _wrong(kernel, weight)
+        wrong = wrong_numbers(kernel, weight)
     except Exception as error:  # another version of Liger or Triton raises anything
         wrong = f"{type(error).__name__}: {error}"
     if wrong is None:
@@ -61,7 +61,7 @@ def liger_kernel(weight: Tensor) -> Kernel | None:
     return None
 
 
-def _wrong(kernel: Kernel, weight: Tensor) -> str | None:
+def wrong_numbers(kernel: Kernel, weight: Tensor) -> str | None:
     """What is wrong with the kernel's numbers on a few tokens; None: nothing."""
     generator = torch.Generator().manual_seed(0)
     features = torch.randn(_TRIED, weight.shape[1], generator=generator).to(weight.device, weight.dtype)

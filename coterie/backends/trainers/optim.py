@@ -123,7 +123,7 @@ class PolicyOptimizer:
         self.settings, self.count, self.spent = settings, 0, 0.0
         self._weights = dict(weights)
         self._masters: dict[str, Tensor] = {
-            name: weight if weight.dtype in (torch.float32, torch.float64) else _master(weight)
+            name: weight if weight.dtype in (torch.float32, torch.float64) else master(weight)
             for name, weight in weights.items()
         }
         self._adam = adamw(self._masters, settings, rates)
@@ -274,7 +274,8 @@ def _gradient_of(master: Tensor) -> Tensor:
     return master.grad
 
 
-def _master(weight: Tensor) -> Tensor:
+def master(weight: Tensor) -> Tensor:
+    """The fp32 master of a weight below fp32."""
     return weight.detach().float().clone().requires_grad_()
 
 

@@ -13,8 +13,8 @@ import torch
 
 from coterie.backends.chat_formats.formats import AutoChat
 from coterie.backends.engines.hf import HFEngine
-from coterie.backends.engines.vllm.engine import VLLMEngine
-from coterie.backends.models.loading import load_model
+from coterie.backends.engines.requests import stop_ids
+from coterie.backends.models.loading import load_model, load_tokenizer
 from coterie.backends.models.policy import TorchPolicy
 from coterie.core.training.samples import action_samples
 from coterie.core.types import Action, Decision, Key, Weights
@@ -74,9 +74,10 @@ def test_answers_end_with_these_tokens_and_they_are_trained(model, decoder):
         assert np.array_equal(sample.token_ids[sample.loss_mask], call.token_ids)
 
 
-def test_vllm_gets_the_same_ids(model):
+def test_every_engine_of_tensors_gets_the_same_ids(model):
+    """vLLM too, which generates elsewhere."""
     ends, policy = model
-    engine = VLLMEngine(VLLMEngine.Config())
-    engine._context, engine._configs = context({"p": policy}, AutoChat()), {"p": policy}
-    asked = request(engine.codec("p").encode([{"role": "user", "content": "hi"}]).ids)
-    assert engine.stops_of(asked) == tuple(sorted(ends))
+    tokenizer = load_tokenizer(policy, policy="p", vocabulary=())
+    codec = AutoChat().codec(tokenizer, None)
+    asked = request(codec.encode([{"role": "user", "content": "hi"}]).ids)
+    assert stop_ids(asked, codec, tokenizer) == tuple(sorted(ends))

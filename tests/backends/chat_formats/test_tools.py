@@ -12,7 +12,7 @@ from coterie.testing.support.toys import EchoRole
 
 pytest.importorskip("transformers")
 
-from coterie.backends.chat_formats.formats import AutoChat, PlainChat
+from coterie.backends.chat_formats.formats import AutoChat, PlainChat, TemplateChat
 from coterie.backends.tools.python import PythonTool
 from coterie.core.errors import ConfigError
 from coterie.core.protocols import Member, RolloutJob, Team
@@ -245,7 +245,6 @@ def test_results_that_leave_no_room_in_the_context_end_the_action():
 
 
 def test_an_empty_thought_of_the_template_is_not_the_answers():
-    codec = AutoChat().codec(bpe(QWEN3), 4000)
-    codec.render._kwargs["enable_thinking"] = False
-    assert not codec.encode([{"role": "user", "content": "a"}]).thinking
+    chat = TemplateChat(TemplateChat.Config(template_kwargs={"enable_thinking": False}))
+    assert not chat.codec(bpe(QWEN3), 4000).encode([{"role": "user", "content": "a"}]).thinking
     assert AutoChat().codec(bpe(QWEN3_THINKING), 4000).encode([{"role": "user", "content": "a"}]).thinking

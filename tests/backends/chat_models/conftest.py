@@ -19,7 +19,7 @@ def _one_store_of_certificates():
 def _fresh_secrets(monkeypatch):
     """Keys of one test are no keys of the next."""
     factory = logging.getLogRecordFactory()
-    monkeypatch.setattr(secrets, "_used", {})
+    monkeypatch.setattr(secrets, "replacements", {})
     for name in ("GEMINI_API_KEY", "GOOGLE_API_KEY", "OPENAI_API_KEY", "GOOGLE_GENAI_USE_VERTEXAI"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("A_KEY", KEY)

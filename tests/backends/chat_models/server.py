@@ -38,14 +38,14 @@ class GeminiServer(OpenAIServer):
         return f"http://127.0.0.1:{self.port}"
 
     async def _respond(self, asked: Arrival, writer: asyncio.StreamWriter) -> bool:
-        fault = self.always or (self._left[0] if self._left else "")
+        fault = self.always or (self.left[0] if self.left else "")
         if asked.path.endswith("/token"):
             return await self._write(
                 200, {"access_token": "ya29.t0ken-of-the-loopback", "expires_in": 3600}, writer
             )
         if fault in ("wrong_key", "daily", "429_body", "html", "region"):
             if not self.always:
-                self._left.popleft()
+                self.left.popleft()
             return await getattr(self, f"_{fault}".replace("_429", "_busy"))(writer)
         return await super()._respond(asked, writer)
 

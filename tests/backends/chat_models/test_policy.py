@@ -171,9 +171,12 @@ def test_what_is_no_answer_is_missing():
 
 
 def test_a_prompt_that_does_not_fit_is_missing():
-    model, engine = opened(), ScriptedEngine(ScriptedEngine.Config(play=play))
-    engine._codec = WordCodec(context=9)
-    model.use_engine(LocalEngineClient(engine))
+    class Narrow(ScriptedEngine):
+        def codec(self, policy):
+            return WordCodec(context=9)
+
+    model = opened()
+    model.use_engine(LocalEngineClient(Narrow(Narrow.Config(play=play))))
     (fault,) = asked(model, hello())
     assert isinstance(fault, SystemFault) and "do not fit into the context" in str(fault)
 

@@ -183,7 +183,7 @@ def refusing(*forms):
     async def responds(asked, writer):
         form = asked.body.get("response_format", {}).get("type")
         if form in forms:
-            loopback._left.appendleft("400")
+            loopback.left.appendleft("400")
             loopback.error_table = lambda *_: {
                 "error": {"message": f"response_format {form} is not supported"}
             }
@@ -362,11 +362,14 @@ def test_no_key_names_both_variables():
         asyncio.run(made.open())
 
 
-def test_files_of_two_chat_models_are_two():
+def test_files_of_a_chat_model_have_its_name_and_lie_in_the_runs_folder(tmp_path):
     with pytest.raises(ConfigError, match="can't be called 'engine'"):
         model("openai", "http://127.0.0.1:9/v1", name="engine")
-    inner = build("chat_model", {"type": "openai", "model": "m"}, name="a b/../c")
-    assert inner._files == "a_b_.._c"
+    with server("openai") as loopback:
+        answers(model("openai", loopback.url, tmp_path / "run", name="a b/../c"), request(1))
+    files = [file for file in tmp_path.rglob("*") if file.is_file()]
+    assert files and {file.parent.parent for file in files} == {tmp_path / "run"}
+    assert all("a_b_.._c" in file.name for file in files), files
 
 
 def test_a_model_that_is_not_open_says_so():

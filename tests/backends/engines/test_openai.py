@@ -573,6 +573,6 @@ def _one_store_of_certificates():
 def _fresh_secrets(monkeypatch):
     """Keys of one test are no keys of the next."""
     factory = logging.getLogRecordFactory()
-    monkeypatch.setattr(secrets, "_used", {})
+    monkeypatch.setattr(secrets, "replacements", {})
     yield
     logging.setLogRecordFactory(factory)

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from coterie.backends.models.sizes import (
-    _on_meta,
-    _parameters,
-    known_config,
-    read_config,
-    shapes,
-    stands_for,
-)
+from coterie.backends.models.policy import TorchPolicy
+from coterie.backends.models.sizes import known_config, least_size, read_config, shapes, stands_for
 
 pytestmark = pytest.mark.torch
 
@@ -32,8 +26,8 @@ COUNTED = {
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_a_shape_has_the_parameters_that_the_hub_counts(name):
-    module = _on_meta(known_config(name, None), "float32")
-    assert _parameters(module) == SHAPES[name]["parameters"]
+    size = least_size(TorchPolicy(model=name), ())
+    assert size is not None and size.parameters == SHAPES[name]["parameters"]
 
 
 def test_the_counts_are_those_of_the_hubs_pages():

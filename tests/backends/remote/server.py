@@ -71,7 +71,7 @@ class OpenAIServer(Loopback):
     """Most requests at once."""
 
     def __post_init__(self) -> None:
-        self._left, self._held, self._now = deque(self.faults), asyncio.Event(), 0
+        self.left, self._held, self._now = deque(self.faults), asyncio.Event(), 0
 
     def release(self) -> None:
         """Answer what is held; a client that has gone gets (and pays) nothing."""
@@ -108,7 +108,7 @@ class OpenAIServer(Loopback):
             self._now -= 1
 
     async def _respond(self, asked: Arrival, writer: asyncio.StreamWriter) -> bool:
-        fault = self.always or (self._left.popleft() if self._left else "")
+        fault = self.always or (self.left.popleft() if self.left else "")
         if fault in STATUS:
             return await self._refuse(asked, fault, writer)
         if fault == "hang":

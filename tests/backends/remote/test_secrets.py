@@ -20,7 +20,7 @@ PLANTED = 'pl4nted/key+with "quotes" 0123456789'
 
 @pytest.fixture
 def key(monkeypatch):
-    monkeypatch.setattr(secrets, "_used", {})
+    monkeypatch.setattr(secrets, "replacements", {})
     factory = logging.getLogRecordFactory()
     monkeypatch.setenv("A_KEY", PLANTED)
     yield secrets.key_of("${A_KEY}", "coach.api_key")

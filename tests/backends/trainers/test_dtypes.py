@@ -17,7 +17,6 @@ from coterie.backends.chat_formats.formats import AutoChat
 from coterie.backends.engines.hf import HFEngine
 from coterie.backends.engines.lean.weights import cache_dtype
 from coterie.backends.models import precision
-from coterie.backends.models.merged_weights import MergedWeights
 from coterie.backends.models.precision import Rates, kept_dtypes, left_open
 from coterie.backends.trainers.replicas import layout_of
 from coterie.backends.trainers.torch_trainer import TorchTrainer
@@ -138,7 +137,6 @@ def test_the_engine_takes_what_the_trainer_has(machine, tmp_path: Path):
     engine = HFEngine(HFEngine.Config())
     wait(engine.open(ctx))
     wait(engine.load_weights(trainer.weights("p")))
-    assert engine._dtype("p", MergedWeights(trainer.weights("p").module)) == "bfloat16"
     assert engine.served.at("p").kv.token == cache_dtype(torch.bfloat16, CPU).itemsize * NUMBERS
 
 
@@ -149,8 +147,6 @@ def test_an_engine_without_a_trainer_chooses_by_the_same_rule(machine, caplog, r
     wait(engine.open(context({"p": policy("none")}, AutoChat(), WORDS)))
     with caplog.at_level(logging.INFO, "coterie"):
         wait(engine.load_weights(Weights(policy="p", version=0)))
-    module = engine._module(Weights(policy="p", version=0))[0]
-    assert module.dtype == dtype
     assert engine.served.at("p").kv.token == cache_dtype(dtype, CPU).itemsize * NUMBERS
     assert f"policies.p.dtype: auto is {str(dtype).removeprefix('torch.')}" in caplog.text
 

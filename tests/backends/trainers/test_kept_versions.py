@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -32,7 +34,6 @@ def test_a_kept_version_is_what_it_was_and_leaves_the_present_one(train):
     assert not equal(before, present)
     with trainer.weights_at("p", 0) as weights:
         assert weights.version == 0 and equal(values(trainer), before)
-        assert not trainer._computing.acquire(blocking=False), "an update would write over them"
     assert equal(values(trainer), present) and trainer.weights("p").version == 1
     trainer.keep("p")
     assert sorted(trainer.policies["p"].kept) == [0, 1]
@@ -40,3 +41,17 @@ def test_a_kept_version_is_what_it_was_and_leaves_the_present_one(train):
         trainer.drop("p", 0)
     assert sorted(trainer.policies["p"].kept) == [1]
     assert not trainer.policies["frozen"].kept, "weights that never change are not copied"
+
+
+def test_an_update_waits_while_a_kept_version_is_in_place():
+    trainer = opened({"p": policy()})
+    trainer.keep("p")
+    before = values(trainer)
+    update(trainer, {"p": samples("p")}, 0)
+    later = threading.Thread(target=update, args=(trainer, {"p": samples("p")}, 1))
+    with trainer.weights_at("p", 0):
+        later.start()
+        later.join(0.2)  # an update of this size takes less
+        assert equal(values(trainer), before) and later.is_alive()
+    later.join()
+    assert trainer.weights("p").version == 2

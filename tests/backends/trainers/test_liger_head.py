@@ -9,9 +9,8 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
-from coterie.backends.trainers import liger_head
 from coterie.backends.trainers.head import adding_to
-from coterie.backends.trainers.liger_head import liger_kernel, liger_scores
+from coterie.backends.trainers.liger_head import liger_kernel, liger_scores, wrong_numbers
 
 
 def kernel(
@@ -94,7 +93,7 @@ def test_a_frozen_head_needs_no_second_pass():
 
 def test_a_kernel_whose_numbers_are_wrong_is_named():
     weight = torch.randn(50, 8)
-    assert liger_head._wrong(kernel, weight) is None
+    assert wrong_numbers(kernel, weight) is None
 
     def without_targets(**settings: Any) -> tuple[Any, ...]:
         loss, *rest = kernel(**settings)
@@ -105,8 +104,8 @@ def test_a_kernel_whose_numbers_are_wrong_is_named():
         results[4] = results[4] * 1.1
         return tuple(results)
 
-    assert "log-probs" in str(liger_head._wrong(without_targets, weight))
-    assert str(liger_head._wrong(stale, weight)).startswith("its ")
+    assert "log-probs" in str(wrong_numbers(without_targets, weight))
+    assert str(wrong_numbers(stale, weight)).startswith("its ")
 
 
 def test_a_cpu_has_no_such_kernel():

@@ -42,7 +42,7 @@ STEPS = ["schedule.steps=3", "schedule.evaluate_every=0", "schedule.checkpoint_e
 def _key(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A key in this process, which is none of the next test's."""
     factory = logging.getLogRecordFactory()
-    monkeypatch.setattr(secrets, "_used", {})
+    monkeypatch.setattr(secrets, "replacements", {})
     monkeypatch.setenv("A_KEY", KEY)
     yield
     logging.setLogRecordFactory(factory)
