@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +16,7 @@ from coterie.core.errors import ConfigError, PluginError, UserError, did_you_mea
 from coterie.core.plugins import FILES, KINDS, Table
 from coterie.discovery import plugins
 from coterie.recipes.layers import file_of, gather, locate, read_overlay, read_yaml, resolve
-from coterie.recipes.merging import Layers
+from coterie.recipes.merging import Layers, copied
 from coterie.recipes.overlays import policy_of
 
 log = logging.getLogger("coterie")
@@ -144,12 +143,12 @@ def _recipe(
         if not details:
             return replace(info, summary=str(read_yaml(Path(info.path)).get("summary", "")))
         merged = gather(name)
-        resolved = resolve(copy.deepcopy(merged))
+        resolved = resolve(merged.copy())
     except UserError as error:
         return replace(info, error=str(error))
     config, scales = resolved.config, list(merged.table.get("scales", {}))
     alone: dict[str | None, str] = {None: _settings(resolved)}
-    alone |= {scale: _settings(resolve(copy.deepcopy(merged), scale=scale)) for scale in scales}
+    alone |= {scale: _settings(resolve(merged.copy(), scale=scale)) for scale in scales}
     stages = [[stage] if isinstance(stage, str) else stage for stage in config.team.order]
     return replace(
         info,
@@ -167,10 +166,11 @@ def _fits(merged: Layers, overlay: tuple[Table, str], alone: Mapping[str | None,
     Args:
         alone: by scale, the digest of the recipe's settings without the overlay.
     """
-    layers = copy.deepcopy(merged)
+    layers = merged.copy()
     try:
-        layers.overlay([copy.deepcopy(overlay)])
-        resolved = resolve(copy.deepcopy(layers))
+        table, origin = overlay
+        layers.overlay([(copied(table), origin)])
+        resolved = resolve(layers.copy())
         check(resolved.config)
         if not _has_settings(resolved.config.env):
             return False
@@ -178,7 +178,7 @@ def _fits(merged: Layers, overlay: tuple[Table, str], alone: Mapping[str | None,
         return (
             [None, *scales] != [*alone]
             or _settings(resolved) != alone[None]
-            or any(_settings(resolve(copy.deepcopy(layers), scale=name)) != alone[name] for name in scales)
+            or any(_settings(resolve(layers.copy(), scale=name)) != alone[name] for name in scales)
         )
     except UserError:
         return False

@@ -30,6 +30,13 @@ def flatten(value: Any, at: str = "") -> Iterator[tuple[str, Any]]:
         yield at, value
 
 
+def copied(value: Any) -> Any:
+    """The value with dicts and lists of its own."""
+    if isinstance(value, dict):
+        return {key: copied(inner) for key, inner in value.items()}
+    return [copied(inner) for inner in value] if isinstance(value, list) else value
+
+
 def check_scales(scales: Any) -> None:
     """Refuse `scales` that isn't a table of tables."""
     blocks = scales if isinstance(scales, Mapping) else {"": scales}
@@ -73,6 +80,15 @@ class Layers:
         self._peers: set[str] = set()
         """Origins of the overlays that are being merged: none may change what another one set."""
 
+    def copy(self) -> Layers:
+        """Layers that can be merged and used up in the place of these."""
+        other = copy.copy(self)
+        other.table = copied(self.table)
+        other.every_scale = [(copied(block), origin) for block, origin in self.every_scale]
+        other._origins, other._layers = dict(self._origins), dict(self._layers)
+        other.dropped, other._peers = dict(self.dropped), set(self._peers)
+        return other
+
     def add(self, layer: Mapping[str, Any], origin: str, *, report: bool = False, same: bool = False) -> None:
         """Merge a layer; its patterns precede its names.
 
@@ -115,7 +131,7 @@ class Layers:
         for table, origin in overlays:
             self.add_file(table, origin, origin)
         # The blocks are merged after the scale; merged here, on a copy, they show where overlays disagree.
-        trial = copy.deepcopy(self)
+        trial = self.copy()
         for block, origin in trial.every_scale:
             trial.add(block, origin)
         self._peers = set()
@@ -153,7 +169,7 @@ class Layers:
             # The keys that the team reads (policy, tools) survive a change of the role's type.
             value = {**{name: old[name] for name in TEAM_KEYS if name in old}, **value}
         self._drop_origins(path, value, origin)
-        into[key] = copy.deepcopy(dict(value) if isinstance(value, Mapping) else value)
+        into[key] = copied(dict(value) if isinstance(value, Mapping) else value)
         for leaf, _ in flatten(into[key]):
             name = ".".join(filter(None, (*path, leaf)))
             self._origins[name], self._layers[name] = origin, self._layer
@@ -165,7 +181,7 @@ class Layers:
             ConfigError: the old value is that of another overlay, and differs.
         """
         prefix, new = ".".join(path), dict(flatten(value, ".".join(path)))
-        for leaf in [leaf for leaf in self._origins if leaf == prefix or leaf.startswith(prefix + ".")]:
+        for leaf in _at_or_below(prefix, self._origins):
             other, old = self._origins.pop(leaf), self._value(leaf)
             self._layers.pop(leaf, None)
             if origin != other and {origin, other} <= self._peers and old != new.get(leaf, ...):
@@ -192,14 +208,12 @@ class Layers:
 
     def forget(self, path: str) -> None:
         """Drop the origins at and below a dotted path whose value is taken out."""
-        for leaf in [leaf for leaf in self._origins if leaf == path or leaf.startswith(f"{path}.")]:
+        for leaf in _at_or_below(path, self._origins):
             del self._origins[leaf]
             self._layers.pop(leaf, None)
 
     def _numbers(self, path: str) -> list[int]:
-        return [
-            number for leaf, number in self._layers.items() if leaf == path or leaf.startswith(f"{path}.")
-        ]
+        return [self._layers[leaf] for leaf in _at_or_below(path, self._layers)]
 
     @property
     def origins(self) -> Mapping[str, str]:
@@ -213,6 +227,11 @@ class Layers:
                 return self._origins[path]
             path = path.rpartition(".")[0]
         return "default"
+
+
+def _at_or_below(path: str, leaves: Mapping[str, Any]) -> list[str]:
+    below = f"{path}."
+    return [leaf for leaf in leaves if leaf.startswith(below) or leaf == path]
 
 
 def is_component(path: tuple[str, ...]) -> bool:
