@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.cli.forks import parent
 from tests.cli.support import process
 
 MATRIX = Path(__file__).parents[1] / "recipes" / "matrix.yaml"
@@ -94,10 +93,8 @@ class Late:
 
 def told(commands: list[list[str]]) -> list[tuple[int, str, list[str]]]:
     """(exit code, output, heavy modules imported so far) of commands, called in one fresh process."""
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT.format(heavy=HEAVY), json.dumps(commands)],
-        capture_output=True, text=True, timeout=120, check=True, env=os.environ,
-    )  # fmt: skip
+    done = parent().run(SCRIPT.format(heavy=HEAVY), [json.dumps(commands)], dict(os.environ), timeout=120)
+    assert done.returncode == 0, done.stderr
     return [tuple(answer) for answer in json.loads(done.stdout.splitlines()[-1])]
 
 
@@ -188,8 +185,10 @@ def test_a_run_folder_can_be_composed_without_its_data(tmp_path: Path) -> None:
     assert compose(load(recipe)).team.members
 
 
-@pytest.mark.parametrize("model", ["./nowhere", "/no/such/folder", "~/no/such/folder"])
-@pytest.mark.parametrize("command", ["config", "run"])
+@pytest.mark.parametrize(
+    ("command", "model"),
+    [("config", "./nowhere"), ("run", "./nowhere"), ("run", "/no/such/folder"), ("run", "~/no/such/folder")],
+)
 def test_a_model_folder_that_isnt_there_is_told_at_once(command: str, model: str, tmp_path: Path) -> None:
     names = tmp_path / "modules.txt"
     write = f"open({str(names)!r}, 'w').write(' '.join(sys.modules))"

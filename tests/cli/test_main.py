@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -43,13 +46,17 @@ def acme(tmp_path):
 
 
 def test_help_lists_the_commands_and_imports_nothing_heavy():
-    watch = """
+    script = """
         import atexit, sys
+        from coterie.cli.main import main
         heavy = "torch transformers numpy pydantic pydantic_core rich ruamel httpx matplotlib".split()
         atexit.register(lambda: print("HEAVY", [name for name in heavy if name in sys.modules]))
+        main()
     """
-    done = process("--help", code=watch, COTERIE_PLUGINS="")
-    assert done.returncode == 0, done.stderr
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), "--help"],
+        capture_output=True, text=True, check=True, timeout=120, env={**os.environ, "COTERIE_PLUGINS": ""},
+    )  # fmt: skip
     assert "HEAVY []" in done.stdout
     for name, text in COMMANDS.items():
         assert name in done.stdout and text in done.stdout

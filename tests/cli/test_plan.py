@@ -8,6 +8,7 @@ import json
 import pytest
 
 from coterie.backends.models.sizes import advice
+from coterie.estimate.plan import plan as estimated
 from tests.cli.support import TABULAR, coterie, process
 from tests.cli.test_wrong_input import WITHOUT_TORCH, refused
 
@@ -21,6 +22,21 @@ def planned(*arguments):
     done = coterie("plan", *arguments, "--json")
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout)
+
+
+def planned_and_shown(*arguments):
+    """A plan as `planned` has it, and the text of the same, which is made once."""
+    made = []
+
+    def once(*words, **options):
+        made.append(estimated(*words, **options))
+        return made[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("coterie.estimate.plan.plan", once)
+        done = coterie("plan", *arguments)
+    assert done.exit_code == 0, done.output
+    return json.loads(json.dumps(made[0].as_dict())), done.stdout
 
 
 # ----------------------------------------------------------------------------------------------------- counts
@@ -146,12 +162,12 @@ def test_prompt_tokens_are_counted_at_the_length_of_the_prompts():
         for prompt in task["prompts"]:
             [message] = prompt["messages"]
             lengths[prompt["role"]] = max(lengths[prompt["role"]], len(message["content"].split()))
-    plan = planned("quickstart")
+    plan, text = planned_and_shown("quickstart")
     shared = plan["policies"]["shared"]
     assert shared["first_prompts"] == lengths and shared["context"] == 64
     # 20 tasks, 3 turns, each role once a turn; the eight branches share a prompt.
     assert shared["prompt_tokens"] == 20 * 3 * (lengths["planner"] + lengths["executor"]) < 20 * 6 * 63 / 5
-    text = " ".join(coterie("plan", "quickstart").stdout.split())
+    text = " ".join(text.split())
     assert f"prompt tokens (about) {shared['prompt_tokens']:,}" in text
     assert "later turns, and prompts that hold other roles' messages, may be longer" in text
 
@@ -159,11 +175,10 @@ def test_prompt_tokens_are_counted_at_the_length_of_the_prompts():
 @pytest.mark.torch
 def test_a_prompt_length_that_is_not_known_is_said_and_bounded_by_the_context(folder):
     pytest.importorskip("torch")
-    plan = planned("plan_path", f"policies.shared.model={folder}")
+    plan, text = planned_and_shown("plan_path", f"policies.shared.model={folder}")
     shared = plan["policies"]["shared"]
     assert shared["first_prompts"] == {} and shared["prompt_tokens"] == shared["prompts"] * 40959
     assert any("prompts are assumed to fill the context" in note for note in plan["notes"])
-    text = coterie("plan", "plan_path", f"policies.shared.model={folder}").stdout
     assert "prompt tokens (about)" not in text and "prompt tokens" in text
     (verdict,) = [line for line in text.splitlines() if " of it, with prompts" in line]
     assert "with prompts that fill the context of 40,960 tokens" in verdict
@@ -171,22 +186,21 @@ def test_a_prompt_length_that_is_not_known_is_said_and_bounded_by_the_context(fo
 
 
 def test_prompt_tokens_of_tables_are_said_to_be_unknown():
-    plan = planned(TABULAR)
+    plan, text = planned_and_shown(TABULAR)
     assert plan["policies"]["shared"]["prompt_tokens"] is None
     note = "the prompt tokens of shared are unknown: its tokenizer is made when a run is opened"
-    assert note in plan["notes"] and note in coterie("plan", TABULAR).stdout.replace("\n", " ")
+    assert note in plan["notes"] and note in text.replace("\n", " ")
 
 
 @pytest.mark.torch
 def test_a_model_that_cant_be_read_is_said_and_everything_else_counted():
     pytest.importorskip("torch")
-    plan = planned("plan_path", "policies.shared.model=nobody/nothing")
+    plan, text = planned_and_shown("plan_path", "policies.shared.model=nobody/nothing")
     assert plan["step"]["generations"] == 128 * 4 * 2 * 4
     shared = plan["policies"]["shared"]
     assert shared["unknown"]["what"].startswith("the model 'nobody/nothing' is not in the cache")
     assert "download" in shared["unknown"]["fix"]
     assert shared["memory"] is None and plan["memory"]["peak"] is None and plan["fit"]["one"] is None
-    text = coterie("plan", "plan_path", "policies.shared.model=nobody/nothing").stdout
     assert "policy shared: unknown: the model 'nobody/nothing' is not in the cache" in text and "fix:" in text
     assert "did you mean" not in text and "knows the shapes of" in text and "Qwen/Qwen2.5, Qwen/Qwen3" in text
 
@@ -347,14 +361,9 @@ def test_the_planned_memory_is_what_a_run_takes(arguments, monkeypatch):
 def test_steps_ahead_hold_versions_and_generate_during_updates():
     pytest.importorskip("torch")
     smoke = ("plan_path", "--scale", "smoke", LARGER)
-    plain, ahead, flying = (
-        planned(*smoke, *more)
-        for more in (
-            (),
-            ("schedule.max_staleness=2",),
-            ("schedule.max_staleness=2", "schedule.play=in_flight"),
-        )
-    )
+    plain, text_of_plain = planned_and_shown(*smoke)
+    ahead, text_of_ahead = planned_and_shown(*smoke, "schedule.max_staleness=2")
+    flying = planned(*smoke, "schedule.max_staleness=2", "schedule.play=in_flight")
     weights = plain["policies"]["shared"]["memory"]["weights"]
     before, after = (plan["policies"]["shared"]["memory"]["engine"] for plan in (plain, ahead))
     assert after - before == 2 * weights, "versions of two further steps"
@@ -362,8 +371,7 @@ def test_steps_ahead_hold_versions_and_generate_during_updates():
     phases = [plan["memory"]["phases"] for plan in (plain, ahead, flying)]
     copies, cache = 3 * weights, plain["memory"]["cache"]
     assert ahead["policies"]["shared"]["memory"]["copies"] == copies
-    assert "trainer's copies" in coterie("plan", *smoke, "schedule.max_staleness=2").stdout
-    assert "trainer's copies" not in coterie("plan", *smoke).stdout
+    assert "trainer's copies" in text_of_ahead and "trainer's copies" not in text_of_plain
     assert phases[1]["generation"] - phases[0]["generation"] == 2 * weights + copies
     assert phases[1]["update"] - phases[0]["update"] == 2 * weights + copies + cache
     assert phases[2]["update"] - phases[0]["update"] == cache

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +12,7 @@ from coterie.estimate.engines import GIB, vllm_memory
 from coterie.estimate.gpus import GpuLayout
 from coterie.estimate.trainer import Division, device_of, division_of
 from tests.cli.support import coterie
-from tests.cli.test_plan import folder as folder, planned
+from tests.cli.test_plan import folder as folder, planned, planned_and_shown
 
 # Weights in bf16, masters, two moments, gradients in bf16 and fp32, of 1000 parameters.
 PARTS = {"weights": 2000, "adapter": 0, "reference": 0, "masters": 4000, "moments": 8000, "gradients": 6000}
@@ -92,10 +91,10 @@ VLLM = ("engine.type=vllm", "engine.process=own")
 )
 def test_a_run_that_needs_more_gpus_does_not_fit(settings, gpus, needed, key):
     pytest.importorskip("torch")
-    text = " ".join(coterie("plan", "quickstart", *settings, "--gpus", str(gpus)).stdout.split())
+    plan, text = planned_and_shown("quickstart", *settings, "--gpus", str(gpus))
+    found, text = plan["fit"], " ".join(text.split())
     assert f"does not fit: the run needs {needed} GPUs and has {gpus}: {key}" in text
     assert "fits a GPU" not in text and "which fits" not in text
-    found = planned("quickstart", *settings, "--gpus", str(gpus))["fit"]
     assert (found["needed_gpus"], found["one"], found["spread"]) == (needed, False, False)
     assert found["least_gpus"] == needed
     assert planned("quickstart", *settings, "--gpus", str(needed))["fit"]["one"]
@@ -105,10 +104,12 @@ def test_a_run_that_needs_more_gpus_does_not_fit(settings, gpus, needed, key):
 def test_servers_beside_ranks_have_gpus_of_their_own_where_there_are_enough():
     pytest.importorskip("torch")
     settings = ("quickstart", *VLLM, "trainer.ranks=2")
-    apart, shared = (coterie("plan", *settings, "--gpus", count).stdout for count in "32")
+    plans, (apart, shared) = zip(
+        *(planned_and_shown(*settings, "--gpus", count) for count in "32"), strict=True
+    )
     assert "'torch' computes on GPUs 0 and 1, the engine 'vllm' on GPU 2\n" in apart
     assert "on GPU 1; they share GPU 1, and 3 GPUs keep them apart" in shared
-    kv = [planned(*settings, "--gpus", count)["memory"]["cache"] for count in "32"]
+    kv = [plan["memory"]["cache"] for plan in plans]
     assert [round(cache / 80e9, 1) for cache in kv] == [0.9, 0.4]
 
 
@@ -136,14 +137,6 @@ def test_vllms_memory_is_in_the_phases_in_which_it_is_held_on_the_trainers_gpu()
     spread = ("plan", "quickstart", "--gpus", "2", "--gpu-memory", "80")
     assert "share one GPU" in coterie(*spread, "engine=vllm").stdout
     assert "share one GPU" not in coterie(*spread, "engine={type: vllm, process: own}").stdout
-
-
-@pytest.mark.torch
-def test_a_plan_leaves_garbage_collection_on():
-    """It is off while the tensors of engine `hf` are counted."""
-    pytest.importorskip("torch")
-    planned("quickstart")
-    assert gc.isenabled()
 
 
 @pytest.mark.torch
@@ -175,12 +168,11 @@ def test_a_plan_for_a_cpu_fits_the_memory_of_the_machine(monkeypatch):
     pytest.importorskip("torch")
     for memory, fits in ((10**6, "does not fit"), (10**9, "fits")):
         monkeypatch.setattr("coterie.estimate.gpus.machine_memory", lambda memory=memory: memory)
-        plan = planned("quickstart")
+        plan, text = planned_and_shown("quickstart")
         assert plan["fit"]["one"] == (fits == "fits")
         assert plan["fit"]["gpu_memory"] == memory and plan["fit"]["of"] == "machine"
-        text = coterie("plan", "quickstart").stdout
         assert f"{fits} this machine, which has 1 {'M' if memory == 10**6 else 'G'}B: " in text
-        assert "a GPU of" not in text
+        assert "a GPU of" not in text and plan["policies"]["shared"]["trained_share"] == 1
     on_gpu = planned("quickstart", "--gpus", "1")["fit"]
     assert on_gpu["gpu_memory"] == 80e9 and on_gpu["of"] == "gpu"
 
@@ -188,21 +180,20 @@ def test_a_plan_for_a_cpu_fits_the_memory_of_the_machine(monkeypatch):
 @pytest.mark.torch
 def test_the_share_of_trained_parameters_is_shown(folder):
     pytest.importorskip("torch")
-    adapter = planned("plan_path", f"policies.shared.model={folder}")["policies"]["shared"]
+    plan, text = planned_and_shown("plan_path", f"policies.shared.model={folder}")
+    adapter = plan["policies"]["shared"]
     assert adapter["trained_parameters"] == adapter["adapter_parameters"] == 17_432_576
     assert adapter["trained_share"] == 17_432_576 / (1_720_574_976 + 17_432_576)
-    text = coterie("plan", "plan_path", f"policies.shared.model={folder}").stdout
     assert "1.00 %" in text and "trained" in text
-    assert planned("quickstart")["policies"]["shared"]["trained_share"] == 1
 
 
 @pytest.mark.torch
 def test_ranks_of_trainer_torch_hold_everything_each(folder):
     pytest.importorskip("torch")
     settings = ("plan_path", "--with", "l2", f"policies.shared.model={folder}", "--gpu-memory", "80")
-    one, two = planned(*settings), planned(*settings, "trainer.ranks=2")
+    one, (two, text) = planned(*settings), planned_and_shown(*settings, "trainer.ranks=2")
     assert one["memory"]["phases"] == two["memory"]["phases"] and two["memory"]["ranks"] == 2
-    assert "on the fullest GPU of 2 ranks" in coterie("plan", *settings, "trainer.ranks=2").stdout
+    assert "on the fullest GPU of 2 ranks" in text
 
 
 @pytest.mark.torch
