@@ -36,7 +36,7 @@ class Deprecation:
 
 
 DEPRECATIONS: tuple[Deprecation, ...] = ()
-_WARNED: set[tuple[str, str]] = set()
+WARNED: set[tuple[str, str]] = set()
 """(plugin, text) of what this process has warned of."""
 
 
@@ -54,8 +54,8 @@ def members_of(kind: str) -> list[Deprecation]:
 
 def warn(plugin: str, text: str) -> None:
     """Log a warning, once a plugin."""
-    if (plugin, text) not in _WARNED:
-        _WARNED.add((plugin, text))
+    if (plugin, text) not in WARNED:
+        WARNED.add((plugin, text))
         log.warning("%s: %s", plugin, text)
 
 

@@ -63,7 +63,7 @@ def test_every_vendor_of_a_name_is_on_the_page():
         assert vendor in VENDORS
     from coterie.backends.remote import vendors
 
-    assert set(column("names that begin with", 1)) == set(vendors._MODELS)
+    assert set(column("names that begin with", 1)) == set(vendors.MODEL_NAMES)
 
 
 def test_the_metrics_and_sentences_are_those_of_the_code():

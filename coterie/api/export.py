@@ -180,7 +180,9 @@ def model_card(run: Run, record: RunRecord | None, folder: Path, checkpoint: Che
         f"The policy `{policy}` of a team of language models, trained with Coterie {version} "
         f"to step {checkpoint.step}. It plays {plays}.",
         "## Weights",
-        _weights(settings["policies"][policy], record, policy, local=f"policies.{policy}.model" in local),
+        origin_of_weights(
+            settings["policies"][policy], record, policy, local=f"policies.{policy}.model" in local
+        ),
         "## Training",
         _training(run, record, folder, checkpoint),
         "## Team",
@@ -197,13 +199,13 @@ def model_card(run: Run, record: RunRecord | None, folder: Path, checkpoint: Che
     game = {key: settings[key] for key in ("env", "data", "rewards", "transition") if settings.get(key)}
     parts += [_fenced(to_yaml(game), "yaml")]
     return (
-        f"---\n{to_yaml(_front(settings, policy, local=f'policies.{policy}.model' in local))}---\n\n"
+        f"---\n{to_yaml(front_matter(settings, policy, local=f'policies.{policy}.model' in local))}---\n\n"
         + "\n\n".join(parts)
         + "\n"
     )
 
 
-def _front(table: Mapping[str, Any], policy: str, *, local: bool) -> dict[str, Any]:
+def front_matter(table: Mapping[str, Any], policy: str, *, local: bool) -> dict[str, Any]:
     """The front matter; a base is named only where it is an id of a hub."""
     settings = table["policies"][policy]
     front: dict[str, Any] = {"tags": ["coterie", "reinforcement-learning", str(table["algorithm"]["type"])]}
@@ -212,7 +214,10 @@ def _front(table: Mapping[str, Any], policy: str, *, local: bool) -> dict[str, A
     return front
 
 
-def _weights(settings: Mapping[str, Any], record: RunRecord | None, policy: str, *, local: bool) -> str:
+def origin_of_weights(
+    settings: Mapping[str, Any], record: RunRecord | None, policy: str, *, local: bool
+) -> str:
+    """The model card's sentences on the base of a policy, and on what was trained."""
     model, revision = settings["model"], settings.get("revision")
     if not isinstance(model, str):
         source = f"The base has random initial weights: `{json.dumps(model)}`."

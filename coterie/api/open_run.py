@@ -252,7 +252,7 @@ class Oracle:
         by_role: dict[str, list[Demonstration]] = {role: [] for role in self._roles}
         game = 0
         while any(len(rows) < share for rows in by_role.values()):
-            for role, demonstration in await self._game(step, part, game):
+            for role, demonstration in await self.play_game(step, part, game):
                 if role in by_role and len(by_role[role]) < share:
                     by_role[role].append(demonstration)
             game += 1
@@ -265,7 +265,7 @@ class Oracle:
                 )
         return [demonstration for rows in by_role.values() for demonstration in rows][:count]
 
-    async def _game(self, step: int, part: int, game: int) -> list[tuple[str, Demonstration]]:
+    async def play_game(self, step: int, part: int, game: int) -> list[tuple[str, Demonstration]]:
         """Play one game; (role, demonstration) of every message."""
         run, (env, tasks) = self._run, self._played[part]
         suffix = f" level {part}" if part else ""

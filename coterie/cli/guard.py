@@ -132,13 +132,13 @@ class Guard:
                 break
         if self._end < float("inf"):
             self._say()
-            self._kill_children()
+            self.kill_children()
 
     def _heard(self, number: int) -> None:
         if number not in (signal.SIGINT, signal.SIGTERM):
             return
         self._signals += 1
-        if self._signals > 1 or self._state().get("at_once"):
+        if self._signals > 1 or self.state().get("at_once"):
             self._must_end()
         elif number == signal.SIGTERM:
             self._again = time.monotonic() + self._step
@@ -147,7 +147,7 @@ class Guard:
         self._end = min(self._end, time.monotonic() + self._close)
         self._known |= children(self.pid)
 
-    def _state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         """The newest state that the command has told."""
         with suppress(BlockingIOError):
             while part := os.read(self._state_file, 1 << 16):
@@ -167,16 +167,16 @@ class Guard:
 
     def _say(self) -> None:
         """Write the last line of a command that could not: it was killed, here or by a third signal."""
-        state = self._state()
+        state = self.state()
         if not state.get("said"):
             restore(state.get("terminal"))
             with suppress(OSError):
                 line = last_line(state.get("folder", ""), state.get("then", ""))
                 os.write(2, f"{line}\n".encode(errors="replace"))
 
-    def _kill_children(self) -> None:
-        # Those that it told itself, where it ended before this process could look.
-        named = self._state().get("children", ())
+    def kill_children(self) -> None:
+        """Kill the children that don't end by themselves; the command may have named some before it ended."""
+        named = self.state().get("children", ())
         self._known |= {(pid, begun) for pid, begun in named if pid != os.getpid()}
         end = time.monotonic() + CLEAN
         while any(map(alive, self._known)) and time.monotonic() < end:

@@ -101,7 +101,7 @@ def interruptible(then: str = "", *, at_once: bool = False) -> Iterator[Interrup
         if not interruption.stops:
             interruption.set()
             within = f" within {STEP_SECONDS:g} s" if number == signal.SIGTERM else ""
-            _say(f"\nfinishing the step{within}; press again to stop at once")
+            say(f"\nfinishing the step{within}; press again to stop at once")
             return
         interruption.set()
         interruption.tell_children()
@@ -111,7 +111,7 @@ def interruptible(then: str = "", *, at_once: bool = False) -> Iterator[Interrup
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)
         warnings.simplefilter("ignore", RuntimeWarning)
         sys.unraisablehook = lambda _: None
-        _say("\nstopping")
+        say("\nstopping")
         raise KeyboardInterrupt
 
     with _guarded(interruption):
@@ -128,7 +128,8 @@ def interruptible(then: str = "", *, at_once: bool = False) -> Iterator[Interrup
                 signal.signal(watched, signal.SIG_DFL if interruption.is_set() else handler)
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
+    """Print a line on stderr from a handler of signals."""
     try:
         click.echo(text, err=True)
     except RuntimeError:  # the signal came while stderr was being written to

@@ -61,7 +61,7 @@ def draw(
         curves = [curve(group.runs, metric, by, smooth) for group in groups]
         over_tasks = over_tasks or any(shown.interval == "over tasks" for shown in curves)
         partial = partial or any(shown.partial.any() for shown in curves)
-        _panel(axes, metric, curves, by)
+        draw_panel(axes, metric, curves, by)
     for axes in panels[len(metrics) :]:
         axes.set_visible(False)
         panels[max(0, len(metrics) - columns)].tick_params(labelbottom=True)
@@ -73,7 +73,8 @@ def draw(
     return groups
 
 
-def _panel(axes: Any, metric: str, curves: Sequence[Curve], by: By) -> None:
+def draw_panel(axes: Any, metric: str, curves: Sequence[Curve], by: By) -> None:
+    """Draw the curves of a metric, with their intervals and a legend, on a figure's axes."""
     known = described(metric)
     for number, shown in enumerate(curves):
         colour, style = COLOURS[number % len(COLOURS)], STYLES[number // len(COLOURS) % len(STYLES)]

@@ -72,12 +72,14 @@ def test_secrets_of_settings_are_not_on_the_card(run, tmp_path):
 
 
 def test_a_base_on_a_hub_is_named_with_its_revision(run):
-    from coterie.api.export import _front, _weights
+    from coterie.api.export import front_matter, origin_of_weights
 
     settings = {"model": "some/base", "revision": None, "train": "lora", "lora": {"rank": 4}}
     table = {"policies": {"shared": settings}, "algorithm": {"type": "grpo"}}
-    assert _front(table, "shared", local=False)["base_model"] == "some/base"
-    assert "`some/base`, no revision stated." in _weights(settings, None, "shared", local=False)
+    assert front_matter(table, "shared", local=False)["base_model"] == "some/base"
+    assert "`some/base`, no revision stated." in origin_of_weights(settings, None, "shared", local=False)
     settings["revision"] = "abc"
-    assert "revision abc." in _weights(settings, None, "shared", local=False)
-    assert 'A LoRA adapter was trained: `{"rank": 4}`.' in _weights(settings, None, "shared", local=False)
+    assert "revision abc." in origin_of_weights(settings, None, "shared", local=False)
+    assert 'A LoRA adapter was trained: `{"rank": 4}`.' in origin_of_weights(
+        settings, None, "shared", local=False
+    )

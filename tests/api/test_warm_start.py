@@ -94,7 +94,7 @@ def demonstrated_and_played(run):
         await open_run(run)
         try:
             oracle = Oracle(run, ["p"], noise=0.0)
-            demonstrations = [await oracle._game(0, 0, game) for game in range(12)]
+            demonstrations = [await oracle.play_game(0, 0, game) for game in range(12)]
             rollouts = await run.play(run.jobs(1, 3))
             return demonstrations, rollouts.trees
         finally:
@@ -134,7 +134,7 @@ def test_a_game_ends_where_the_transition_mode_gives_no_feedback():
     async def go():
         await open_run(run)
         try:
-            return await Oracle(run, ["p"], noise=0.0)._game(0, 0, 0)
+            return await Oracle(run, ["p"], noise=0.0).play_game(0, 0, 0)
         finally:
             await run.close()
 
@@ -157,7 +157,7 @@ def test_noise_reaches_the_oracle():
     async def go():
         await open_run(run)
         try:
-            return await Oracle(run, ["p"], noise=0.3)._game(0, 0, 0)
+            return await Oracle(run, ["p"], noise=0.3).play_game(0, 0, 0)
         finally:
             await run.close()
 

@@ -101,8 +101,8 @@ def send(process: subprocess.Popen, number: signal.Signals) -> None:
 def end_of(process: subprocess.Popen[str], child: int) -> str:
     """What a run says; it has ended, and its child."""
     try:
-        _, messages = process.communicate(timeout=30)
-        end = time.monotonic() + 5
+        _, messages = process.communicate(timeout=60)
+        end = time.monotonic() + 30
         while not gone(child) and time.monotonic() < end:  # the guard outlives the run for a moment
             time.sleep(0.02)
         assert gone(child)
@@ -189,7 +189,7 @@ main()
     )
     written(tmp_path / "stuck", process)
     process.send_signal(signal.SIGINT)
-    _, messages = process.communicate(timeout=30)
+    _, messages = process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL and messages.strip() == "stopped"
 
 
@@ -211,7 +211,7 @@ with interruptible():
         assert process.stdout.readline() == b"raw\n" and termios.tcgetattr(theirs) != before
         for _ in range(2):
             send(process, signal.SIGINT)
-        process.wait(30)
+        process.wait(60)
         shown = b""
         while b"stopped" not in shown:
             shown += os.read(ours, 1000)
@@ -230,7 +230,7 @@ def test_a_line_that_comes_while_stderr_is_written_to_is_not_lost(monkeypatch, c
         raise RuntimeError("reentrant call inside <_io.BufferedWriter name='<stderr>'>")
 
     monkeypatch.setattr(interrupt.click, "echo", busy)
-    interrupt._say("stopping")
+    interrupt.say("stopping")
     assert capfd.readouterr().err == "stopping\n"
 
 
@@ -245,11 +245,11 @@ def test_the_guard_ends_the_children_that_the_command_named(monkeypatch):
         interruption.guarded_by(sent)
         interruption.tell_children()
         watching = guard.Guard(2**22 + 1, ends, 1.0, 1.0)  # no process has this id
-        named = [tuple(each) for each in watching._state()["children"]]
+        named = [tuple(each) for each in watching.state()["children"]]
         assert child.pid in [pid for pid, _ in named]
         monkeypatch.setattr(guard, "CLEAN", 0.05)
         monkeypatch.setattr(guard.os, "kill", lambda *arguments: killed.append(arguments))
-        watching._kill_children()
+        watching.kill_children()
         assert (child.pid, signal.SIGKILL) in killed and os.getpid() not in dict(killed)
     finally:
         monkeypatch.undo()

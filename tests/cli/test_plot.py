@@ -105,7 +105,7 @@ def test_an_interval_between_two_gaps_is_a_bar():
     low = np.array([0.4, 0.4, np.nan, 0.3, np.nan])
     counts = np.full(len(x), 2)
     found = Curve("reward/a", x, values, low, 1 - low, counts, 2, "over 2 seeds")
-    plot._panel(axes, "reward/a", [found], "step")
+    plot.draw_panel(axes, "reward/a", [found], "step")
     few, band, bars = axes.collections
     assert len(few.get_offsets()) == 0, "all points are of both seeds"
     assert max(path.vertices[:, 0].max() for path in band.get_paths() if len(path.vertices) > 5) <= 1

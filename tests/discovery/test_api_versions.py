@@ -94,7 +94,7 @@ def test_an_import_that_fails_since_the_version_is_another_one_says_so(tmp_path)
 
 @pytest.fixture
 def planted(monkeypatch):
-    monkeypatch.setattr(deprecations, "_WARNED", set())
+    monkeypatch.setattr(deprecations, "WARNED", set())
 
     def plant(*entries):
         monkeypatch.setattr(deprecations, "DEPRECATIONS", entries)

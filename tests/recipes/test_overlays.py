@@ -417,17 +417,11 @@ def other_plugin(files):
     text = "extends: sudoku_split\nwith: [per_role, l1]\nschedule: {steps: 4}\n"
     (files / "longer_base.yaml").write_text(text)
     (files / "planner.yaml").write_text("summary: S.\nteam: {roles: {planner: {show_thoughts: true}}}\n")
-    manager, report = plugins(), Report("other", "other", "1")
-    entries, qualified = (
-        {kind: dict(names) for kind, names in table.items()}
-        for table in (manager.registry._entries, manager.registry._qualified)
-    )
-    module = OtherPlugin(files)
-    manager.add(module, report)
+    plugins.cache_clear()  # what is registered here is of this test alone
+    report = Report("other", "other", "1")
+    plugins().add(OtherPlugin(files), report)
     yield report
-    manager.unregister(module)
-    manager.reports.remove(report)
-    manager.registry._entries, manager.registry._qualified = entries, qualified
+    plugins.cache_clear()
 
 
 def test_recipes_and_overlays_of_plugins_compose_with_ours(other_plugin):

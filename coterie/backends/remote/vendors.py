@@ -59,7 +59,7 @@ VENDORS: dict[str, Vendor] = {
 
 AUTO = "auto"
 """In place of a vendor's name: the vendor that `vendor_of` knows for the model."""
-_MODELS = {
+MODEL_NAMES = {
     "anthropic": "claude-",
     "dashscope": "qwen|qwq-|qvq-",
     "deepseek": "deepseek-",
@@ -81,5 +81,5 @@ def vendor_of(model: str) -> str | None:
     """
     if "/" in model:
         return None
-    matches = (name for name, beginning in _MODELS.items() if re.match(beginning, model.lower()))
+    matches = (name for name, beginning in MODEL_NAMES.items() if re.match(beginning, model.lower()))
     return next(matches, None)

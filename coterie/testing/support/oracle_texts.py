@@ -28,7 +28,7 @@ def code(request: Request, prompt: str, draws: random.Random) -> str:
     """
     record = _records().get(request.key.task.partition("-")[2])
     if record is None:
-        _warn()
+        warn_of_unknown_problem()
         return draws.choice(_faults(request.key.role, prompt))
     return draws.choice(_answers(request.key.role, record))
 
@@ -43,7 +43,8 @@ def _faults(role: str, prompt: str) -> list[str]:
 
 
 @cache
-def _warn() -> None:
+def warn_of_unknown_problem() -> None:
+    """Warn, once a process, that the answers to a problem are faults alone."""
     log.warning(
         "the script of --scale smoke knows the solutions of data source 'cooperative' alone: for other "
         "problems it writes faults (engine.share=0 leaves all answers to the model)"

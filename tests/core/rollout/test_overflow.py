@@ -325,7 +325,7 @@ def test_the_games_of_a_warm_start_end_where_the_context_does(overflow):
     async def demonstrations():
         await run.open()
         try:
-            return await Oracle(run, ["p"], 0.0)._game(0, 0, 0)
+            return await Oracle(run, ["p"], 0.0).play_game(0, 0, 0)
         finally:
             await run.close()
 
