@@ -22,8 +22,14 @@ FILES = sorted((ROOT / "coterie").rglob("*.py"))
 
 
 @cache
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
+def definitions(path: Path) -> list[tuple[str, str, int, int]]:
+    """The classes and functions of a file: kind, name, first and last line."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return [
+        (type(node).__name__, node.name, node.lineno, node.end_lineno or 0)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
 
 
 def lines(path: Path) -> int:
@@ -40,24 +46,24 @@ def test_no_file_is_long():
     assert {str(path.relative_to(ROOT)): n for path in FILES if (n := lines(path)) > FILE_LINES} == {}
 
 
+@pytest.mark.xdist_group("classes and functions")  # each file is parsed once
 def test_no_function_is_long():
     long = {}
     for path in FILES:
-        for node in ast.walk(parsed(path)):
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                size = (node.end_lineno or 0) - node.lineno + 1
-                if size > FUNCTION_LINES:
-                    long[f"{path.relative_to(ROOT)}: {node.name}"] = size
+        for kind, name, first, last in definitions(path):
+            if kind != "ClassDef" and last - first + 1 > FUNCTION_LINES:
+                long[f"{path.relative_to(ROOT)}: {name}"] = last - first + 1
     assert long == {}
 
 
+@pytest.mark.xdist_group("classes and functions")
 def test_no_two_classes_share_a_name():
     """`Config` and `Policy` of plugins excepted, which their kinds name."""
     places: dict[str, list[str]] = {}
     for path in FILES:
-        for node in ast.walk(parsed(path)):
-            if isinstance(node, ast.ClassDef) and node.name not in ("Config", "Policy"):
-                places.setdefault(node.name, []).append(f"{path.relative_to(ROOT)}:{node.lineno}")
+        for kind, name, first, _ in definitions(path):
+            if kind == "ClassDef" and name not in ("Config", "Policy"):
+                places.setdefault(name, []).append(f"{path.relative_to(ROOT)}:{first}")
     assert {name: shared for name, shared in places.items() if len(shared) > 1} == {}
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
-import subprocess
-import sys
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 import coterie.testing
 from coterie.discovery import GROUP
 from coterie.studies import Study
+from tests.cli.forks import parent
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -69,7 +69,7 @@ def test_every_check_is_named_by_the_page():
 
 
 @pytest.fixture(scope="module")
-def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files of the pages in a folder."""
     folder = tmp_path_factory.mktemp("page")
     for page in WITH_FILES:
@@ -78,34 +78,42 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run_python(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=120
-    )
+@pytest.fixture
+def example(files: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """That folder, which is the working folder."""
+    monkeypatch.chdir(files)
+    return files
+
+
+COMMAND = "from coterie.cli.main import main; main()"
+PYTEST = "import sys, pytest\nsys.exit(pytest.main(['-q', '-p', 'no:cacheprovider', *sys.argv[1:]]))"
+
+
+def run_python(code: str, *arguments: str) -> str:
+    done = parent().run(code, [*arguments], dict(os.environ), timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 def test_the_example_passes_its_own_tests(example):
     tests = ["test_countdown.py", "test_runs.py", "test_judged.py", "test_commented.py", "test_kept.py"]
-    assert "12 passed" in run_python(example, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
+    assert "12 passed" in run_python(PYTEST, *tests)
 
 
-def test_the_example_of_an_outage_fails_where_the_floor_is_taken(example):
+def test_the_example_of_an_outage_fails_where_the_floor_is_taken(example, monkeypatch):
     wrong = (example / "judged.py").read_text().replace('SystemFault("the judge', 'PolicyFault("the judge')
     (example / "broken").mkdir()
     (example / "broken" / "judged.py").write_text(wrong)
     for name in ("countdown.py", "test_judged.py"):
         (example / "broken" / name).write_text((example / name).read_text())
-    arguments = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_judged.py"]
-    done = subprocess.run(arguments, cwd=example / "broken", capture_output=True, text=True, timeout=120)
+    monkeypatch.chdir(example / "broken")
+    done = parent().run(PYTEST, ["test_judged.py"], dict(os.environ), timeout=120)
     assert done.returncode == 1 and "gave the floor in the outage" in done.stdout, done.stdout
 
 
 def test_the_example_trains(example):
-    command = "from coterie.cli.main import main; main()"
     arguments = ["run", "countdown.yaml", "-p", "countdown.py", "--out", "out"]
-    output = run_python(example, "-c", command, *arguments)
+    output = run_python(COMMAND, *arguments)
     share = re.search(r"val success ([.\d]+)", output)
     assert share and float(share[1]) > 0.9, output
 
@@ -118,17 +126,14 @@ def test_the_estimator_of_rows_passes_its_checks(example):
         "check_plugin(squashed)\n"
         "print('checked')\n"
     )
-    assert run_python(example, "-c", code) == "checked\n"
+    assert run_python(code) == "checked\n"
 
 
 @pytest.mark.long
 def test_the_estimator_of_rows_trains(example):
-    command = "from coterie.cli.main import main; main()"
     overrides = ["algorithm=squashed", "sampler.branches=1", "sampler.chains=8", "trainer.learning_rate=20"]
     plugins = ["-p", "countdown.py", "-p", "squashed.py"]
-    output = run_python(
-        example, "-c", command, "run", "countdown.yaml", *plugins, *overrides, "--out", "rows"
-    )
+    output = run_python(COMMAND, "run", "countdown.yaml", *plugins, *overrides, "--out", "rows")
     share = re.search(r"val success ([.\d]+)", output)
     assert share and float(share[1]) > 0.85, output
 

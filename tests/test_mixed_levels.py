@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
+import importlib
+import json
 import sys
 from pathlib import Path
 
@@ -144,51 +145,48 @@ def test_a_resumed_run_is_the_same_to_the_bit(folder, tmp_path):
     assert whole != files(folder / "checkpoints" / "step-000002")
 
 
-LOAD_WITHOUT_COTERIE = """
-import sys
-
 class Blocker:
+    """A finder of modules that refuses coterie."""
+
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] == "coterie":
+        if name.partition(".")[0] == "coterie":
             raise ImportError("coterie is blocked")
 
-sys.meta_path.insert(0, Blocker())
-import json
-from pathlib import Path
-import numpy, torch
-from peft import PeftModel
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
-outputs = {}
-for name in ("planner", "executor", "solver"):
-    folder, base = Path(name), Path(name)
-    if (folder / "adapter_config.json").is_file():
-        base = json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"]
-    model = AutoModelForCausalLM.from_pretrained(base)
-    if base != folder:
-        model = PeftModel.from_pretrained(model, folder)
-    ids = AutoTokenizer.from_pretrained(folder)("R D L U", return_tensors="pt")["input_ids"]
-    with torch.no_grad():
-        outputs[name] = model.eval()(ids).logits.numpy()
-        outputs[name + " ids"] = ids.numpy()
-assert not any(name.split(".")[0] == "coterie" for name in sys.modules)
-numpy.savez("outputs.npz", **outputs)
-"""
+def loaded_without_coterie(folder: Path) -> dict[str, np.ndarray]:
+    """Logits of each export, while coterie is not imported and can't be; `ids`: those of a prompt."""
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    outputs = {}
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "coterie"]:
+            patch.delitem(sys.modules, name)
+        patch.setattr(sys, "meta_path", [Blocker(), *sys.meta_path])
+        with pytest.raises(ImportError, match="coterie is blocked"):
+            importlib.import_module("coterie")
+        for name in LEVELS:
+            base = place = folder / name
+            if (place / "adapter_config.json").is_file():
+                base = json.loads((place / "adapter_config.json").read_text())["base_model_name_or_path"]
+            model = AutoModelForCausalLM.from_pretrained(base)
+            if base != place:
+                model = PeftModel.from_pretrained(model, place)
+            ids = AutoTokenizer.from_pretrained(place)("R D L U", return_tensors="pt")["input_ids"]
+            with torch.no_grad():
+                outputs[name] = model.eval()(ids).logits.numpy()
+        assert not [name for name in sys.modules if name.partition(".")[0] == "coterie"]
+    return {**outputs, "ids": ids.numpy()}
 
 
 def test_transformers_and_peft_load_the_export_of_each_level_without_coterie(folder, tmp_path):
-    """In a process in which coterie can't be imported."""
     for name in LEVELS:
         done = command("export", folder, "--policy", name, "-o", tmp_path / name, "--checkpoint", "3")
         assert done.exit_code == 0, done.output
     assert [name for name in LEVELS if (tmp_path / name / "adapter_config.json").is_file()] == ["executor"]
-    ran = subprocess.run(
-        [sys.executable, "-c", LOAD_WITHOUT_COTERIE], cwd=tmp_path, capture_output=True, text=True
-    )
-    assert ran.returncode == 0, ran.stderr
-    outputs = np.load(tmp_path / "outputs.npz")
-    ours = logits(folder, torch.from_numpy(outputs["solver ids"]))
-    assert outputs["solver ids"].shape == (1, 4), "each word is one token for transformers too"
+    outputs = loaded_without_coterie(tmp_path)
+    ours = logits(folder, torch.from_numpy(outputs["ids"]))
+    assert outputs["ids"].shape == (1, 4), "each word is one token for transformers too"
     for name in LEVELS:
         np.testing.assert_allclose(outputs[name], ours[name], rtol=1e-4, atol=1e-5)
     assert not np.allclose(ours["executor"], ours["planner"], atol=1e-3), "the adapter changes the logits"

@@ -2,47 +2,20 @@
 
 from __future__ import annotations
 
-import json
+import inspect
 import re
-import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
+
+from tests.cli.support import TABULAR, anew
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "reading.md").read_text(encoding="utf-8")
 LIST, _, HELPERS = PAGE.partition("## Helpers")
 ORDER = re.findall(r"^\| \d+ \| `([\w/.]+)` \|", LIST, re.MULTILINE)
-TRACE = """
-import json, sys, threading
-from pathlib import Path
-
-root, report, imports, *arguments = sys.argv[1:]
-files = set()
-
-def called(frame, event, _):
-    code = frame.f_code
-    # Functions alone: the bodies of modules and classes run when they are imported.
-    if event == "call" and code.co_flags & 1 and code.co_filename.startswith(root + "/coterie/"):
-        files.add(code.co_filename[len(root) + 1:])
-
-for name in filter(None, imports.split(",")):
-    __import__(name)
-from coterie.cli.main import main
-
-sys.argv = ["coterie", *arguments]
-threading.settrace(called)
-sys.settrace(called)
-try:
-    main()
-except SystemExit as end:
-    assert not end.code, end.code
-finally:
-    sys.settrace(None)
-Path(report).write_text(json.dumps(sorted(files)))
-"""
-"""A command of coterie; writes the files of the package of which a function ran."""
 
 
 def helpers() -> list[str]:
@@ -54,15 +27,26 @@ def helpers() -> list[str]:
     ]
 
 
-def files_that_ran(tmp_path: Path, *arguments: str, imports: str = "") -> set[str]:
+def files_that_ran(tmp_path: Path, *arguments: str) -> set[str]:
     """The files of the package of which a function runs in `coterie run ...`."""
-    report = tmp_path / "files.json"
-    command = [sys.executable, "-c", TRACE, str(ROOT), str(report), imports, "run", *arguments]
-    done = subprocess.run(
-        [*command, "--out", str(tmp_path / "run")], cwd=ROOT, capture_output=True, text=True, timeout=240
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return set(json.loads(report.read_text()))
+    files, package = set(), f"{ROOT}/coterie/"
+
+    def called(frame, event, _):
+        code = frame.f_code
+        # Functions alone: the bodies of modules and classes run when they are imported.
+        if event == "call" and code.co_flags & inspect.CO_OPTIMIZED and code.co_filename.startswith(package):
+            files.add(code.co_filename.removeprefix(f"{ROOT}/"))
+
+    before = sys.gettrace()
+    threading.settrace(called)
+    sys.settrace(called)
+    try:
+        done = anew("run", *arguments, "--out", tmp_path / "run")
+    finally:
+        sys.settrace(before)
+        threading.settrace(before)
+    assert done.exit_code == 0, done.output
+    return files
 
 
 def test_the_list_is_short_and_its_files_exist():
@@ -86,7 +70,7 @@ def test_every_file_of_the_core_is_on_the_page_once():
 
 
 def test_every_file_of_the_core_that_runs_in_a_step_is_on_the_page(tmp_path):
-    ran = files_that_ran(tmp_path, "tests/recipes/tabular.yaml", "schedule.steps=1")
+    ran = files_that_ran(tmp_path, str(TABULAR), "schedule.steps=1")
     core = {path for path in ran if path.startswith("coterie/core/") and not path.endswith("/__init__.py")}
     assert "coterie/core/loop.py" in core
     assert not sorted(core - {*ORDER, *helpers()})
@@ -104,7 +88,6 @@ def test_every_file_of_the_list_takes_part_in_a_step_of_the_quickstart(tmp_path)
         "sampler.branches=4",
         f"policies.shared.model={small}",
         "policies.shared.warm_start={steps: 1, batch: 4, warmup_steps: 0}",
-        imports="torch,transformers,peft",
     )
     ran |= of_components()
     assert not [path for path in ORDER if path not in ran]

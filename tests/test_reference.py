@@ -5,11 +5,11 @@ from __future__ import annotations
 import copy
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import reference
+from click.testing import CliRunner
 from reference_jobs import ALGORITHMS, ROOT, tabular
 from reference_runs import Difference, changed, counts, differences, fingerprint, read_run, unshared
 
@@ -145,7 +145,6 @@ def test_a_fingerprint_shows_another_advantage_and_another_place_of_it(tmp_path)
     ],
 )
 def test_bad_usage_exits_with_2_and_names_the_fix(words, what):
-    script = [sys.executable, str(ROOT / "benchmarks" / "reference.py"), *words]
-    done = subprocess.run(script, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2
+    done = CliRunner().invoke(reference.main, words)
+    assert done.exit_code == 2
     assert what in done.stderr and "why: " in done.stderr and "fix: " in done.stderr

@@ -56,6 +56,16 @@ def texts() -> dict[str, str]:
     return {path: (ROOT / path).read_text(encoding="utf-8") for path in paths()}
 
 
+@cache
+def every_word() -> str:
+    """Each word of all texts, a line each."""
+    return "\n".join({word for text in texts().values() for word in re.findall(r"\w+", text)})
+
+
+WITHIN_A_WORD = re.compile(r"(\\b|[\w()|?])+")
+"""A pattern that matches a word or a part of one, and nothing longer."""
+
+
 def title(entry: dict[str, Any]) -> str:
     return entry["pattern"] if "pattern" in entry else "assigned: " + ", ".join(entry["assigned"])
 
@@ -95,6 +105,8 @@ def hits(index: int) -> list[Hit]:
     entry, retired = WORDS[index], []
     flags = re.MULTILINE | (re.IGNORECASE if entry.get("case") == "ignore" else 0)
     pattern = re.compile(entry.get("pattern", "$^"), flags)
+    if WITHIN_A_WORD.fullmatch(pattern.pattern) and not pattern.search(every_word()):
+        return []  # all words are fewer than all texts
     for path, text in texts().items():
         if not matches(path, entry.get("in", ["*"])):
             continue

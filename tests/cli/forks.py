@@ -23,6 +23,7 @@ IMPORTED = (
     *("coterie.backends.trackers.jsonl", "coterie.backends.chat_formats.formats"),
     *("coterie.plugins.envs.plan_path", "coterie.plugins.samplers.tree", "coterie.plugins.losses.ppo_clip"),
     *("coterie.plugins.algos.at_grpo", "coterie.plugins.rewards.environment", "coterie.plugins.transitions"),
+    *("coterie.testing", "pytest"),
 )
 """What is there already in each process; none of them imports a model's libraries."""
 PARENT = """

@@ -24,8 +24,7 @@ def tensors(folder):
     )
 
 
-@pytest.mark.parametrize("options", [(), ADAPTERS], ids=["all weights", "adapters"])
-@pytest.mark.parametrize("ahead", [0, 2])
+@pytest.mark.parametrize(("options", "ahead"), [((), 0), ((), 2), (ADAPTERS, 2)])
 def test_it_is_that_of_the_run(tmp_path, options, ahead):
     run = ("plan_path", "--scale", "smoke", *options, *ALL_STEPS, f"schedule.max_staleness={ahead}")
     disk = planned(*run)["disk"]
@@ -39,8 +38,8 @@ def test_it_is_that_of_the_run(tmp_path, options, ahead):
     assert disk["bytes"] == 4 * disk["checkpoint"]
 
 
-@pytest.mark.parametrize("steps", [1, 3])
-def test_a_short_run_has_no_more_checkpoints_than_steps(tmp_path, steps):
+def test_a_short_run_has_no_more_checkpoints_than_steps(tmp_path):
+    steps = 2
     often = ("schedule.checkpoint_every=1", "schedule.keep_checkpoints=20", "schedule.evaluate_every=1")
     run = ("plan_path", "--scale", "smoke", *often, *SMALL, f"schedule.steps={steps}")
     assert coterie("run", *run, "--out", str(tmp_path / "run")).exit_code == 0

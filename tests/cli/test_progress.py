@@ -114,17 +114,18 @@ def test_the_bar_takes_the_same_calls(capsys):
 
 def test_a_long_step_on_a_cluster_says_what_its_processes_do(monkeypatch, capsys):
     monkeypatch.setattr(module, "LONG_SECONDS", 0.1)
-    doing, asked = {"nodes": 3, "hosts": 1, "in play": 1200, "queued": 0}, threading.Event()
+    doing, calls, again = {"nodes": 3, "hosts": 1, "in play": 1200, "queued": 0}, [], threading.Event()
 
     def processes():
-        asked.set()
+        calls.append(doing)
+        if len(calls) > 1:  # the line of the first call has been printed
+            again.set()
         return doing
 
     with Lines("step") as shown:
         shown(4, 9, {})
         shown.follow(processes)
-        assert asked.wait(30)
-        time.sleep(0.3)
+        assert again.wait(60)
     lines = capsys.readouterr().err.splitlines()
     assert set(lines[1:]) == {"step 5/9 goes on: 3 nodes, 1 host, 1,200 in play, 0 queued"}
     time.sleep(0.3)

@@ -195,5 +195,5 @@ def test_a_second_signal_stops_at_once(tmp_path):
     time.sleep(0.3)
     assert process.poll() is None, "the first signal alone waits for the step"
     os.kill(process.pid, signal.SIGINT)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 130 and "stopped" in err and "Traceback" not in err

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from coterie.core.storage.atomic import locked
+from tests.cli.forks import parent
 from tests.cli.support import coterie
 from tests.viewing.runs import made, rows_of
 
@@ -89,7 +90,7 @@ class Terminal:
             elif self.process.poll() is not None:
                 break
         os.close(self.master)
-        return self.process.wait(10)
+        return self.process.wait(WAIT)
 
 
 def test_one_frame_has_curves_roles_times_and_the_last_evaluation(trained, monkeypatch):
@@ -175,9 +176,7 @@ def test_the_run_of_another_user_is_shown_and_one_that_is_closed_is_told(trained
     folder = open_folder / "run"
     shutil.copytree(trained / "seed-0", folder)
     with locked(folder, wait=False):
-        done = subprocess.run(
-            [sys.executable, "-c", AS_NOBODY, folder], capture_output=True, text=True, timeout=WAIT
-        )
+        done = parent().run(AS_NOBODY, [str(folder)], dict(os.environ), timeout=WAIT)
     opened, closed = map(json.loads, done.stdout.splitlines())
     assert [code for code, _, _ in opened] == [0, 0, 2], (opened, done.stderr)
     assert f"training (process {os.getpid()})" in opened[0][1]
