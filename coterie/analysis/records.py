@@ -37,7 +37,8 @@ class RunRecords:
     """The content of `resolved.yaml`; None where that file is missing or damaged."""
     files: dict[int, Path]
     """By step, in order."""
-    _runs: dict[tuple[str, ...], Run] = field(default_factory=dict)
+    runs: dict[tuple[str, ...], Run] = field(default_factory=dict)
+    """By overrides, the runs that were composed so far."""
 
     @classmethod
     def open(cls, folder: Path | str) -> RunRecords:
@@ -121,10 +122,10 @@ class RunRecords:
             UserError: whatever is wrong with the configuration, with its path.
         """
         overrides = (*self.settings_at(step), *extra)
-        if overrides not in self._runs:
+        if overrides not in self.runs:
             resolved = load(self.folder.path, overrides=overrides) if overrides else self.resolved
-            self._runs[overrides] = compose_recorded(resolved, self.record)
-        return self._runs[overrides]
+            self.runs[overrides] = compose_recorded(resolved, self.record)
+        return self.runs[overrides]
 
     def settings_at(self, step: int | None) -> tuple[str, ...]:
         """The settings that later resumes changed, as `key=value` with the values of a step."""

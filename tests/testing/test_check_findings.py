@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import math
 import statistics
 import sysconfig
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -18,16 +16,14 @@ import pytest
 from coterie import RowEstimator
 from coterie.core.errors import PolicyFault, UserError
 from coterie.core.plugins import Plugin
-from coterie.core.rollout import rewards
 from coterie.core.types import Step
 from coterie.testing import ConformanceWarning, Example, check, checking
-from coterie.testing.checking.apart import _event, check_apart
+from coterie.testing.checking.apart import check_apart, event_of
 from coterie.testing.checking.component import check_component
 from coterie.testing.checking.hangs import raised_in
 from coterie.testing.checking.results import Checked
 from coterie.testing.checking.targets import find_target
 from coterie.testing.support.episodes import players
-from coterie.testing.support.failure import LARGEST_SCORE
 from coterie.testing.support.toys import EchoRole, NumberGame
 
 PLAYED = {"roles": ["a"], "act": ["1", "2"], "episodes": 2}
@@ -80,12 +76,6 @@ def test_an_environment_whose_scores_are_all_missing_is_broken():
 def test_a_score_that_a_run_calls_missing_is_none():
     _, what, fix = broken("reward", Huge)
     assert "1e+200, which a run calls missing" in what and "1e+100" in fix
-
-
-@pytest.mark.parametrize(("factor", "missing"), [(1, False), (-1, False), (1.001, True), (math.inf, True)])
-def test_the_largest_score_is_that_of_a_run(factor, missing):
-    source = SimpleNamespace(name="brief", failed=True)
-    assert (rewards._score(source, LARGEST_SCORE * factor).value is None) is missing
 
 
 def test_no_score_for_answers_that_were_guessed_is_not_broken():
@@ -244,8 +234,8 @@ def test_idle_workers_and_threads_that_end_are_not():
 
 
 def test_lines_that_a_component_writes_into_the_events_are_no_events():
-    assert _event(b'hello{"event": "done", "files": []}') == {"event": "done", "files": []}
-    assert _event(b"hello") is None and _event(b'{"event": ') is None and _event(b"[]") is None
+    assert event_of(b'hello{"event": "done", "files": []}') == {"event": "done", "files": []}
+    assert event_of(b"hello") is None and event_of(b'{"event": ') is None and event_of(b"[]") is None
 
 
 def test_a_kind_that_a_target_lacks_is_told():

@@ -80,7 +80,7 @@ def test_a_broken_role_is_caught(members, message):
 
 
 def test_a_parser_that_hangs_is_caught(monkeypatch):
-    monkeypatch.setattr("coterie.testing.checks.role._SECONDS", 0.01)
+    monkeypatch.setattr("coterie.testing.checks.role.PARSE_SECONDS", 0.01)
     slow = role(parse=lambda self, text, observation: time.sleep(0.02 * (len(text) > 9000)))
     caught("took", check_role, slow)
 

@@ -275,7 +275,7 @@ def test_a_broken_sandbox_is_caught(members, message, url, monkeypatch):
         )
     elif "judge" in members:
         monkeypatch.setattr(check, "PARTS", {"verdicts": check.check_verdicts})
-    monkeypatch.setattr(sandbox_results, "_LEAVE", 1.0)
+    monkeypatch.setattr(sandbox_results, "LEAVE_SECONDS", 1.0)
     broken = type("Broken", (Sound,), members)(Sound.Config(url=url, shared_user="warn"))
     caught(message, check_sandbox, broken, limits=LIMITS)
 

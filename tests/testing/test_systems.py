@@ -195,7 +195,7 @@ async def nothing(self, ctx=None):
 ])  # fmt: skip
 def test_a_broken_executor_is_caught(members, message, monkeypatch):
     if hangs in members.values() or "has not ended" in message:
-        monkeypatch.setattr(executor_check, "_SECONDS", 0.5)
+        monkeypatch.setattr(executor_check, "CALL_SECONDS", 0.5)
     caught(message, check_executor, type("Broken", (Plays,), members)())
 
 

@@ -112,12 +112,12 @@ def replay(
     records = RunRecords.open(folder)
     chosen = records.chosen(step, every)
     other = CreditAgain.asked(records, estimator, rewards, weights or {})
-    return _Replaying(records, chosen, tuple(dict.fromkeys(again)), other).run(progress)
+    return RecordsReplay(records, chosen, tuple(dict.fromkeys(again)), other).run(progress)
 
 
 @dataclass(slots=True)
-class _Replaying:
-    """A replay while it is made."""
+class RecordsReplay:
+    """A replay of recorded steps while it is made; `run` makes it."""
 
     records: RunRecords
     chosen: Sequence[int]

@@ -27,6 +27,8 @@ from coterie.core.types.messages import encodable
 from coterie.spans import span
 
 log = logging.getLogger("coterie")
+LARGEST_SCORE = 1e100
+"""Largest absolute value of a score; a larger one is missing, since sums of such overflow."""
 
 
 def joint_reward(
@@ -184,7 +186,7 @@ def _score(source: NamedRewardSource, value: Any) -> Score:
     given = value if isinstance(value, Score) else Score(value)
     if given.value is None:
         score = _missing(source, given.reason or "no score")
-    elif not abs(number := float(given.value)) <= 1e100:  # sums of larger ones overflow; NaN is not
+    elif not abs(number := float(given.value)) <= LARGEST_SCORE:  # NaN is not
         score = _missing(source, f"{number} is no number up to 1e100")
     else:
         score = Score(number, "", source.name)

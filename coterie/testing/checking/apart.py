@@ -162,7 +162,7 @@ class _Child:
                     part = file.read()
                 at += len(part)
                 *lines, rest = (rest + part).split(b"\n")
-                yield from filter(None, map(_event, lines))
+                yield from filter(None, map(event_of, lines))
             if ended:
                 return
             if time.monotonic() > self._begin + self._timeout + _SPARE:
@@ -212,8 +212,8 @@ class _Child:
         return result
 
 
-def _event(line: bytes) -> Mapping[str, Any] | None:
-    """The event of a line; None where a component wrote something else into the file."""
+def event_of(line: bytes) -> Mapping[str, Any] | None:
+    """The event that a check's process wrote as this line; None of what a component wrote there."""
     start = line.find(_BEGIN)
     try:
         event = json.loads(line[max(start, 0) :])

@@ -29,11 +29,12 @@ from coterie.testing.support.toys import LetterEngine
 
 T = TypeVar("T")
 
-_SECONDS = 30.0
+CALL_SECONDS = 30.0
 """Most seconds of a call; a job of the check takes a part of one."""
 _ALONE = 1.0
 """Seconds that a job waits for another one beside it."""
 _FAILS, _LONG = "fails", "long"
+_SECONDS_OF_LONG = 0.5
 _PHASES: tuple[dict[str, Any], ...] = (
     {"evaluation": False, "greedy": False, "cohort": "step 4"},
     {"evaluation": True, "greedy": True, "cohort": ""},
@@ -86,7 +87,7 @@ class NappingSide:
         until = asyncio.get_running_loop().time() + _ALONE
         while job.task.id != _LONG and self.most < 2 and asyncio.get_running_loop().time() < until:
             await asyncio.sleep(0.001)
-        await asyncio.sleep(0.5 if job.task.id == _LONG else 0.03 / (1 + job.task.payload))
+        await asyncio.sleep(_SECONDS_OF_LONG if job.task.id == _LONG else 0.03 / (1 + job.task.payload))
 
 
 def check_executor(executor: Any) -> None:
@@ -147,7 +148,7 @@ async def _guarded(where: str, work: Awaitable[T]) -> T:
 
 
 async def _in_time(where: str, work: Awaitable[T]) -> T:
-    task, seconds = asyncio.ensure_future(work), min(_SECONDS, limit())
+    task, seconds = asyncio.ensure_future(work), min(CALL_SECONDS, limit())
     done, _ = await asyncio.wait([task], timeout=seconds)
     if not done:
         stands = waits_at(task)
@@ -220,15 +221,17 @@ async def _check_cancelled(executor: Any, side: NappingSide, where: str) -> None
     side.played.clear()
     first, second = _jobs([_LONG, "train-1"])
     cancelled, kept = (asyncio.ensure_future(executor.play(job)) for job in (first, second))
-    until = asyncio.get_running_loop().time() + _SECONDS
+    until = asyncio.get_running_loop().time() + CALL_SECONDS
     while side.live < 1 and asyncio.get_running_loop().time() < until:
         await asyncio.sleep(0.001)
     cancelled.cancel()
-    await asyncio.wait([cancelled], timeout=_SECONDS)
+    await asyncio.wait([cancelled], timeout=CALL_SECONDS)
     with guarded(where):
         await _in_time(where, kept)
     require(cancelled.cancelled(), "goes on when its call is cancelled", where, fix="let it through")
-    await asyncio.sleep(1.0)  # twice as long as the job takes
+    until = asyncio.get_running_loop().time() + 2 * _SECONDS_OF_LONG
+    while side.live and asyncio.get_running_loop().time() < until:
+        await asyncio.sleep(0.001)
     require(
         side.played == ["train-1"],
         f"played {side.played} to the end after the call of {_LONG} was cancelled",

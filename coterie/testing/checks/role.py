@@ -30,7 +30,7 @@ NASTY: tuple[str, ...] = (
     "a" * 50_000, "1," * 20_000, "[ " * 10_000, "plan: " * 5000, " " * 50_000, "\n" * 20_000,
 )  # fmt: skip
 """Malformed texts of the kind that models write, and worse."""
-_SECONDS = 5.0
+PARSE_SECONDS = 5.0
 """Time limit of `parse`: a slower parser lets one answer stop the run."""
 _FAULT = object()
 """Stands for a PolicyFault that `parse` raised."""
@@ -178,7 +178,10 @@ def _check_parse(role: Any, kind: str, text: str, observation: Any) -> Any:
                 ) from error
     spent = (time.perf_counter() - begin) / 2
     require(
-        spent < _SECONDS, f"took {spent:.0f} s for {shown!r}", where, fix="limit the length of what is parsed"
+        spent < PARSE_SECONDS,
+        f"took {spent:.0f} s for {shown!r}",
+        where,
+        fix="limit the length of what is parsed",
     )
     require(fingerprint(observation) == mark, "changed the observation", where, fix="copy what it changes")
     for result in results:

@@ -14,6 +14,7 @@ from typing import Any, get_args
 from coterie.compose.kinds import PROTOCOL, coroutines, ignored, is_async, methods_of
 from coterie.core.errors import nearest
 from coterie.core.plugins.origin import raised_at
+from coterie.core.rollout.rewards import LARGEST_SCORE
 from coterie.core.types import TEAM, ComponentKind, Score
 from coterie.discovery.members import HasVocabulary
 from coterie.testing.support.promises import promise
@@ -22,8 +23,6 @@ from coterie.testing.support.time_limit import Overdue, caller, in_time, watched
 OF_KIND = "it has the members of its kind, and no misspelt one"
 """The promise with which each check begins."""
 KINDS_OF_COMPONENTS = get_args(ComponentKind)
-LARGEST_SCORE = 1e100
-"""Largest absolute value of a score: a run calls a larger one missing."""
 TAKES = "let it take what it was called with here: a run may call it so"
 _BOUND = "bound its loops, and give what it waits for a timeout: a run would wait for it too"
 

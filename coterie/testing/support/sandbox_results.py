@@ -15,7 +15,7 @@ from coterie.core.protocols.sandbox import Status
 from coterie.discovery.members import KeepsFiles, KeptFiles, ReportsProtections
 from coterie.testing.support.failure import finite, guarded, require
 
-_LEAVE = 5.0
+LEAVE_SECONDS = 5.0
 """Seconds within which the processes of a closed sandbox must end."""
 
 
@@ -146,7 +146,7 @@ async def check_left(box: Any, before: set[int]) -> None:
         box: the `_Sandbox` of the check.
         before: child processes before it was opened.
     """
-    until = time.monotonic() + _LEAVE
+    until = time.monotonic() + LEAVE_SECONDS
     while left := children() - before:
         what = f"leaves {len(left)} child processes behind"
         require(time.monotonic() < until, what, f"{box.name}.close", fix="end them, and wait for them")

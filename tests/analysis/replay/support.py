@@ -13,7 +13,7 @@ import yaml
 import coterie
 from coterie import Plugin
 from coterie.analysis.records import RunRecords
-from coterie.analysis.replay.replay import Replay, _Replaying
+from coterie.analysis.replay.replay import RecordsReplay, Replay
 from coterie.api.rollouts import read_rollouts, write_rollouts
 from coterie.core.errors import PolicyFault, SystemFault
 
@@ -68,7 +68,7 @@ def trained(folder: Path, source: Any = None, **options: Any) -> Path:
 
 def replayed(records: RunRecords, steps: list[int], again: tuple[str, ...] = ()) -> Replay:
     """A replay with a run that is composed once for many."""
-    return _Replaying(records, steps, again, None).run(None)
+    return RecordsReplay(records, steps, again, None).run(None)
 
 
 def changed(records: RunRecords, step: int, change: Callable[[Rows], Any], folder: Path) -> Replay:
@@ -77,7 +77,7 @@ def changed(records: RunRecords, step: int, change: Callable[[Rows], Any], folde
     change(rows)
     file = folder / f"step-{step:06d}.jsonl.gz"
     write_rollouts(file, rows)
-    other = RunRecords(records.folder, records.resolved, None, {**records.files, step: file}, records._runs)
+    other = RunRecords(records.folder, records.resolved, None, {**records.files, step: file}, records.runs)
     return replayed(other, [step])
 
 

@@ -11,7 +11,7 @@ import pytest
 from coterie import Plugin, PluginConfig, PolicyFault, SystemFault
 from coterie.core.errors import ConfigError, PluginError, TooManyMissing
 from coterie.core.protocols import SiblingsView
-from coterie.core.rollout.rewards import branch_rewards
+from coterie.core.rollout.rewards import LARGEST_SCORE, branch_rewards
 from coterie.core.types import TEAM, Key, RewardWeights, Score, Scores
 from coterie.testing import coterie_run, play_episode
 from coterie.testing.support.toys import EchoRole
@@ -123,6 +123,16 @@ def test_what_is_not_finite_is_missing(name, reason):
     assert {(score.value, score.reason) for _, _, _, score in scores} == {
         (None, f"{reason} is no number up to 1e100")
     }
+
+
+def largest(view):
+    """The largest score, its opposite, and one that is too large."""
+    return LARGEST_SCORE * {"0": 1, "1": -1, "2": 1.001}[view.actions["one"].text]
+
+
+def test_the_largest_score_counts_and_a_larger_one_is_missing():
+    run = coterie_run(rewards={"r": source("largest")}, order=["one"], schedule={"max_missing": 0.5})
+    assert values(run)[0] == [LARGEST_SCORE, -LARGEST_SCORE, None]
 
 
 class Answers(Plugin):

@@ -46,6 +46,8 @@ _FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, s
 _MEMORY = 1 << 30
 """Address space of a worker, in bytes; warm it takes a quarter of that."""
 _CLOSED = "the verifier was closed during the comparison"
+SPARE_SECONDS = 30.0
+"""Seconds that a worker has for a comparison beside `Verifier`'s `patience`."""
 _START_SECONDS = 120.0
 """For the import of sympy on a busy machine."""
 
@@ -57,8 +59,8 @@ class Verifier:
         seconds: processor time for one comparison. The start of a worker isn't part of it.
         workers: comparisons that run at once.
         memory: address space of a worker, in bytes.
-        patience: a worker that has not had `seconds` of the processor after this many times as long, plus 30
-            seconds, is lost: the machine's fault.
+        patience: a worker that has not had `seconds` of the processor after this many times as long, plus
+            `SPARE_SECONDS`, is lost: the machine's fault.
 
     Raises:
         MissingExtra: math_verify is not installed.
@@ -119,7 +121,7 @@ class Verifier:
         for _ in range(2):
             worker = self._take(closed)
             try:
-                result = worker.ask(job, self._seconds, self._seconds * self._patience + 30)
+                result = worker.ask(job, self._seconds, self._seconds * self._patience + SPARE_SECONDS)
             except _Lost as lost:
                 self._drop(worker)
                 self._check_open(closed)

@@ -16,7 +16,7 @@ from coterie.plugins.envs.code.problem import Tests
 from coterie.plugins.rewards.reports import levels
 from coterie.testing import build, check_environment, check_reward, check_role, play_episode
 from coterie.testing.support.opening import opened
-from tests.plugins.envs.code.problems import ADD, ROOT, SHIFT, SUM_LINES
+from tests.plugins.envs.code.problems import ADD, HALF, ROOT, SHIFT, SUM_LINES
 from tests.plugins.envs.code.support import TEAM, data_of, environment, fenced, run
 from tests.plugins.envs.code.warm import WARM
 from tests.plugins.support import action, context
@@ -465,15 +465,13 @@ def test_problems_of_test_are_left_out_of_train(tmp_path, caplog):
 def test_an_id_may_be_a_number(tmp_path):
     table = data_of(tmp_path, train=[{**ADD, "id": 0}, {**SHIFT, "id": 7}], val=[ROOT])
     env = build("environment", {"type": "code_collab"}, order=TEAM, data=table, sandbox="local")
-    assert [task.id for task in env._tasks._tasks("train")] == ["train-0", "train-7"]
+    assert [task.id for task in env.tasks("train", 0)] == ["train-0", "train-7"]
 
 
 def test_problems_that_repeat_within_a_split_are_told_with_their_places(tmp_path, caplog):
-    table = data_of(
-        tmp_path, train=[ADD, SHIFT, {**ADD, "id": "again"}], val=[ROOT], test=[ROOT | {"id": "t"}]
-    )
+    table = data_of(tmp_path, train=[ADD, SHIFT, {**ADD, "id": "again"}], val=[ROOT], test=[HALF])
     env = build("environment", {"type": "code_collab"}, order=TEAM, data=table, sandbox="local")
-    places = [env.place(task) for task in env._tasks._tasks("train")]
+    places = [env.place(task) for task in env.tasks("train", 0)]
     assert [place.rpartition(":")[2] for place in places] == ["1", "2", "3"]
     told = f"an id of their own: {places[2]} (= {places[0]})"
     assert "split 'train': 1 of 3 problems repeat" in caplog.text and told in caplog.text

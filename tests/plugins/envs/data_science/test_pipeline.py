@@ -8,6 +8,7 @@ import gc
 import json
 import math
 import pickle
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +29,7 @@ from coterie.discovery.members import KeptFiles
 from coterie.plugins.envs.data_science.env import DataScience
 from coterie.plugins.envs.data_science.metrics.metric import METRICS
 from coterie.plugins.envs.data_science.workspace import changes, hands_over
-from coterie.plugins.envs.data_science.worth import constant_errors
+from coterie.plugins.envs.data_science.worth import SubmissionScorer, constant_errors
 from coterie.testing import build, check_environment, check_role, coterie_run, play_episode
 from tests.plugins.envs.data_science.teams import (
     FOLDERS,
@@ -473,7 +474,9 @@ def test_a_run_counts_failures_in_its_metrics(place: Path, tmp_path: Path) -> No
 def test_what_scores_submissions_can_be_pickled(env: Any) -> None:
     """A run on a cluster sends it."""
     played(env, stubs())
-    assert pickle.loads(pickle.dumps(env._scorer))._read
+    scorer, payload = SubmissionScorer(), env.tasks("train", 0)[REGRESSION].payload
+    result = scorer.result(payload, None, "nothing was written")
+    assert pickle.loads(pickle.dumps(scorer)).result(payload, None, "nothing was written") == result
 
 
 def test_strata_are_what_the_metric_says(place: Path) -> None:
@@ -565,11 +568,9 @@ def test_a_partial_table_of_limits_keeps_the_environments(place: Path) -> None:
 def test_no_workspace_can_fill_the_disk_of_a_later_program(place: Path) -> None:
     env = environment(place, limits={"disk_mb": 8}, role_limits={"analyst": {"disk_mb": 6}})
     task = env.tasks("train", 0)[REGRESSION]
-    room = env._runner.room_mb(task.payload)
-    assert 1 <= room <= 3, "6 MB less the tables, the folders and a reserve"
-    assert (
-        f"{room} MB for the files that it leaves" in env.observe(env.reset(task, 0), "data_engineer").limits
-    )
+    limits = env.observe(env.reset(task, 0), "data_engineer").limits
+    [room] = re.findall(r"(\d+) MB for the files that it leaves", limits)
+    assert 1 <= int(room) <= 3, "6 MB less the tables, the folders and a reserve"
     fill = program("open('big', 'wb').write(b'x' * (7 << 20))", done=False)
     empty = program("import os\nprint(os.path.exists('big'))", done=False)
     steps = played(env, {"data_engineer": [fill, empty]})

@@ -11,6 +11,8 @@ import pytest
 from coterie.core.errors import ConfigError
 from coterie.core.training.samples import action_samples
 from coterie.core.types import RewardWeights
+from coterie.plugins.envs.math import env as env_module
+from coterie.plugins.envs.math.verifier import Verifier
 from coterie.testing import coterie_run, play_episode
 from tests.plugins.envs.math.players import CHAIN, PAIR, box, program
 from tests.plugins.envs.programs import INLINE
@@ -104,14 +106,16 @@ def test_the_pair_s_rewards_in_a_run_are_the_team_s_and_its_own():
     assert trees[0].root.joints[0].terminated, "they agree"
 
 
-def test_the_end_of_a_run_ends_the_verifier_s_workers():
+def test_the_end_of_a_run_ends_the_verifier_s_workers(monkeypatch):
     pytest.importorskip("math_verify")
     from tests.plugins.envs.math.test_verifier import alive
 
+    made = []
+    monkeypatch.setattr(env_module, "Verifier", lambda **options: made.append(Verifier(**options)) or made[0])
     run = run_of(
         {"reasoner": box(r"\frac{1}{2} + x"), "tool": program("print(1)")}, order=PAIR, env={"verify": None}
     )
-    verifier = run.environment._verifier
+    [verifier] = made
 
     async def once() -> tuple[int, ...]:
         await run.rollout_side.open(run.engine_client)

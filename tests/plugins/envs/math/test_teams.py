@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from coterie.core.errors import ConfigError, PolicyFault, SystemFault
 from coterie.core.types import TEAM, Action, Fault
 from coterie.plugins.envs.common.code import ToolRun
+from coterie.plugins.envs.math import env as env_module
 from coterie.plugins.envs.math.state import Problem
 from coterie.testing import check_environment
 from tests.plugins.envs.math.players import (
@@ -336,14 +339,15 @@ class Verdicts:
         pass
 
 
-def test_an_answer_that_breaks_the_verifier_is_wrong_and_a_lost_verifier_is_missing():
-    env = env_of(["reasoner"], sandbox=None)
-    env._verifier = Verdicts(PolicyFault("more than 5 s"))
-    step = play(env, {"reasoner": box("99999999!")})
+def test_an_answer_that_breaks_the_verifier_is_wrong_and_a_lost_verifier_is_missing(monkeypatch):
+    def env_with(failure: Exception) -> Any:
+        monkeypatch.setattr(env_module, "Verifier", lambda **_: Verdicts(failure))
+        return env_of(["reasoner"], sandbox=None, verify="math_verify")
+
+    step = play(env_with(PolicyFault("more than 5 s")), {"reasoner": box("99999999!")})
     assert step.scores[TEAM, "correct"] == 0 and step.scores["reasoner", "format"] == 1
-    env._verifier = Verdicts(SystemFault("lost"))
     with pytest.raises(SystemFault):
-        play(env, {"reasoner": box(9)})
+        play(env_with(SystemFault("lost")), {"reasoner": box(9)})
 
 
 # ---- settings

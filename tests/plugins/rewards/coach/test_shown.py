@@ -14,6 +14,7 @@ from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.types import Fault, JointAction
 from coterie.discovery.members import Brief, Work
 from coterie.estimate.cost import count
+from coterie.plugins.rewards.coach.prompts import load_template
 from coterie.recipes import load
 from coterie.testing import build, play_episode, scripted_engine
 from coterie.testing.support.toys import NumberGame
@@ -255,11 +256,11 @@ def test_a_mistake_of_the_environment_is_its_own_and_scores_no_action(mistake, w
 
 
 def test_an_outcome_that_was_shown_is_recorded_and_told_to_no_role():
-    source = coach(env=ENV, outcome="last", order=["engineer", "analyst"])
+    source = coach(env=ENV, outcome="last", order=["engineer", "analyst"], show_feedback=True)
     (score,) = scored(source, told(role="analyst", outcome="rmse 3.5")).values()
     reason, shown, version = score.comment.split("\n")
     assert shown == "outcome shown: rmse 3.5" and version.endswith("answers: 1)")
-    assert source._feedback("analyst", score) == f"The coach on analyst: {reason}"
+    assert source.feedback("analyst", score) == f"The coach on analyst: {reason}"
     (score,) = scored(source, told(outcome="rmse 3.5")).values()
     assert "outcome shown" not in score.comment
 
@@ -366,7 +367,7 @@ def test_the_plan_counts_the_coachs_tokens():
     """3 tasks, 2 chains, 2 turns, 2 roles: 24 actions, a question each, of a context of 900 tokens."""
     run = compose(load(config(max_tokens=100)))
     counts = count(run)
-    template = len(next(iter(run.reward_sources)).plugin._template.template) // 4
+    template = len(load_template("action", None, "").template) // 4
     tokens = counts.outside_tokens["coach"]
     assert counts.outside_calls["coach"] == 24 and tokens.written == 24 * 100
     assert tokens.read(counts.policies, {"p": 900}) == 24 * (template + 900)
