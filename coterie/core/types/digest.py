@@ -5,9 +5,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Callable, Mapping, Sequence, Set as AbstractSet
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
+
+_fields = lru_cache(maxsize=1024)(dataclasses.fields)
 
 
 def digest(value: Any) -> str:
@@ -29,19 +32,25 @@ def ids_sha256(ids: Sequence[int]) -> str:
 
 
 def _write(value: Any, write: Callable[[bytes], None]) -> None:
-    if value is None or isinstance(value, (bool, int, float, str)):
-        write(f"{type(value).__name__}:{value!r};".encode())
+    kind = type(value)
+    if kind is tuple or kind is list:  # first, as most values of states are
+        write(b"[")
+        for item in value:
+            _write(item, write)
+        write(b"]")
+    elif value is None or isinstance(value, (bool, int, float, str)):
+        write(f"{kind.__name__}:{value!r};".encode())
     elif isinstance(value, bytes):
         write(b"b%d:" % len(value) + value)
     elif isinstance(value, np.ndarray):
         write(f"array:{value.dtype.str}{value.shape};".encode() + np.ascontiguousarray(value).tobytes())
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        write(f"{getattr(value, 'recorded_name', type(value).__qualname__)}(".encode())
-        for field in dataclasses.fields(value):
+        write(f"{getattr(value, 'recorded_name', kind.__qualname__)}(".encode())
+        for field in _fields(kind):
             write(f"{field.name}=".encode())
             _write(getattr(value, field.name), write)
         write(b")")
-    elif isinstance(value, (tuple, list, Sequence, AbstractSet)):
+    elif isinstance(value, (Sequence, AbstractSet)):
         opens, closes = (b"<", b">") if isinstance(value, AbstractSet) else (b"[", b"]")
         write(opens)
         for item in sorted(value, key=repr) if opens == b"<" else value:

@@ -211,12 +211,12 @@ async def _explore(env: Any, task: Task, team: Players, seed: int) -> _Explored:
     """What random actions reach, each from a random one of the known states."""
     rng = generator(seed, f"cycles of {task.id}", "check_environment")
     first = initial_stage(env, env.reset(task, seed), team)
-    seen, queue, known, steps = _Explored(), [first], {_place(env, first)}, 0
+    seen, queue, known, steps = _Explored(), [(first, _place(env, first))], {_place(env, first)}, 0
     while queue and steps < _STEPS:
-        pending = queue.pop(int(rng.integers(len(queue))))
+        pending, before = queue.pop(int(rng.integers(len(queue))))
         if pending is None:
             break
-        queue.append(pending)
+        queue.append((pending, before))
         steps += 1
         observations = {role: env.observe(pending.state, role) for role in pending.roles}
         stage, after = await _played(env, task, team, pending, team.actions(observations, rng), rng)
@@ -224,10 +224,10 @@ async def _explore(env: Any, task: Task, team: Players, seed: int) -> _Explored:
             seen.ends = True
             continue
         place = _place(env, after)
-        seen.edges.append(_Edge(_place(env, pending), place, stage, {}))
+        seen.edges.append(_Edge(before, place, stage, {}))
         if place not in known:
             known.add(place)
-            queue.append(after)
+            queue.append((after, place))
     return seen
 
 
