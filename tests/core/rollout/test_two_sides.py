@@ -158,16 +158,20 @@ CONFIGS = {
 }
 
 
-@pytest.mark.parametrize("engine", CONFIGS)
-def test_a_spawned_process_plays_the_same_trees_to_the_same_scores(tmp_path, monkeypatch, engine):
+def test_a_spawned_process_plays_the_same_trees_to_the_same_scores(tmp_path, monkeypatch):
     """The plugin is installed for both processes; this one has loaded its plugins already."""
     monkeypatch.syspath_prepend(plugin_package(tmp_path, "numbers-plugin", PLUGIN))
-    file = tmp_path / "numbers.yaml"
-    file.write_text(CONFIGS[engine])
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as learning, ProcessPoolExecutor(1, context) as other:
-        played = learning.submit(spawned.learn, file).result(timeout=120)
-        answers = other.submit(spawned.play, file, played.jobs, played.weights).result(timeout=120)
+        for engine, text in CONFIGS.items():
+            file = tmp_path / f"{engine}.yaml"
+            file.write_text(text)
+            played = learning.submit(spawned.learn, file).result(timeout=120)
+            answers = other.submit(spawned.play, file, played.jobs, played.weights).result(timeout=120)
+            check_same(engine, played, answers)
+
+
+def check_same(engine, played, answers):
     assert {weight.version for weight in played.weights} == {2 if engine == "tabular" else 0}
     assert {job.level for job in played.jobs} == {1, None}
     assert len(answers) == len(played.jobs) == 7

@@ -372,7 +372,7 @@ def test_kill_9_at_random_moments_leaves_the_last_checkpoint_that_was_reported(t
             print(step, flush=True)
         """
     clock, reported = random.Random(5), 0
-    for _ in range(8):
+    for _ in range(4):
         with subprocess.Popen(child(script, tmp_path), stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             first = process.stdout.readline()  # the first checkpoint is saved

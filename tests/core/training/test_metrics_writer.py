@@ -117,8 +117,10 @@ def test_a_run_with_any_tracker_has_its_metrics_and_the_default_one_adds_nothing
         assert rows(tmp_path / name) == rows(tmp_path / "run")
 
 
-@pytest.mark.parametrize("error", RAISED, ids=lambda error: type(error).__name__)
-@pytest.mark.parametrize("method", ["open", "track", "close"])
+@pytest.mark.parametrize(
+    ("method", "error"),
+    [*((method, RAISED[0]) for method in ("open", "close")), *(("track", error) for error in RAISED)],
+)
 def test_a_tracker_that_raises_is_told_once_and_its_rows_are_counted(tracked, caplog, method, error):
     broken, sound = (Broken, {"at": method, "error": error}), (Rows, {})
     _, classes = tracked(first=broken, last=sound)
