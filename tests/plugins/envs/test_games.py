@@ -46,7 +46,7 @@ def setting(name, limit, illegal, **more):
 
 
 @games
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     index=INDICES,
     messages=MESSAGES,
@@ -70,7 +70,7 @@ def test_no_episode_returns_more_than_the_oracles(name, index, messages, repeats
 
 
 @games
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     index=INDICES,
     before=st.lists(MESSAGE, max_size=4),
@@ -100,7 +100,7 @@ def test_no_message_has_a_better_term_than_the_oracles(name, index, before, mess
     ("sudoku", {}), ("sudoku", {"max_cells": 2}), ("sudoku", {"plan_moves": True}),
     ("sokoban", {}), ("sokoban", {"plan_moves": True}),
 ])  # fmt: skip
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     index=INDICES, before=st.lists(MESSAGE, max_size=3), numbers=MESSAGE, skip=st.booleans(),
     team=st.sampled_from(["progress", "potential"]),
@@ -175,11 +175,11 @@ def test_splits_share_no_fingerprint(name):
         split: [
             (task.id, env.fingerprints(task))
             for seed in (0, 1)
-            for task in (env.tasks(split, seed)[index] for index in range(120))
+            for task in (env.tasks(split, seed)[index] for index in range(60))
         ]
         for split in ("train", "val", "test")
     })  # fmt: skip
-    assert set(shared.sizes.values()) == {240} and not shared.shared
+    assert set(shared.sizes.values()) == {120} and not shared.shared
 
 
 def test_the_split_of_a_content_is_written_down():

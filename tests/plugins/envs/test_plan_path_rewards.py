@@ -78,7 +78,7 @@ def test_golden_numbers_of_an_episode():
 def test_the_planners_counterfactual_is_what_walking_its_plan_earns(form, plan_language, walk):
     env = make(PlanPath, size=5, max_moves=4, team=form, plan_language=plan_language, walk=walk)
     rng, seen = np.random.default_rng(0), set()
-    for index in range(300):
+    for index in range(80):
         state = env.reset(env.tasks("train", 0)[index], 0)
         proposal = send(env, state, "planner", env.demonstrate(state, "planner", 0.4, rng))
         assert proposal.state.position == state.position
@@ -96,7 +96,7 @@ def test_the_planners_counterfactual_is_what_walking_its_plan_earns(form, plan_l
 
 
 @pytest.mark.parametrize("form", ["progress", "potential", "paper"])
-@pytest.mark.parametrize(("size", "max_moves", "count"), [(4, 2, 60), (10, 3, 30), (20, 1, 6)])
+@pytest.mark.parametrize(("size", "max_moves", "count"), [(4, 2, 30), (10, 3, 12), (20, 1, 3)])
 def test_every_oracle_states_reward_agrees_with_an_independent_formula(form, size, max_moves, count):
     env = make(PlanPath, size=size, team=form, max_moves=max_moves)
     for index in range(count):
@@ -138,7 +138,7 @@ def test_every_oracle_states_reward_agrees_with_an_independent_formula(form, siz
 MOVES = st.lists(st.sampled_from("UDLR"), max_size=5)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(index=st.integers(0, 500), moves=MOVES, form=st.sampled_from(["progress", "potential", "paper"]))
 def test_a_walk_that_gets_no_closer_never_pays(index, moves, form):
     env = make(PlanPath, size=4, wall_density=0.25, team=form)

@@ -79,10 +79,10 @@ def test_conflicts_by_their_definition(grid):
 # ---- a thousand of a size
 
 
-def test_a_thousand_puzzles_of_size_4_have_one_solution_and_splits_share_none():
+def test_puzzles_of_size_4_have_one_solution_and_splits_share_none():
     env = make(Sudoku, size=4)
     contents, answers = {}, {}
-    for split, count in (("train", 700), ("val", 150), ("test", 150)):
+    for split, count in (("train", 350), ("val", 75), ("test", 75)):
         for problem in puzzles(env, split, count):
             assert problem.clues.count(0) == 6 and valid(problem.solution, 4, 2)
             fitting = [
@@ -94,7 +94,7 @@ def test_a_thousand_puzzles_of_size_4_have_one_solution_and_splits_share_none():
                 == answers.setdefault(problem.solution, split)
                 == split
             )
-    assert len(contents) > 800 and len(answers) > 200  # no small set that is repeated
+    assert len(contents) > 400 and len(answers) > 150  # no small set that is repeated
 
 
 def check_large(count):
@@ -114,7 +114,7 @@ def check_large(count):
 
 
 def test_puzzles_of_size_9_have_one_solution_and_splits_share_none():
-    check_large(30)
+    check_large(12)
 
 
 @pytest.mark.long
@@ -160,10 +160,10 @@ def test_a_task_is_a_function_of_split_seed_and_index():
 def test_digits_are_renamed_and_solutions_spread():
     """All 37 solutions of the small test split occur, none much more often than others."""
     counts: dict[tuple[int, ...], int] = {}
-    for problem in puzzles(make(Sudoku, test_tasks=2000), "test", 2000):
+    for problem in puzzles(make(Sudoku, test_tasks=1000), "test", 1000):
         counts[problem.solution] = counts.get(problem.solution, 0) + 1
     assert set(counts) == {grid for grid in SMALL if split_of_solution(grid) == "test"}
-    assert min(counts.values()) > 10 and max(counts.values()) < 250
+    assert min(counts.values()) > 5 and max(counts.values()) < 125
 
 
 # ---- what can't be
@@ -171,7 +171,9 @@ def test_digits_are_renamed_and_solutions_spread():
 
 def test_what_cannot_be_reached_is_an_error(monkeypatch):
     monkeypatch.setitem(FEWEST_CLUES, 4, 3)
-    source = make(Sudoku, blanks=13).tasks("train", 0)
+    env = make(Sudoku, blanks=13)
+    env.attempts = 100
+    source = env.tasks("train", 0)
     with pytest.raises(ConfigError, match="no puzzle for split 'train'") as caught:
         source[0]
     assert caught.value.path == "env.blanks" and "fewer blanks" in str(caught.value)
