@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,28 @@ from coterie.testing import coterie_run, play_episode
 
 TABULAR = Path(__file__).parents[1] / "recipes" / "tabular.yaml"
 RECIPES = plugins().registry.names("recipe")
+
+
+@cache
+def explained(name):
+    """The explanation of a recipe, without tokenizers; made once for all tests, which only read it."""
+    return explain(name, tokenizers=False)
+
+
+@cache
+def of_many_keys():
+    """The explanation of a configuration with keys of every part."""
+    return explain(
+        "plan_path",
+        overrides=[
+            "env.curriculum={field: size, values: [4, 6], promote_at: 0.5}",
+            "rewards.environment.weights={team: 1}",
+            "evaluate={samples: 2, sets: {large: {env: {size: 12}, sampling: {temperature: 0.5}}, b: {}}}",
+            "evaluate.best=large",
+            "schedule.steps=4",
+        ],
+        prompts=False,
+    )
 
 
 # --------------------------------------------------------------------------------------------------- the keys
@@ -62,18 +85,7 @@ def test_every_key_of_every_recipe_has_one_reader(name):
     ],
 )
 def test_the_reader_of_a_key_is_the_component_that_declares_it(path, reader, declared):
-    made = explain(
-        "plan_path",
-        overrides=[
-            "env.curriculum={field: size, values: [4, 6], promote_at: 0.5}",
-            "rewards.environment.weights={team: 1}",
-            "evaluate={samples: 2, sets: {large: {env: {size: 12}, sampling: {temperature: 0.5}}, b: {}}}",
-            "evaluate.best=large",
-            "schedule.steps=4",
-        ],
-        prompts=False,
-    )
-    (key,) = select(made.keys, path)
+    (key,) = select(of_many_keys().keys, path)
     assert key.reader == reader
     assert key.declared.endswith(declared.split(":")[-1])
 
@@ -170,7 +182,7 @@ def test_the_first_prompts_of_a_recipe_are_those_of_its_first_step():
     "name", ["plan_path", "sokoban_split", "sudoku_split", "quickstart", "magrpo_v1", "mt_magrpo_cooperative"]
 )
 def test_the_parts_of_each_message_join_to_it_and_name_who_wrote_them(name):
-    made = explain(name, tokenizers=False)
+    made = explained(name)
     resolved = load(name)
     roles = set(resolved.config.team.roles)
     assert {prompt.role for prompt in made.prompts} == roles and made.missing == []
@@ -263,7 +275,7 @@ def test_comments_earlier_prompts_answers_and_settings_have_their_writers():
 
 
 def test_an_outside_model_of_a_transition_mode_is_not_asked():
-    made = explain("mt_magrpo_cooperative", tokenizers=False)
+    made = explained("mt_magrpo_cooperative")
     (text,) = {text for p in made.prompts if p.turn for text in named(p, "feedback")}
     assert text == "(what 'expert_edits' writes, which asks a model)"
 
@@ -282,7 +294,7 @@ def test_a_task_that_is_not_there_is_refused():
 
 
 def test_an_explanation_is_plain_data():
-    made = explain("quickstart", tokenizers=False)
+    made = explained("quickstart")
     again = json.loads(json.dumps(made.as_dict()))
     assert again["prompts"][0]["messages"][0]["parts"][0]["kind"] == "observation"
     assert {"name", "parts", "observers", "loaded", "keys", "prompts", "missing"} <= set(again)

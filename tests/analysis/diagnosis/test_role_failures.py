@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import cache
 
 import pytest
 
+import coterie
 from coterie.analysis.diagnosis.role_table import RULES, RoleInStep, role_failures, roles_in_step
 from coterie.api.episodes import trees_of
 from coterie.api.rollouts import read_rollouts
 from coterie.core.storage.run_folder import RunFolder
 from coterie.viewing.report.blocks import fault_reasons
-from tests.viewing.planted import SINCE, make
+from tests.viewing.planted import SINCE, table
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory):
+    """The folder of the run with a failure; each is made once."""
+
+    @cache
+    def folder(failure):
+        out = tmp_path_factory.mktemp(failure) / "run"
+        coterie.train(table(failure), out=out)
+        return RunFolder(out)
+
+    return folder
 
 
 @pytest.mark.parametrize("failure", SINCE)
-def test_a_planted_failure_is_named_and_nothing_else(failure, tmp_path):
-    folder = RunFolder(make(failure, tmp_path / "run"))
+def test_a_planted_failure_is_named_and_nothing_else(failure, planted):
+    folder = planted(failure)
     seen = role_failures([roles_in_step(trees_of(read_rollouts(file))) for file in folder.rollout_files()])
     assert {(f.role, f.kind) for f in seen} == {("executor", failure)}
     steps = [f.step for f in seen]
@@ -29,6 +44,14 @@ def test_a_planted_failure_is_named_and_nothing_else(failure, tmp_path):
         "length": "grows with the length",
     }
     assert words[failure] in seen[-1].text
+
+
+def test_repeating_is_counted_over_all_branches_and_what_it_earns(planted):
+    folder = planted("repeats")
+    early, late = (roles_in_step(trees_of(read_rollouts(folder.rollout_file(step)))) for step in (10, 40))
+    assert [role.repeats for role in early] == [None, 0.0] and early[1].repeats_pay is None
+    planner, executor = late
+    assert planner.repeats == 0.0 and 0.8 < executor.repeats < 1.0 and executor.repeats_pay < -1
 
 
 def role(**fields):

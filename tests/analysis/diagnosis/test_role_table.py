@@ -6,10 +6,8 @@ import pytest
 
 from coterie.analysis.diagnosis.role_table import roles_in_step
 from coterie.api.episodes import trees_of
-from coterie.api.rollouts import read_rollouts, rollout_rows
-from coterie.core.storage.run_folder import RunFolder
+from coterie.api.rollouts import rollout_rows
 from tests.core.toy_trees import toy
-from tests.viewing.planted import make
 
 
 def test_the_toys_roles_by_hand():
@@ -55,11 +53,3 @@ def test_what_the_system_lost_counts_in_no_share():
 def test_equal_siblings_are_not_distinct():
     (writer,) = roles_in_step(trees_of(rows(["a", "a ", "b", "a"], [0.0] * 4)))
     assert writer.distinct == 0.5 and writer.repeats is None
-
-
-def test_repeating_is_counted_over_all_branches_and_what_it_earns(tmp_path):
-    folder = RunFolder(make("repeats", tmp_path / "run"))
-    early, late = (roles_in_step(trees_of(read_rollouts(folder.rollout_file(step)))) for step in (10, 40))
-    assert [role.repeats for role in early] == [None, 0.0] and early[1].repeats_pay is None
-    planner, executor = late
-    assert planner.repeats == 0.0 and 0.8 < executor.repeats < 1.0 and executor.repeats_pay < -1

@@ -15,7 +15,7 @@ import coterie as package
 from coterie.analysis.records import check_rows
 from coterie.api.rollouts import read_rollouts, write_rollouts
 from tests.analysis.replay.support import SCRIPTED, TABULAR, table, trained
-from tests.cli.support import coterie, process
+from tests.cli.support import anew, coterie
 
 
 @pytest.fixture(scope="module")
@@ -135,19 +135,19 @@ def test_a_plugin_file_that_changed_is_named_and_what_follows_is_located(tmp_pat
     source["rewards"] = {"environment": {"type": "environment"}, "mine": {"type": "mine"}}
     source["schedule"] = {"steps": 1, "tasks_per_step": 1, "max_missing": 1}
     file.write_text(yaml.safe_dump(source))
-    ran = process("run", file, "-p", plugin, "-o", tmp_path / "run")
-    assert ran.returncode == 0, ran.stderr
+    ran = anew("run", file, "-p", plugin, "-o", tmp_path / "run")
+    assert ran.exit_code == 0, ran.stderr
     plugin.write_text(PLUGIN.replace("1.0", "2.0"))
-    done = process("replay", tmp_path / "run")
-    assert done.returncode == 1, done.stderr
+    done = anew("replay", tmp_path / "run")
+    assert done.exit_code == 1, done.output
     assert "my_reward.py" in done.stderr and "scores.team.mine" in done.stdout
     assert "recorded  1.0" in done.stdout and "replayed  2.0" in done.stdout
     moved = tmp_path / "elsewhere" / "my_reward.py"  # the reasons of missing scores name the file
     moved.parent.mkdir()
     moved.write_text(PLUGIN)
     plugin.unlink()
-    done = process("replay", tmp_path / "run", "-p", moved)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = anew("replay", tmp_path / "run", "-p", moved)
+    assert done.exit_code == 0, done.output
 
 
 def test_other_weights_change_credit_as_the_formula_says(run: Path, tmp_path: Path) -> None:
