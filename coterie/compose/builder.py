@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +17,7 @@ from coterie.compose.kinds import PROTOCOL, check_attributes, ignored, members
 from coterie.compose.settings import REFERRED, type_missing
 from coterie.compose.tables import TABLES, warn_of_settings
 from coterie.core.config import RunConfig
-from coterie.core.errors import ConfigError, PluginError, SystemFault, UserError, did_you_mean, type_text
+from coterie.core.errors import ConfigError, PluginError, SystemFault, UserError, did_you_mean
 from coterie.core.plugins import Table, as_table, composed_fields
 from coterie.core.plugins.origin import Origin, failure, origin_of, plugin_call, record_origin
 from coterie.core.protocols import ChatAnswer, ChatModel, ChatRequest, Environment
@@ -106,10 +105,7 @@ class ComponentBuilder:
 
     def _make(self, kind: str, plugin: str, config: Any, path: str, name: str) -> Any:
         entry = plugins().registry.find(kind, plugin, path=f"{path}.type")
-        target, origin = entry.load(f"{path}.type"), Origin(kind, plugin, entry.distribution, path)
-        if not inspect.isclass(target):
-            why = f"it is {type_text(target)}"
-            raise PluginError(f"{origin} is no class", path=f"{path}.type", why=why)
+        target, origin = entry.load_class(f"{path}.type"), Origin(kind, plugin, entry.distribution, path)
         entry.check(target, f"{path}.type")
         maker: Any = target
         with plugin_call(origin, "constructor"):

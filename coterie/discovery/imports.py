@@ -106,7 +106,24 @@ def install_fix(module: str, distribution: str) -> str:
         if canonicalize_name(requirement.name) == canonicalize_name(module):
             extra = re.search(r"extra == ['\"]([^'\"]+)", str(requirement.marker or ""))
             return f"pip install '{distribution}[{extra[1]}]'" if extra else f"pip install {requirement.name}"
-    return f"pip install the package that has '{module}'; in {distribution}, add it to the dependencies"
+    text = f"pip install the package that has '{module}'"
+    return f"{text}; in {distribution}, add it to the dependencies" if _is_installed(distribution) else text
+
+
+def removal(distribution: str) -> str:
+    """How to go on without a plugin: as a package, as a file, or as a module that Python finds."""
+    if distribution.endswith(".py"):
+        return f"leave out -p {distribution}"
+    installed = _is_installed(distribution)
+    return f"pip uninstall {distribution}" if installed else "take it out of the configuration"
+
+
+def _is_installed(distribution: str) -> bool:
+    """Whether pip can name it: a file is no distribution, nor is a module on PYTHONPATH."""
+    try:
+        return bool(importlib.metadata.distribution(distribution))
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        return False
 
 
 def import_fix(error: BaseException, distribution: str) -> str:
@@ -115,9 +132,11 @@ def import_fix(error: BaseException, distribution: str) -> str:
         return "in the package, call sys.exit under `if __name__ == '__main__':` alone"
     root = (getattr(error, "name", None) or "").partition(".")[0]
     if isinstance(error, ImportError) and root == "coterie":
-        return f"update the plugin: pip install -U {distribution}; docs/public_names.md lists coterie's names"
+        names = "docs/public_names.md lists coterie's names"
+        update = f"update the plugin: pip install -U {distribution}"
+        return f"{update}; {names}" if _is_installed(distribution) else f"correct the module: {names}"
     if isinstance(error, ModuleNotFoundError) and root in EXTRA_OF:
         return f"pip install 'coterie[{EXTRA_OF[root]}]'"
     if isinstance(error, ModuleNotFoundError) and root:
         return install_fix(root, distribution)
-    return f"correct the module, or remove the plugin: pip uninstall {distribution}"
+    return f"correct the module, or remove the plugin: {removal(distribution)}"

@@ -19,10 +19,10 @@ from typing import Any
 import pluggy
 
 from coterie import deprecations
-from coterie.core.errors import PluginError, UserError, did_you_mean
+from coterie.core.errors import PluginError, UserError, did_you_mean, type_text
 from coterie.core.plugins import KINDS
 from coterie.discovery import api_version, hookspecs
-from coterie.discovery.imports import Report as Report, import_fix, raised, timed
+from coterie.discovery.imports import Report as Report, import_fix, raised, removal, timed
 from coterie.discovery.registry import ExampleEntry, Registry
 
 GROUP = "coterie"
@@ -97,13 +97,22 @@ class Plugins(pluggy.PluginManager):
         except (KeyboardInterrupt, PluginError):
             raise
         except BaseException as error:  # an object may raise at any look at it
-            fix = f"correct the module, or remove the plugin: pip uninstall {report.distribution}"
+            fix = f"correct the module, or remove the plugin: {removal(report.distribution)}"
             self.fail(report, f"its hooks can't be read: {raised(error)}", fix, error)
 
     def _add(self, module: Any, report: Report) -> None:
         what, fix = api_version.refusal(api_version.stated(module), report.distribution)
         if what:
             self.fail(report, what, fix)
+            return
+        if not hasattr(module, "__dict__"):  # a number, a list, an array
+            what, name = (
+                f"{report.module or report.name} is {type_text(module)}, which has no hooks",
+                report.name,
+            )
+            self.fail(
+                report, what, f"name the module that has them: `{name} = {report.module.partition(':')[0]}`"
+            )
             return
         if self.is_registered(module):  # two distributions name one module
             module, shared = ModuleType(report.name), module
@@ -157,7 +166,7 @@ class Plugins(pluggy.PluginManager):
             raise  # PluginError: strict mode
         except BaseException as error:  # also SystemExit, which would end the command without a word
             what = f"hook '{hook}' raised {raised(error)}"
-            fix = f"correct the hook (it only calls `register`), or pip uninstall {report.distribution}"
+            fix = f"correct the hook (it only calls `register`), or {removal(report.distribution)}"
             self.fail(report, what, fix, error)
 
     def _call_examples(self, function: Any, report: Report) -> None:

@@ -8,11 +8,12 @@ that is not registered.
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from coterie.core.errors import MissingExtra, PluginError, did_you_mean
+from coterie.core.errors import MissingExtra, PluginError, did_you_mean, type_text
 from coterie.core.plugins import DECLARING, FILES, KINDS, UNCONFIGURED
 from coterie.core.plugins.base import PluginConfig
 from coterie.core.plugins.origin import raised_at
@@ -20,6 +21,7 @@ from coterie.discovery.imports import import_fix, install_fix, raised
 from coterie.extras import EXTRA_OF
 
 IN_A_FILE = "if a file of yours has it: -p FILE.py; in Python: coterie.load_plugin_file(FILE)"
+A_CLASS = "register the class itself, or 'module:Class'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +54,26 @@ class Entry:
             return self.target
         return import_object(self.target, self.label, path, self.distribution)
 
+    def load_class(self, path: str = "") -> Any:
+        """The class itself, where plugins of the kind are made from tables.
+
+        Raises:
+            PluginError: it is no class. For the rest as `Registry.load`.
+        """
+        target = self.load(path)
+        if not inspect.isclass(target):
+            why = f"it is {type_text(target)}"
+            raise PluginError(f"{self.label} is no class", path=path, why=why, fix=A_CLASS)
+        return target
+
     def attribute(self, name: str, path: str = "") -> Any:
         """The class's `Config` or `Policy`, or None. What was registered is imported without the target.
 
         Raises:
-            PluginError: it can't be imported, or the `Config` is no PluginConfig.
+            PluginError: it can't be imported or is no class, or the `Config` is no PluginConfig.
             MissingExtra: its module needs an optional package that isn't there.
         """
-        model = self.declared[name] if name in self.declared else getattr(self.load(path), name, None)
+        model = self.declared[name] if name in self.declared else getattr(self.load_class(path), name, None)
         if isinstance(model, str):
             model = import_object(model, f"the {name} of {self.label}", path, self.distribution)
         is_config = isinstance(model, type) and issubclass(model, PluginConfig)

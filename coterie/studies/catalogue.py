@@ -6,7 +6,16 @@ import logging
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from coterie import ConfigError, PluginError, did_you_mean, find_plugin, read_yaml, registered, validate
+from coterie import (
+    ConfigError,
+    PluginError,
+    UserError,
+    did_you_mean,
+    find_plugin,
+    read_yaml,
+    registered,
+    validate,
+)
 from coterie.studies.columns import (
     BASE,
     BY_ROLE,
@@ -95,19 +104,20 @@ def _check(config: ColumnConfig) -> None:
     Raises:
         ConfigError: a role, a variant, a study or a method is unknown.
     """
-    studies = {name: find_plugin("study", name) for name in registered("study")}
+    studies = registered("study")
+    needs = {name: needed for name in studies if (needed := _needs(name, _sketch(config))) is not None}
     named = {SOLO: config.alone, WITH_FROZEN_PARTNER: config.beside, "swap": config.swap or ()}
     for key, roles in named.items():
         for role in roles:
             _known(role, config.roles, f"unknown role '{role}'", f"{key}.{role}")
-    used = {BASE, *(name for study in studies.values() for name in _variants(study, _sketch(config)))}
-    for name in config.forms:
+    used = {BASE, *(name for needed in needs.values() for _, variants in needed for name in variants)}
+    for name in config.forms if len(needs) == len(studies) else ():  # a broken study may need any variant
         _known(name, used, f"no study uses a variant '{name}'", f"forms.{name}")
     for key, named_studies in (("paper", config.paper), ("notes", config.notes)):
         for name in named_studies:
             _known(name, studies, f"unknown study '{name}'", f"{key}.{name}")
-    for name in config.paper:
-        ids = [method.id for method in studies[name].methods(_sketch(config))]
+    for name in (name for name in config.paper if name in needs):
+        ids = [id_ for id_, _ in needs[name]]
         for id_ in config.paper[name]:
             _known(id_, ids, f"study '{name}' has no method '{id_}'", f"paper.{name}.{id_}")
 
@@ -115,6 +125,20 @@ def _check(config: ColumnConfig) -> None:
 def _known(name: str, known: Collection[str], what: str, path: str) -> None:
     if name not in known:
         raise ConfigError(what, path=path, fix=did_you_mean(name, known))
+
+
+def _needs(name: str, column: Column) -> list[tuple[str, tuple[str, ...]]] | None:
+    """(id, variants) of each method of a registered study; None: it is broken, which is no column's fault."""
+    try:
+        study = load_study(name)
+    except UserError:
+        return None
+    try:
+        return [(method.id, method.variants) for method in study.methods(column)]
+    except UserError:  # it refuses the column
+        return []
+    except Exception:  # told where the study itself is checked or run
+        return None
 
 
 def _variants(study: Study, column: Column) -> set[str]:
@@ -136,7 +160,8 @@ def load_study(name: str) -> Study:
     """
     study = find_plugin("study", name)
     if not isinstance(study, Study):
-        raise PluginError(f"study '{name}' is a {type(study).__name__}", fix="a coterie.Study")
+        what, owner = f"study '{name}' is no coterie.Study", f"`coterie plugins show {name}` says whose it is"
+        raise PluginError(what, why=f"it is a {type(study).__name__}", fix=f"register a Study; {owner}")
     return study
 
 
@@ -153,7 +178,11 @@ def columns_of(study: Study, names: Sequence[str] | None, scale: str) -> list[Co
         return [load_column(name) for name in names]
     columns = []
     for name in registered("column"):
-        column = load_column(name)
+        try:
+            column = load_column(name)
+        except UserError as error:  # perhaps a stranger's
+            log.warning("column '%s' is left out: %s", name, error)
+            continue
         missing = sorted(_variants(study, column) - set(column.variants))
         if missing or scale not in column.scales:
             reason = f"no variant '{missing[0]}'" if missing else f"no scale '{scale}'"

@@ -142,6 +142,7 @@ def raises(register):
         (FakeEntry("bad", "bad-dist", lambda: module(f=taken)), "already registered by good-dist"),
         (FakeEntry("bad", "bad-dist", lambda: module(f=raises)), "boom"),
         (FakeEntry("bad", "bad-dist", lambda: module()), "implements no hook"),
+        (FakeEntry("bad", "bad-dist", lambda: 5), "bad:x is a int, which has no hooks"),
     ],
 )
 def test_a_broken_plugin_is_reported_and_everything_else_works(entries, monkeypatch, broken, error):
@@ -435,6 +436,26 @@ def test_what_a_file_registers_wrongly_is_told_in_its_own_words(tmp_path, call, 
     assert re.search(text, message, re.M) and "_call_registration" not in message
     if not text:
         assert f"PYTHONPATH={tmp_path}" in error.value.fix
+
+
+@pytest.mark.parametrize(
+    "text", ["raise ValueError(1)", "import an_absent_one", "from coterie import nothing"]
+)
+def test_pip_is_named_for_what_pip_installed_and_a_file_is_left_out(tmp_path, monkeypatch, text):
+    (tmp_path / "fails_on_import.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    fixes = {}
+    for distribution in ("pytest", "mine.py", ""):  # a package, a file, a module on Python's path
+        with pytest.raises(PluginError) as error:
+            import_object("fails_on_import:X", "reward 'z'", "rewards.z.type", distribution)
+        fixes[distribution] = error.value.fix
+    assert "pytest" in fixes["pytest"]
+    for fix in (fixes["mine.py"], fixes[""]):
+        assert not re.search(r"pip (uninstall|install -U)|dependencies", fix), fix
+    if "ValueError" in text:
+        assert fixes["pytest"].endswith("pip uninstall pytest") and fixes["mine.py"].endswith(
+            "leave out -p mine.py"
+        )
 
 
 def test_an_entry_point_without_a_module_is_reported(entries):

@@ -7,9 +7,13 @@ from types import SimpleNamespace
 import pytest
 
 import coterie
+from coterie import Study
 from coterie.core.errors import ConfigError
-from coterie.studies.catalogue import load_column, read_column
+from coterie.discovery import Entry
+from coterie.studies.catalogue import columns_of, load_column, load_study, read_column
 from coterie.testing import ConformanceError, check_column, check_plugin
+from coterie.testing.checks.plugin import registered
+from tests.cli.support import coterie as coterie_command
 from tests.studies.support import COLUMN, column_file
 
 
@@ -69,6 +73,28 @@ def test_the_check_resolves_every_variant_and_looks_for_the_roles(tmp_path):
         check_column(str(without))
     with pytest.raises(ConformanceError, match="no file"):
         check_column(str(tmp_path / "none.yaml"))
+
+
+def test_a_strangers_broken_study_or_column_is_no_fault_of_others(tmp_path):
+    raises = Study(summary="Raises.", methods=lambda column: column.variants["no"])
+    refuses = Study(summary="Refuses.", methods=refuse)
+    strangers = {"five": 5, "raises": raises, "refuses": refuses, "absent": "no.such:STUDY"}
+    entries = [Entry("study", name, target, "acme") for name, target in strangers.items()]
+    with registered([*entries, Entry("column", "six", 6, "acme")]):
+        assert load_column(COLUMN).title == "Hand over"
+        with pytest.raises(ConfigError, match="did you mean 'single'"):
+            read_column(column_file(tmp_path, paper={"at-grpo-table1": {"singel": 1}}), "x")
+        listed = coterie_command("reproduce")
+        assert listed.exit_code == 0 and "sampling" in listed.stdout and "plan_path" in listed.stdout
+        told = ("study 'five' is no coterie.Study", "no.such", "column 'six' of acme has no file '6'")
+        assert all(text in listed.stderr for text in told)
+        assert "plan_path" in {column.name for column in columns_of(load_study("sampling"), None, "cpu")}
+    with registered(entries[2:3]), pytest.raises(ConfigError, match="did you mean 'shared'"):
+        read_column(column_file(tmp_path, forms={"shraed": "hand_over.yaml"}), "x")
+
+
+def refuse(column):
+    raise ConfigError("not for this game")
 
 
 def test_an_unknown_column_names_the_nearest():

@@ -8,7 +8,7 @@ import pytest
 
 from coterie import testing
 from coterie.compose.kinds import PROTOCOL
-from coterie.core.errors import UserError
+from coterie.core.errors import PluginError, UserError
 from coterie.discovery import Entry, plugins
 from coterie.testing import ConformanceError, Example, NotChecked
 from coterie.testing.builtin_examples import REGISTERED
@@ -17,6 +17,7 @@ from coterie.testing.checking.cases import Built, Case, check_of
 from coterie.testing.checking.component import check_component, smallest
 from coterie.testing.checking.results import Broken, Checked, of_component, whole
 from coterie.testing.checking.targets import find_target
+from coterie.testing.checks.plugin import registered
 from coterie.testing.support.promises import Promises, promise, recorded
 from coterie.testing.support.toys import EchoRole, NumberGame
 
@@ -116,6 +117,21 @@ def test_examples_that_are_broken_harm_no_registration():
     assert report.ok
     lost, late = manager.registry.examples
     assert (lost.kind, lost.name) == ("lost", 3) and "ValueError: late" in late.error
+
+
+@pytest.mark.parametrize("kind", ["environment", "role"])
+def test_a_number_in_place_of_a_class_is_no_fault_of_its_neighbours(kind):
+    number = Entry(kind, "five", 5, "numbers.py")
+    good = {"environment": Entry("role", "reads", EchoRole, "numbers.py")}
+    neighbour = good.get(kind, Entry("environment", "game", NumberGame, "numbers.py"))
+    with registered([number, neighbour]):
+        (fault,) = check_component(number).broken
+        result = check_component(neighbour)
+        with pytest.raises(PluginError, match=f"{kind} 'five' of numbers.py is no class"):
+            plugins().registry.config_of(kind, "five")
+    assert fault.where == f"{kind} 'five' of numbers.py" and "is a int" in fault.what
+    assert fault.fix == "register the class itself, or 'module:Class'"
+    assert not result.broken and f"{kind} 'five' of numbers.py is no class" in result.unchecked[-1]
 
 
 def test_no_smaller_case_is_tried_when_the_time_is_over():

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import shlex
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +17,12 @@ from coterie.cli.errors import INTERRUPTED
 from coterie.cli.interrupt import interruptible
 from coterie.cli.options import json_option, out_option, plugin_option, verbose_option
 from coterie.cli.output import duration, print_json, share, table
+from coterie.core.errors import UserError
 
 if TYPE_CHECKING:
     from coterie.studies.graph import Job
 
+log = logging.getLogger("coterie")
 QUIET_SECONDS = 30.0
 """Least time between two plain lines about the progress of one job."""
 
@@ -130,13 +133,24 @@ def _report(outcome: Any, jobs: Mapping[str, Job]) -> None:
             click.echo(f"  log: {outcome.logs[id_]}", err=True)
 
 
-def _list(as_json: bool) -> None:
+def _sound(kind: str, load: Callable[[str], Any]) -> dict[str, Any]:
+    """The registered ones by name; a broken one is a warning, since the others can be run."""
     from coterie.discovery import plugins
+
+    loaded = {}
+    for name in plugins().registry.names(kind):
+        try:
+            loaded[name] = load(name)
+        except UserError as error:
+            log.warning("%s", error)
+    return loaded
+
+
+def _list(as_json: bool) -> None:
     from coterie.studies.catalogue import load_column, load_study
 
-    registry = plugins().registry
-    studies = [(name, load_study(name).summary) for name in registry.names("study")]
-    columns = [load_column(name) for name in registry.names("column")]
+    studies = [(name, study.summary) for name, study in _sound("study", load_study).items()]
+    columns = list(_sound("column", load_column).values())
     if as_json:
         known = [{"name": each.name, "title": each.title, "scales": list(each.scales)} for each in columns]
         of_studies = [{"name": name, "summary": summary} for name, summary in studies]

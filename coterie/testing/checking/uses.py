@@ -43,7 +43,7 @@ def reference(entry: Entry) -> str:
     if entry.distribution.endswith(".py"):
         if isinstance(target, str):
             return target
-        module, name = target.__module__, target.__qualname__
+        module, name = getattr(target, "__module__", ""), getattr(target, "__qualname__", "")  # or no class
         importable = getattr(sys.modules.get(module), name, None) is target
         return f"{module}:{name}" if importable else entry.name  # another module may have the file's name
     if entry.name in plugins().registry.names(entry.kind):

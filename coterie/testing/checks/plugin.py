@@ -20,6 +20,7 @@ from coterie.core.config import PolicyConfig, RunConfig
 from coterie.core.errors import ConfigError, MissingExtra, UserError, did_you_mean, type_text
 from coterie.core.plugins import DECLARING, FILES, PluginConfig, Table, composed_fields
 from coterie.discovery import GROUP, Entry, Plugins, Report, plugins
+from coterie.discovery.registry import A_CLASS
 from coterie.discovery.validation import explain
 from coterie.recipes.layers import gather, read_overlay, resolve, resource_path
 from coterie.recipes.merging import EVERY_SCALE, Layers
@@ -139,7 +140,7 @@ def check_entry(entry: Entry, where: str, extras: bool) -> None:
     if entry.kind == "study":
         check_study(target, where)
         return
-    require(inspect.isclass(target), f"is {type_text(target)}", where, fix="a class")
+    require(inspect.isclass(target), f"is {type_text(target)}, and no class", where, fix=A_CLASS)
     with guarded(f"{where}: registration"):
         entry.check(target)
     _check_class(target, entry.kind, where)
