@@ -135,10 +135,11 @@ def check_credit(estimator: Any, returned: Any, trees: Sequence[Tree]) -> None:
     credit, state = returned
     sampled = {key: action.tokens for tree in trees for key, _, action in tree.actions()}
     for part in ("advantage", "weight", "target"):
-        for key, value in getattr(credit, part).items():
-            if not isinstance(key, Key) or key not in sampled:
-                fix = "a key is that of a branch of the batch: node.key.of_branch(role, index)"
-            else:
+        if not isinstance(table := getattr(credit, part), Mapping):
+            refuse(estimator, "__call__", table, f"Credit.{part}: a table of numbers by branch")
+        for key, value in table.items():
+            fix = "a key is that of a branch of the batch: node.key.of_branch(role, index)"
+            if isinstance(key, Key) and key in sampled:
                 fix = _number_of_branch(part, value, sampled[key])
             if fix:
                 at = key.text() if isinstance(key, Key) else key

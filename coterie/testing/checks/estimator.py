@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from coterie.core.errors import ConfigError, type_text
 from coterie.core.protocols import Batch, Member, Plan, Team
 from coterie.core.rollout.contracts import FRAMEWORK_METRICS
-from coterie.core.types import TEAM, Credit
+from coterie.core.types import TEAM, Credit, Key
 from coterie.testing.support.failure import finite, guarded, require, require_kind
 from coterie.testing.support.forest import PLANS, SyntheticStep, grow, order, reward_weights
 from coterie.testing.support.kept_state import twice
@@ -168,16 +168,20 @@ def _credit(estimator: Any, forest: SyntheticStep, name: str, state: Any) -> tup
             state,
         )
     pair = isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[0], Credit)
-    require(pair, f"returned {type_text(answer)}", name, fix="(Credit, state)")
+    parts = f" of {' and '.join(map(type_text, answer))}" if isinstance(answer, tuple) else ""
+    require(pair, f"returned {type_text(answer)}{parts}", name, fix="(Credit, state)")
     return answer
 
 
 def _check_credit(credit: Credit, forest: SyntheticStep, name: str) -> None:
     for table in ("advantage", "weight", "target", "returns"):
-        for key, value in getattr(credit, table).items():
-            where = f"{name}: {table} of {key.text()}"
-            require(key in forest.tokens, "there is no such branch", where, fix="node.key.of_branch(role, b)")
-            require(np.isfinite(value).all(), f"is {value}", where, fix="leave the key out instead")
+        values = getattr(credit, table)
+        _require_table(values, f"{name}: {table}", "a table: {node.key.of_branch(role, b): value}")
+        for key, value in values.items():
+            known = isinstance(key, Key) and key in forest.tokens
+            where = f"{name}: {table} of {key.text() if isinstance(key, Key) else repr(key)}"
+            require(known, "there is no such branch", where, fix="node.key.of_branch(role, b)")
+            require(_is_finite(value), f"is {value}", where, fix="leave the key out instead")
             count = forest.tokens[key]
             require(
                 (np.ndim(value) == 0 and table != "target") or np.shape(value) == (count,),
@@ -193,6 +197,7 @@ def _check_credit(credit: Credit, forest: SyntheticStep, name: str) -> None:
             name,
             fix="leave the branch out of the credit, of the baseline and of every denominator; 0 is a score",
         )
+    _require_table(credit.metrics, f"{name}: metrics", "a table: numbers by name")
     for metric, number in credit.metrics.items():
         require(
             isinstance(metric, str) and metric.partition("/")[0] not in FRAMEWORK_METRICS,
@@ -201,6 +206,19 @@ def _check_credit(credit: Credit, forest: SyntheticStep, name: str) -> None:
             fix="begin it with the estimator's own name",
         )
         require(finite(number), f"{number!r}", f"{name}: metric {metric}", fix="a finite number")
+
+
+def _require_table(value: object, where: str, fix: str) -> None:
+    """Raise unless the value is a table."""
+    require(isinstance(value, Mapping), f"is {type_text(value)}", where, fix=fix)
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether a value is a finite number, or an array of them."""
+    try:
+        return bool(np.isfinite(value).all())
+    except TypeError:
+        return False
 
 
 def _same(first: Credit, second: Credit, name: str, difference: str) -> None:

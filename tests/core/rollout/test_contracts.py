@@ -134,7 +134,8 @@ KEY = TREES[0].root.key.of_branch("one", 0)
 @pytest.mark.parametrize("returned", [
     None, Credit(advantage={}), ({}, None), (Credit(advantage={KEY: float("nan")}), None),
     (Credit(advantage={KEY: np.array([1.0, np.inf])}), None), (Credit(advantage={KEY: "1"}), None),
-    (Credit(advantage={"t": 1.0}), None), (Credit(advantage={KEY: 1.0}), {"mean": object()}),
+    (Credit(advantage={"t": 1.0}), None), (Credit(advantage=[KEY]), None),
+    (Credit(advantage={KEY: 1.0}), {"mean": object()}),
     (Credit(advantage={}, target={KEY: np.array([np.nan])}), None),
     (Credit(advantage={}, metrics={"mean": "0.9"}), None),
     (Credit(advantage={}, metrics={"mean": np.ones(2)}), None),
@@ -147,7 +148,7 @@ KEY = TREES[0].root.key.of_branch("one", 0)
     (Credit(advantage={KEY._replace(branch=7): 1.0}), None),
     (Credit(advantage={KEY.node: 1.0}), None),
     (Credit(advantage={KEY: 1.0}, weight={Key("u").of_branch("one", 0): 1.0}), None),
-], ids=[str(number) for number in range(21)])  # fmt: skip
+], ids=[str(number) for number in range(22)])  # fmt: skip
 def test_credit_that_can_not_be_trained_on_is_refused(game, returned):
     with pytest.raises(PluginError, match="environment 'toy' of coterie-toys: __call__ returned"):
         contracts.check_credit(game, returned, TREES)
