@@ -1,10 +1,21 @@
-"""What this machine has; imports nothing of Coterie."""
+"""What this machine has, and what helps where its disk refuses a write; imports nothing of Coterie."""
 
 from __future__ import annotations
 
 import os
+import re
 from contextlib import suppress
 from pathlib import Path
+
+WRITE_FIXES = {
+    "no space left|quota exceeded": "free space on the disk",
+    "no such file": "make its folder, or name another one",
+    "permission denied|not permitted": "fix the permissions, or name another folder",
+    "read-only file": "name a folder on another disk: this one can only be read",
+    "file exists|(not|is) a directory": "name another path: something else is there",
+    "": "free space on the disk or fix the permissions",
+}
+"""What a system says of a write that failed -> what helps."""
 
 
 def machine_memory() -> int | None:
@@ -16,3 +27,8 @@ def machine_memory() -> int | None:
         with suppress(OSError, ValueError):
             limits.append(int(Path("/sys/fs/cgroup", file).read_text(encoding="ascii")))
     return min((limit for limit in limits if limit > 0), default=None)
+
+
+def write_fix(said: str) -> str:
+    """What helps where a system says this of a write that failed."""
+    return next(fix for words, fix in WRITE_FIXES.items() if re.search(words, said, re.IGNORECASE))

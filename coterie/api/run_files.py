@@ -133,5 +133,4 @@ def resumable(folder: RunFolder, store: CheckpointStore) -> Iterator[None]:
             else f"resume with `coterie run --resume {folder.path}`: "
             f"the checkpoint of step {newest.step} is intact, and training goes on from it"
         )
-        fix = f"free space on the disk or fix the permissions, then {then}"
-        raise WriteError(error.what, why=error.why, fix=fix) from error.__cause__
+        raise WriteError(error.what, why=error.why, then=then) from error.__cause__

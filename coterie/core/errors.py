@@ -19,6 +19,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from coterie.machine import write_fix
+
 
 class CoterieError(Exception):
     """Base of every error that Coterie raises on purpose."""
@@ -84,7 +86,16 @@ class RunFolderError(UserError):
 
 
 class WriteError(UserError):
-    """A file can't be written: the disk is full or read-only, or the permission is missing."""
+    """A file can't be written: the disk is full or read-only, or the permission is missing.
+
+    Args:
+        fix: by default what helps against `why`, and `then`.
+    """
+
+    def __init__(
+        self, what: str, *, why: str = "", fix: str = "", path: str = "", then: str = "try again"
+    ) -> None:
+        super().__init__(what, why=why, fix=fix or f"{write_fix(why)}, then {then}", path=path)
 
 
 class SystemFault(CoterieError):

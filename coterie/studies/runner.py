@@ -298,8 +298,7 @@ def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        fix = "free space on the disk or fix the permissions, then try again"
-        raise WriteError(f"{folder} can't be written", why=str(error), fix=fix) from error
+        raise WriteError(f"{folder} can't be written", why=str(error)) from error
 
 
 def display_path(path: Path) -> Path:

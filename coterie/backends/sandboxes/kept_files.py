@@ -137,7 +137,7 @@ class FileStore:
         return WriteError(
             f"files that programs hand on can't be kept in {self.folder}",
             why=error.strerror or str(error),
-            fix="free space there, or name a folder on another disk",
+            then="try again; or name a folder on another disk",
             path=self._path,
         )
 

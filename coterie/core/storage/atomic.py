@@ -36,14 +36,11 @@ def written(what: object) -> Iterator[None]:
         yield
     except Exception as error:
         cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
-        if isinstance(error, WriteError):
-            why = error.why
-        elif isinstance(error, UserError) or not (isinstance(cause, OSError) or DISK.search(str(cause))):
+        why = error.why if isinstance(error, UserError) else str(cause)
+        of_disk = isinstance(cause, OSError) or DISK.search(why)
+        if not (isinstance(error, WriteError) or (of_disk and not isinstance(error, UserError))):
             raise
-        else:
-            why = str(cause)
-        fix = "free space on the disk or fix the permissions, then try again"
-        raise WriteError(f"{what} can't be written", why=why, fix=fix) from cause
+        raise WriteError(f"{what} can't be written", why=why) from cause
 
 
 def write_atomic(path: Path, data: bytes | str) -> None:
