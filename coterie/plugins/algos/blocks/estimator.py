@@ -75,9 +75,15 @@ class Pieces:
     gamma: float = 1.0
 
     @property
-    def compares(self) -> bool:
-        """Whether a row is compared with its group, so that a group of one member teaches nothing."""
-        return self.baseline != "none" or (self.normalise.type != "none" and self.normalise.scope == "group")
+    def has_baseline(self) -> bool:
+        """Whether a row is compared with its group's baseline, so that a group of one teaches nothing."""
+        return self.baseline != "none"
+
+    @property
+    def only_normalises(self) -> bool:
+        """Whether the normaliser alone compares a row with its group."""
+        within = self.normalise.type != "none" and self.normalise.scope == "group"
+        return within and not self.has_baseline
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +108,20 @@ RULES: tuple[PieceRule, ...] = (
     PieceRule("group `decision` with a baseline", "`sampler.branches` of 2 or more",
          "groups would have one member: the branches of a decision are compared with each other, and a "
          "single one equals its own mean", "sampler.branches", "set sampler.branches to 2 or more",
-         lambda p, plan, team: p.group == "decision" and p.compares and plan.branches < 2),
+         lambda p, plan, team: p.group == "decision" and p.has_baseline and plan.branches < 2),
     PieceRule("group `task` or `turn` with a baseline", "`sampler.chains` of 2 or more (or `expand: all`)",
          "groups would have one member: the chains of a task are compared with each other, and a single one "
          "equals its own mean", "sampler.chains", "set sampler.chains to 2 or more",
-         lambda p, plan, team: p.group in ("task", "turn") and p.compares and _one_member(p, plan)),
+         lambda p, plan, team: p.group in ("task", "turn") and p.has_baseline and _one_member(p, plan)),
+    PieceRule("normaliser of scope `group` on group `decision`", "`sampler.branches` of 2 or more",
+         "groups would have one member, which has no deviation from itself", "sampler.branches",
+         "set sampler.branches to 2 or more, or algorithm.normalise.type=none",
+         lambda p, plan, team: p.group == "decision" and p.only_normalises and plan.branches < 2),
+    PieceRule("normaliser of scope `group` on group `task` or `turn`",
+         "`sampler.chains` of 2 or more (or `expand: all`)",
+         "groups would have one member, which has no deviation from itself", "sampler.chains",
+         "set sampler.chains to 2 or more, or algorithm.normalise.type=none",
+         lambda p, plan, team: p.group in ("task", "turn") and p.only_normalises and _one_member(p, plan)),
     PieceRule("return `episode`", "whole chains: `sampler.branches: 1` (or `expand: all`)",
          "branches that are not played out have no episode's return", "sampler.branches",
          "set sampler.branches=1 and sampler.chains to the group's size",

@@ -30,7 +30,7 @@ CASES = [
     # rule, (pieces, plan, team) that break it, the least change that doesn't
     ("group `decision` with a baseline", (Pieces(), ONE, AT_ONCE), (Pieces(), BRANCHES, AT_ONCE)),
     (
-        "group `decision` with a baseline",
+        "normaliser of scope `group` on group `decision`",
         (Pieces(baseline="none", normalise=WHITEN), CHAINS, AT_ONCE),
         (Pieces(baseline="none", normalise=NONE), CHAINS, AT_ONCE),
     ),
@@ -40,6 +40,11 @@ CASES = [
      (Pieces(group="task"), BRANCHES, AT_ONCE)),
     ("group `task` or `turn` with a baseline", (EPISODE, replace(ALL, branches=1), AT_ONCE),
      (EPISODE, ALL, AT_ONCE)),
+    (
+        "normaliser of scope `group` on group `task` or `turn`",
+        (replace(EPISODE, baseline="none", normalise=WHITEN), ONE, AT_ONCE),
+        (replace(EPISODE, baseline="none", normalise=NONE), ONE, AT_ONCE),
+    ),
     ("return `episode`", (EPISODE, replace(BRANCHES, chains=2), AT_ONCE), (EPISODE, CHAINS, AT_ONCE)),
     ("return `episode`", (EPISODE, replace(BRANCHES, chains=2), AT_ONCE),
      (EPISODE, replace(ALL, chains=2), AT_ONCE)),
@@ -82,6 +87,13 @@ def test_a_pair_without_a_meaning_is_refused_and_the_least_change_is_not(when, b
     for part in (rule.when.replace("`", ""), rule.needs.replace("`", ""), rule.why, rule.fix, rule.path):
         assert part in str(error.value)
     check_pieces(*good)
+
+
+@pytest.mark.parametrize("group", ["decision", "task"])
+def test_no_message_speaks_of_a_baseline_where_there_is_none(group):
+    with pytest.raises(ConfigError) as error:
+        check_pieces(Pieces(group=group, baseline="none", normalise=WHITEN), ONE, AT_ONCE)
+    assert "baseline" not in str(error.value) and "algorithm.normalise.type=none" in error.value.fix
 
 
 def test_the_message_gives_the_wrong_number():
