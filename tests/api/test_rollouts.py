@@ -76,6 +76,19 @@ def test_a_cross_pairing_gives_a_branch_the_mean_over_its_joints():
     assert all(r["advantage"] is None and r["return"] is None for r in rows)
 
 
+def test_a_component_of_few_joints_is_averaged_over_these_in_scores_and_over_all_in_the_reward():
+    """As docs/runs.md says under "rollouts/"."""
+    forest = tree_literals([J(0.0)] * 4, order=[["a", "b"]], pairing="cross")
+    forest.scores.add(forest.trees[0].root.key.of_joint(0), TEAM, "bonus", Score(1.0))
+    rows = rollout_rows(forest.trees, forest.scores, None, RewardWeights())
+    seen = {(r["role"], r["branch"]): r for r in rows if r["kind"] == "branch"}
+    for role in ("a", "b"):  # branch 0 is in joint 0 and in another one
+        assert seen[role, 0]["scores"]["team.bonus"] == 1.0 and seen[role, 0]["reward"] == 0.5
+        assert "team.bonus" not in seen[role, 1]["scores"] and seen[role, 1]["reward"] == 0.0
+    page = (Path(__file__).parents[2] / "docs" / "runs.md").read_text()
+    assert "a bonus of 1 in one of two joint actions is 1 in `scores`, and 0.5 in `reward`" in page
+
+
 def test_floats_come_back_bit_for_bit(tmp_path):
     tree = toy()[0]
     rows = {(r["role"], r["branch"]): r for r in written(tmp_path)["branch"] if r["node"].endswith("/n")}
