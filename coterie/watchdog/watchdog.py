@@ -7,7 +7,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from types import FrameType
@@ -58,6 +58,9 @@ class Watchdog(threading.Thread):
         blocking: seconds for calls that block the loop, where they have fewer.
     """
 
+    NAME = "coterie-watchdog"
+    """Of its thread."""
+
     def __init__(
         self,
         patience: float,
@@ -66,7 +69,7 @@ class Watchdog(threading.Thread):
         seen: Callable[[Sequence[StuckCall]], None] | None = None,
         blocking: float | None = None,
     ) -> None:
-        super().__init__(name="coterie-watchdog", daemon=True)
+        super().__init__(name=self.NAME, daemon=True)
         self._patience, self._loop, self._tell, self._seen = patience, loop, tell or _warn, seen
         self._blocks = min(patience, blocking or patience)
         self._tick = min(TICK, self._blocks / 8)
@@ -117,18 +120,22 @@ class Watchdog(threading.Thread):
             return
         blocked = self._clock - self._asked
         stack = of_thread(sys._current_frames().get(self._of_loop))
-        for call in calls_in(stack, awaiting=False):
-            # The frame of a coroutine lasts longer than what of it runs now.
-            yield from self._overdue(call, min(blocked, self._age(call.frame, False)), blocks=True)
+        # The frame of a coroutine lasts longer than what of it runs now.
+        calls = calls_in(stack, awaiting=False)
+        aged = ((call, min(blocked, self._age(call.frame, False))) for call in calls)
+        yield from self._overdue(aged, blocks=True)
 
     def _in_threads(self) -> Iterator[StuckCall]:
         """Calls in other threads. Those that run an event loop have a watchdog of their own."""
         apart = {self.ident} if self._loop is None else {self.ident, self._of_loop}
         for thread, frame in sys._current_frames().items():
             if thread not in apart:
-                for call in calls_in(of_thread(frame), awaiting=False):
-                    if not any(level.asynchronous for level in _until(call)):
-                        yield from self._overdue(call, self._age(call.frame, False))
+                calls = calls_in(of_thread(frame), awaiting=False)
+                yield from self._overdue(
+                    (call, self._age(call.frame, False))
+                    for call in calls
+                    if not any(level.asynchronous for level in _until(call))
+                )
 
     def _awaited(self) -> Iterator[StuckCall]:
         """Calls that tasks await, and that wait in an author's code, or in what it calls."""
@@ -140,9 +147,9 @@ class Watchdog(threading.Thread):
                 calls = calls_in(stack, awaiting=True)
                 waits, inner = self._waits(task, stack) if calls else (0.0, None)
                 if waits:
-                    for call in calls:
-                        there = call if inner is None else replace(call, inner=inner)
-                        yield from self._overdue(there, min(waits, self._age(call.frame, True)))
+                    there = calls if inner is None else [replace(call, inner=inner) for call in calls]
+                    aged = [(call, min(waits, self._age(call.frame, True))) for call in there]
+                    yield from self._overdue(aged)
                 elif any(level.whose in (Whose.FRAMEWORK, Whose.BUILT_IN) for level in stack):
                     _forget(stack)  # others are parts of calls, and have no more than the call's task
 
@@ -184,9 +191,14 @@ class Watchdog(threading.Thread):
 
     # ------------------------------------------------------------------------------------------------ telling
 
-    def _overdue(self, call: PluginCall, seconds: float, blocks: bool = False) -> Iterator[StuckCall]:
-        if seconds >= (self._blocks if blocks else self._patience):
-            yield call.stuck(seconds, blocks)
+    def _overdue(
+        self, calls: Iterable[tuple[PluginCall, float]], blocks: bool = False
+    ) -> Iterator[StuckCall]:
+        """The first of the calls, the innermost first, that is overdue: those around it wait for it."""
+        for call, seconds in calls:
+            if seconds >= (self._blocks if blocks else self._patience):
+                yield call.stuck(seconds, blocks)
+                return
 
     def _report(self, stuck: Sequence[StuckCall]) -> None:
         """Tell the oldest call of each place whose time has come."""

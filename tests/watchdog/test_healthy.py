@@ -211,3 +211,33 @@ def test_the_time_in_which_the_process_was_stopped_does_not_count(seconds, expec
         os.kill(process.pid, signal.SIGCONT)
     rest, _ = process.communicate(timeout=30)
     assert ("named" in rest) is expected
+
+
+class Mode(Game):
+    """Another stranger's plugin, which asks the game."""
+
+    def __init__(self) -> None:
+        record_origin(self, Origin("transition", "mode", "my-package", "transition"))
+
+    async def tell(self, game: Game, seconds: float) -> None:
+        await game.waits_for(asyncio.sleep, seconds)
+
+    async def tells_on(self, game: Game, count: int) -> None:
+        for _ in range(count):
+            await game.waits_for(asyncio.sleep, 0.05)
+
+    def says(self, game: Stays, seconds: float) -> None:
+        game.tasks(seconds)
+
+
+def test_of_a_plugin_that_waits_for_another_one_the_inner_one_is_named():
+    async def three() -> None:
+        await asyncio.gather(
+            CORE.calls("k", Mode().tell, Game(), 3 * PATIENCE),
+            CORE.calls("k", Mode().tells_on, Game(), 12),
+        )
+        CORE.calls_now("k", Mode().says, Stays(), 3 * PATIENCE)
+
+    calls = {(call.plugin.partition(" of ")[0], call.method) for call in named(three())}
+    assert calls == {("environment 'game'", "waits_for"), ("transition 'mode'", "tells_on"),
+                     ("environment 'game'", "tasks")}  # fmt: skip
