@@ -147,9 +147,11 @@ class RunRecords:
         if self.record is None:
             return []
         before, now = self.record.at(step), RunRecord.of(run)
-        versions = changed_versions(before, now).items()
         files = [str(change) for change in changed_files(before, now)]
-        return list(dict.fromkeys([*files, *(f"{name} {old} -> {new}" for name, (old, new) in versions)]))
+        for name, (old, new) in changed_versions(before, now).items():
+            if name not in before.plugin_files:  # those are among the files
+                files.append(f"{name} {old} -> {new}")
+        return files
 
 
 def step_of(path: Path) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from coterie.analysis.records import RunRecords
-from coterie.analysis.replay.play import PlayedStep, as_json
+from coterie.analysis.replay.play import PlayedStep, as_json, new_estimator
 from coterie.compose.tables import RewardConfig
 from coterie.core.errors import ConfigError, UserError, did_you_mean
 from coterie.core.plugins.origin import plugin_call
@@ -186,7 +186,8 @@ class CreditAgain:
             scores=played.other_scores if played.other_scores is not None else played.batch.scores,
             reward_weights=self._weights(run),
         )
-        lacking = [name for name in run.estimator.needs if name not in batch.annotations]
+        estimator = new_estimator(run)
+        lacking = [name for name in estimator.needs if name not in batch.annotations]
         if lacking and batch.trees:
             raise UserError(
                 f"estimator '{run.config.algorithm['type']}' needs {', '.join(lacking)}",
@@ -194,9 +195,9 @@ class CreditAgain:
                 why="the run's own estimator and loss didn't, so they were never computed",
                 fix="choose one without them, or record a run that has them",
             )
-        with plugin_call(run.estimator, "__call__"):
-            returned = run.estimator(batch, self.state)
-        check_credit(run.estimator, returned, batch.trees)
+        with plugin_call(estimator, "__call__"):
+            returned = estimator(batch, self.state)
+        check_credit(estimator, returned, batch.trees)
         credit, self.state = returned[0], as_json(returned[1])
         self.actions += _rows(played, batch, credit)
 

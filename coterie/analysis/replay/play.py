@@ -15,9 +15,10 @@ from coterie.analysis.replay.side import PlayedTree, ReplaySide, divided
 from coterie.api.episodes import Row, TreeId, tree_id
 from coterie.api.open_run import to_its_end
 from coterie.api.rollouts import as_read, rollout_rows, step_row
+from coterie.compose.builder import ComponentBuilder
 from coterie.core.errors import UserError
 from coterie.core.plugins.origin import plugin_call
-from coterie.core.protocols import Batch, Codec, NamedRewardSource, RolloutJob
+from coterie.core.protocols import AdvantageEstimator, Batch, Codec, NamedRewardSource, RolloutJob
 from coterie.core.rollout.contracts import check_credit
 from coterie.core.storage.jsonl import to_json
 from coterie.core.training.run import Run
@@ -221,12 +222,24 @@ def _array(values: Sequence[float | None]) -> np.ndarray:
     return narrow if np.array_equal(narrow, wide, equal_nan=True) else wide
 
 
+def new_estimator(run: Run) -> AdvantageEstimator:
+    """The estimator of a run, made anew: one that keeps something on itself from step to step, and not in its
+    state, gives other credit than in the run, as it would after a resume."""
+    made: AdvantageEstimator = ComponentBuilder(run.config).make(
+        "estimator", run.config.algorithm, "algorithm"
+    )
+    with plugin_call(made, "check"):
+        made.check(run.sampler.plan, run.team)
+    return made
+
+
 def _credited(run: Run, batch: Batch, state: Any) -> tuple[Credit | None, Any, str]:
     """Credit, the next state, and why there is none."""
     try:
-        with plugin_call(run.estimator, "__call__"):
-            returned = run.estimator(batch, state)
-        check_credit(run.estimator, returned, batch.trees)
+        estimator = new_estimator(run)
+        with plugin_call(estimator, "__call__"):
+            returned = estimator(batch, state)
+        check_credit(estimator, returned, batch.trees)
     except Exception as error:  # a record that was changed may break any estimator
         return None, None, f"{type(error).__name__}: {error}"
     credit, after = returned

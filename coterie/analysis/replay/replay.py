@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from coterie.api.checkpoints import state_saved_at
 from coterie.api.episodes import tree_id
 from coterie.core.errors import ConfigError, did_you_mean
 from coterie.core.storage.jsonl import read_lines
+from coterie.watchdog import Watchdog
 
 log = logging.getLogger("coterie")
 
@@ -112,7 +115,29 @@ def replay(
     records = RunRecords.open(folder)
     chosen = records.chosen(step, every)
     other = CreditAgain.asked(records, estimator, rewards, weights or {})
-    return RecordsReplay(records, chosen, tuple(dict.fromkeys(again)), other).run(progress)
+    with _told_once():
+        return RecordsReplay(records, chosen, tuple(dict.fromkeys(again)), other).run(progress)
+
+
+@contextmanager
+def _told_once() -> Iterator[None]:
+    """A context in which no warning is repeated, as that of an estimator in every step.
+
+    Those with other whole numbers count as one. What the watchdog says again is news.
+    """
+    told: set[str] = set()
+
+    def new(record: logging.LogRecord) -> bool:
+        text = re.sub(r"\b\d[\d,]*\b", "#", record.getMessage())
+        known = text in told and record.threadName != Watchdog.NAME
+        told.add(text)
+        return not known
+
+    log.addFilter(new)
+    try:
+        yield
+    finally:
+        log.removeFilter(new)
 
 
 @dataclass(slots=True)

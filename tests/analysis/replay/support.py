@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from coterie.analysis.records import RunRecords
 from coterie.analysis.replay.replay import RecordsReplay, Replay
 from coterie.api.rollouts import read_rollouts, write_rollouts
 from coterie.core.errors import PolicyFault, SystemFault
+from coterie.plugins.algos.at_grpo import ATGRPO
 
 TABULAR = Path(__file__).parents[2] / "recipes" / "tabular.yaml"
 Rows = list[dict[str, Any]]
@@ -109,3 +111,16 @@ def lossy(request: Any, text: str) -> str:
     if request.seed % 7 == 0:
         raise SystemFault("the engine is gone")
     return moves(request, text)
+
+
+class Counting(ATGRPO):
+    """An estimator that keeps its number of calls on itself, and not in its state."""
+
+    calls = 0
+
+    def __call__(self, batch: Any, state: Any) -> Any:
+        self.calls += 1
+        logging.getLogger("coterie").warning("the estimator has %d trees", len(batch.trees))
+        credit, after = super().__call__(batch, state)
+        credit.advantage.update({key: value * self.calls for key, value in credit.advantage.items()})
+        return credit, after

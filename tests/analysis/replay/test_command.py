@@ -75,6 +75,13 @@ def test_mistakes(run: Path, tmp_path: Path) -> None:
     assert "is not a run folder" in coterie("replay", tmp_path / "none").output
 
 
+def test_a_warning_of_every_step_is_told_once(run: Path, caplog: pytest.LogCaptureFixture) -> None:
+    estimator = "tests.analysis.replay.support:Counting"
+    result = package.replay(run, every=True, estimator=estimator)
+    assert result.other is not None and result.other.actions
+    assert caplog.text.count("the estimator has 2 trees") == 1
+
+
 def test_files_that_are_gone_or_damaged(run: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(run, folder)
@@ -140,7 +147,7 @@ def test_a_plugin_file_that_changed_is_named_and_what_follows_is_located(tmp_pat
     plugin.write_text(PLUGIN.replace("1.0", "2.0"))
     done = anew("replay", tmp_path / "run")
     assert done.exit_code == 1, done.output
-    assert "my_reward.py" in done.stderr and "scores.team.mine" in done.stdout
+    assert done.stderr.count("my_reward.py") == 1 and "scores.team.mine" in done.stdout
     assert "recorded  1.0" in done.stdout and "replayed  2.0" in done.stdout
     moved = tmp_path / "elsewhere" / "my_reward.py"  # the reasons of missing scores name the file
     moved.parent.mkdir()

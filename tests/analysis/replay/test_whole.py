@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import coterie
-from tests.analysis.replay.support import SCRIPTED, Counter, table, trained
+from coterie.testing.support.toys import GAME, ROLE
+from tests.analysis.replay.support import SCRIPTED, TABULAR, Counter, table, trained
 from tests.core.training.test_curriculum import curriculum, table as guesses
+from tests.ray_cluster import local_cluster
 
 
 def test_40_steps_of_at_grpo(tmp_path: Path) -> None:
@@ -117,3 +120,57 @@ def test_lost_calls_and_recombined_actions(sampler: dict[str, object], tmp_path:
     result = coterie.replay(trained(tmp_path / "run", source), every=True)
     assert result.same, result.first
     assert any(line.startswith("joint actions that a fault of the system lost") for line in result.taken)
+
+
+def test_an_estimator_that_counts_its_steps_on_itself(tmp_path: Path) -> None:
+    """Each step gets an estimator of its own, so that no step but the first has the run's credit."""
+    source = table(engine=SCRIPTED, algorithm={"type": "tests.analysis.replay.support:Counting"})
+    result = coterie.replay(trained(tmp_path / "run", source), every=True)
+    assert {each.step for each in result.differences} == {2, 3}
+    assert result.first is not None and result.first.field == "advantage"
+
+
+@pytest.mark.parametrize(("overflow", "metric"), [
+    ("floor", "episodes/overflow"), ("truncate_oldest", "prompts/truncated"),
+])  # fmt: skip
+def test_prompts_that_outgrow_the_context(overflow: str, metric: str, tmp_path: Path) -> None:
+    role = {"type": ROLE, "policy": "p", "remembers": True}
+    source = {
+        "env": {"type": GAME},
+        "team": {
+            "order": ["one", "two"],
+            "max_turns": 5,
+            "overflow": overflow,
+            "roles": {"one": role, "two": role},
+        },
+        "policies": {"p": {"model": {"init": "none"}, "train": "none"}},
+        "sampler": {"branches": 2, "sampling": {"max_new_tokens": 12}},
+        "algorithm": "at_grpo",
+        "engine": {"type": "tests.games:SmallContext", "context": 80, "play": f"{__name__}:words"},
+        "trainer": "none",
+        "schedule": {"steps": 2, "tasks_per_step": 1},
+    }
+    result = coterie.replay(trained(tmp_path / "run", source), every=True)
+    assert result.same and result.equal["actions"] > 10, result.first
+    assert metric in (tmp_path / "run" / "metrics.jsonl").read_text()
+
+
+def words(request: Any, text: str) -> str:
+    """A long answer: the prompts of a role that remembers outgrow 80 words in the third turn."""
+    return "1 b c d e f"
+
+
+@pytest.mark.ray
+@pytest.mark.xdist_group("ray")
+def test_a_run_on_a_cluster(tmp_path: Path) -> None:
+    """It is played again in this process, which needs no cluster."""
+    with local_cluster(4):
+        short = [
+            "schedule.steps=2",
+            "schedule.tasks_per_step=2",
+            "schedule.evaluate_every=0",
+            "cluster.workers=1",
+        ]
+        coterie.train(TABULAR, overlays=["ray"], overrides=short, out=tmp_path / "run")
+    result = coterie.replay(tmp_path / "run", every=True)
+    assert result.same and result.equal["steps"] == 2 and not result.changed, result.first
