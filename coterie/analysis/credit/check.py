@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -106,7 +107,7 @@ def counterfactual(
         sampler = run.sampler.for_evaluation(False)
         return Player(run.rollout_side, sampler, run.engine_client, RecordedActions.of(rows[step]), rules)
 
-    async def go() -> list[CheckedAction | None]:
+    async def go() -> list[CheckedAction | str]:
         try:
             await replacing.open(chosen)
             learn_words(run.engine.codec, [row for of_step in rows.values() for row in of_step])
@@ -123,31 +124,42 @@ def counterfactual(
     )  # fmt: skip
 
 
-def _reached(checked: Sequence[CheckedAction | None], steps: Sequence[int]) -> list[CheckedAction]:
+def _reached(checked: Sequence[CheckedAction | str], steps: Sequence[int]) -> list[CheckedAction]:
     """The actions whose states were reached again.
 
     Raises:
         UserError: there are none.
     """
-    reached = [action for action in checked if action is not None]
+    reached = [action for action in checked if not isinstance(action, str)]
     if not reached:
+        faults = _faults(checked)
         raise UserError(
             f"none of the {len(checked)} recorded states of steps {_listed(steps)} was reached again",
-            why="the environment, its data or its programs give other states to the recorded actions now",
+            why=faults
+            or "the environment, its data or its programs give other states to the recorded actions now",
             fix="`coterie replay RUN` shows the first difference",
         )
     return reached
 
 
+def _faults(checked: Sequence[CheckedAction | str]) -> str:
+    """The fault that most often kept a state from being reached; empty: there was none."""
+    faults = Counter(each for each in checked if isinstance(each, str) and each)
+    return "; ".join(f"{fault} ({count} times)" for fault, count in faults.most_common(1))
+
+
 def _notes(
-    checked: Sequence[CheckedAction | None],
+    checked: Sequence[CheckedAction | str],
     reached: Sequence[CheckedAction],
     played: int,
     steps: Sequence[int],
 ) -> list[str]:
     notes = []
     if lost := len(checked) - len(reached):
-        notes.append(f"{lost} of {len(checked)} recorded states were not reached again, and are left out")
+        why = f": {faults}" if (faults := _faults(checked)) else ""
+        notes.append(
+            f"{lost} of {len(checked)} recorded states were not reached again, and are left out{why}"
+        )
     missing = sum(len(action.recorded) - len(action.pairs) for action in reached)
     if missing:
         notes.append(f"{missing} pairs of playouts have a missing score, and are left out")
@@ -164,8 +176,8 @@ async def _played(
     arms: Mapping[str, Arm],
     samples: int,
     progress: Callable[[int, int], None] | None,
-) -> list[CheckedAction | None]:
-    """Every choice played on; None: its state was not reached again."""
+) -> list[CheckedAction | str]:
+    """Every choice played on; of a state that was not reached again the fault, or an empty text."""
     jobs: dict[tuple[int, int | None], tuple[ChosenAction, Arm]] = {}
     for choice in picked:  # a state's arms are played once, whatever shares them
         jobs[id(choice.state), choice.branch] = choice, Arm(branch=choice.branch)
@@ -182,7 +194,7 @@ async def _played(
 
     each = [(place, sample) for place in jobs for sample in range(samples)]
     playouts = dict(zip(each, await together(play(*jobs[p], sample) for p, sample in each), strict=True))
-    result: list[CheckedAction | None] = []
+    result: list[CheckedAction | str] = []
     for choice in picked:
         kept, other = (
             [playouts[(id(choice.state), branch), sample] for sample in range(samples)]
@@ -198,7 +210,8 @@ async def _played(
             replaced=[playout.value for playout in other],
             successes=[(a.success, b.success) for a, b in zip(kept, other, strict=True)],
         )
-        result.append(checked if all(p.reached for p in (*kept, *other)) else None)
+        lost = [playout.fault for playout in (*kept, *other) if not playout.reached]
+        result.append(max(lost) if lost else checked)
     return result
 
 

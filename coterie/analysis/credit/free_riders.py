@@ -67,6 +67,8 @@ class OwnEffect:
     """The own share; None: no answer repeats, or values don't differ."""
     share_hi: float | None
     """Its one-sided upper bound of 95 %."""
+    unscored: int = 0
+    """Prompts with different answers of which fewer than two have a known value."""
     partner: str = ""
     """The role whose prompts vary most often; empty: there is no other."""
     partner_varying: float = math.nan
@@ -99,16 +101,17 @@ def own_effects(actions: Sequence[CreditedAction], kind: ReturnKind) -> dict[str
 
 def _measured(role: str, actions: Sequence[CreditedAction], kind: ReturnKind, roles: int) -> OwnEffect:
     """The effect without a comparison with other roles."""
-    prompts = varying = 0
+    prompts = varying = unscored = 0
     for siblings in grouped_by(actions, lambda action: action.siblings_of_prompt).values():
         known = {action.text: value for action in siblings if (value := action.value(kind)) is not None}
+        unscored += len(known) < 2 <= len({action.text for action in siblings})
         if len(known) > 1:
             prompts += 1
             varying += differ([v for a in siblings if (v := a.value(kind)) is not None])
     share, hi, rest = own_share(actions, kind)
     quarter = OF_EQUAL_SHARE / max(roles, 1)
     rides = "own share" if hi is not None and hi < quarter and rest >= LEAST_PROMPTS and roles > 1 else ""
-    return OwnEffect(role, prompts, varying, rest, share, hi, rides=rides)
+    return OwnEffect(role, prompts, varying, rest, share, hi, unscored, rides=rides)
 
 
 def own_share(actions: Sequence[CreditedAction], kind: ReturnKind) -> tuple[float | None, float | None, int]:

@@ -98,6 +98,8 @@ class Playout:
     success: float | None
     reached: bool = True
     """Whether play came to the recorded state."""
+    fault: str = ""
+    """Of one that didn't: the fault of the system that ended it before; empty: there was none."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -179,7 +181,7 @@ class Player:
             roles = list(self.side.team.members)
             await score_episodes(self.side.reward_sources, context.scores, [tree], roles)
         if not _reached(tree, state, arm):
-            return Playout(None, None, reached=False)
+            return Playout(None, None, reached=False, fault=_fault(tree))
         return self._judged(tree, context, state)
 
     def _context(self, state: RecordedState, arm: Arm, sample: int) -> tuple[PlayoutContext, RecordedClient]:
@@ -202,6 +204,16 @@ class Player:
         ends = [leaf.outcome for _, leaf in tree.leaves() if leaf.outcome is not None and not leaf.lost]
         success = float(ends[0]["success"]) if ends else None
         return Playout(value, success)
+
+
+def _fault(tree: Tree) -> str:
+    """The reason of the first fault of the system in a played chain; empty: there is none."""
+    for node in tree.nodes():
+        actions = (action for decision in node.decisions.values() for action in decision.branches)
+        for fault in (each.fault for each in (*actions, *node.joints)):
+            if fault is not None and fault.kind == "system":
+                return fault.reason
+    return ""
 
 
 def _reached(tree: Tree, state: RecordedState, arm: Arm) -> bool:

@@ -14,7 +14,7 @@ from coterie.analysis.credit.effects import CheckedAction, turn_effects
 from coterie.analysis.records import RunRecords
 from coterie.api.rollouts import read_rollouts, write_rollouts
 from coterie.cli.main import cli
-from tests.analysis.credit.known_game import NAME, silent_effects
+from tests.analysis.credit.known_game import NAME, KnownGame, silent_effects
 from tests.analysis.credit.runs import hand_over, table
 from tests.cli.support import TABULAR
 
@@ -223,6 +223,23 @@ def test_another_game_than_the_record_is_refused(tmp_path):
     config.write_text(config.read_text().replace("tasks: 4\n", "tasks: 4\n  other: 1\n", 1))
     with pytest.raises(coterie.UserError, match="none of the 16 recorded states of steps 1 was reached"):
         checked(RunRecords.open(records.folder.path), tasks=4)
+
+
+def test_an_exception_that_keeps_states_from_being_reached_is_named(tmp_path, monkeypatch):
+    records, step = known_run(tmp_path / "run", 4), KnownGame.step
+
+    async def fails(self, state, actions, ctx):
+        if state[0] >= fails.at:
+            raise ValueError("the forge is cold")
+        return await step(self, state, actions, ctx)
+
+    monkeypatch.setattr(KnownGame, "step", fails)
+    fails.at = 1  # only the first step is made, so that the states of turn 1 are reached
+    (note,) = [note for note in checked(records, tasks=4).notes if "not reached again" in note]
+    assert "8 of 16 recorded states" in note and ": step raised ValueError: the forge is cold" in note
+    fails.at = 0
+    with pytest.raises(coterie.UserError, match="the forge is cold"):
+        checked(records, tasks=4, roles=["smith"])
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,17 @@ def test_the_taker_of_a_hand_over_rides(tmp_path):
     assert report.as_dict()["roles"]["giver"]["free_rider"] is None
 
 
+def test_answers_without_scores_are_told_from_one_answer():
+    trees, rules = recorded(Team(), 0)
+    for tree in (tree for of_step in trees.values() for tree in of_step):
+        for joint in (joint for node in tree.nodes.values() for joint in node.joints):
+            joint["scores"] = dict.fromkeys(joint["scores"])
+    actions = [action for step in trees for action in credited_actions(trees[step], rules[step])]
+    lost = own_effects(actions, "immediate")
+    assert all(of.prompts == 0 < of.unscored for of in lost.values())
+    assert all(of.unscored == 0 < of.prompts for of in effects(Team()).values())
+
+
 def test_a_component_that_never_varies_is_dead():
     assert subjects(Team(dead=True), "dead_component") == ["a.format", "b.format"]
     assert subjects(Team(), "dead_component") == []
