@@ -264,6 +264,11 @@ def _add_prompts(
     explanation.task, explanation.answers = episode.task.id, episode.answers
     samples = [sample for sample in episode.prompts if role in (None, sample.role)]
     explanation.prompts = explain_prompts(samples, config, side, codecs, chat)
+    if episode.drawn:
+        explanation.missing.append(
+            f"the origin of words that a second call gives otherwise: {', '.join(episode.drawn)}; a resume "
+            "and a replay get other ones, too"
+        )
     if episode.ended:
         explanation.missing.append(f"the sample episode ended early: {episode.ended}")
     for name in side.team.members if role is None else (role,):

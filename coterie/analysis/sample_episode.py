@@ -7,7 +7,7 @@ import copy
 import dataclasses
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
@@ -50,6 +50,8 @@ TASK = "--task"
 """The path of the error about a number that no task has."""
 MOST_TURNS = 2
 """Turns that are played: later ones add what the second one does."""
+REPEATS = 3
+"""Times that a prompt is made again: a draw may fall as before."""
 NOISE = 1.0
 """Of the oracle: with errors the task isn't solved at once, and there is a second turn."""
 
@@ -77,6 +79,8 @@ class SampleEpisode:
     """What the answers are: `the oracle's, with errors` or `empty`."""
     ended: str = ""
     """Why it ended before its time; empty: it didn't."""
+    drawn: Sequence[str] = ()
+    """The methods that gave another prompt when they were called again: `role 'x' of y: render`."""
 
 
 class TextsAlone(NoTokens):
@@ -150,6 +154,8 @@ class _Context(JobContext):
     sentences: list[int]
     prompts: list[SamplePrompt]
     states: dict[str, Any]
+    rendered: Sequence[Message]
+    drawn: dict[str, None]
     fault: str
 
     async def ask(
@@ -161,7 +167,21 @@ class _Context(JobContext):
         codec = self.codec(request.policy, role)
         self.prompts.append(SamplePrompt(role, turn, self.inputs[-1], self.sentences[-1], request, codec))
         self.fault = self.fault or request.lost or request.overflow
+        self._call_again(role, state)
         return request
+
+    def _call_again(self, role: str, state: Any) -> None:
+        """Note the method that gives another prompt at a second call."""
+        plugin, given, first = self.team.members[role].role, self.inputs[-1], [*self.rendered]
+        with suppress(Exception):  # the first call was sound, and its prompt stands
+            for _ in range(REPEATS):
+                if [*plugin.render(given)] != first:
+                    self.drawn[f"{origin_of(plugin)}: render"] = None
+                    return
+                seen = self.environment.observe(state, role)
+                if [*plugin.render(dataclasses.replace(given, observation=seen))] != first:
+                    self.drawn[f"{origin_of(self.environment)}: observe"] = None
+                    return
 
     async def act(self, key: Key, request: PromptRequest) -> Action:
         text, environment = "", self.environment
@@ -215,7 +235,7 @@ async def sample_episode(
         log.debug("the sample episode broke off", exc_info=True)
         ended = next(iter(str(error).strip().splitlines()), type(error).__name__)
     answers = "the oracle's, with errors" if isinstance(environment, Demonstrates) else "empty"
-    return SampleEpisode(task, context.prompts, answers, ended or context.fault)
+    return SampleEpisode(task, context.prompts, answers, ended or context.fault, [*context.drawn])
 
 
 @asynccontextmanager
@@ -241,6 +261,7 @@ def _context(side: LocalRolloutSide, task: Task, client: GivenAnswers) -> _Conte
     context = _Context(**{each.name: getattr(plain, each.name) for each in dataclasses.fields(JobContext)})
     context.client, context.inputs, context.sentences = client, [], []
     context.prompts, context.states, context.fault = [], {}, ""
+    context.rendered, context.drawn = [], {}
     context.stop_above, context.tool_codecs = None, {}
     context.reward_sources = [
         NamedRewardSource(source.name, cast(Any, _Comments(source.name, source.plugin)), {})
@@ -263,7 +284,8 @@ def _noting(member: Member, context: _Context) -> Member:
 
     def render(role_input: RoleInput) -> Sequence[Message]:
         context.inputs.append(role_input)
-        return role.render(role_input)
+        context.rendered = role.render(role_input)
+        return context.rendered
 
     return dataclasses.replace(member, role=_with(role, "render", render))
 

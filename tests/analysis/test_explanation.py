@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from functools import cache
 from pathlib import Path
@@ -17,6 +18,7 @@ from coterie.core.types import Key, Score
 from coterie.discovery import plugins
 from coterie.recipes import flatten, load
 from coterie.testing import coterie_run, play_episode
+from coterie.testing.support.toys import NumberGame
 
 TABULAR = Path(__file__).parents[1] / "recipes" / "tabular.yaml"
 RECIPES = plugins().registry.names("recipe")
@@ -299,3 +301,36 @@ def test_an_explanation_is_plain_data():
     assert again["prompts"][0]["messages"][0]["parts"][0]["kind"] == "observation"
     assert {"name", "parts", "observers", "loaded", "keys", "prompts", "missing"} <= set(again)
     assert Key("train-0").text() and again["task"] == "train-0"
+
+
+class Dice(Plugin):
+    """A role that draws in its prompt."""
+
+    rolls = itertools.count()
+
+    def render(self, role_input):
+        return [{"role": "user", "content": f"{role_input.observation} {next(self.rolls)}"}]
+
+    def parse(self, text, observation):
+        return text
+
+
+class Weather(NumberGame):
+    """A game that shows something else at each look."""
+
+    looks = itertools.count()
+
+    def observe(self, state, role):
+        return f"{super().observe(state, role)} {next(self.looks)}"
+
+
+@pytest.mark.parametrize(("settings", "method"), [
+    ({}, ""),
+    ({"roles": {"one": {"type": f"{__name__}:Dice"}}}, f"role '{__name__}:Dice' of tests: render"),
+    ({"env": {"type": f"{__name__}:Weather"}}, f"environment '{__name__}:Weather' of tests: observe"),
+])  # fmt: skip
+def test_what_is_drawn_anew_at_each_call_is_named(settings, method):
+    made = coterie_run(order=["one"], **settings)
+    explanation = explain(made.config, tokenizers=False)
+    drawn = [text for text in explanation.missing if "a second call gives otherwise" in text]
+    assert len(drawn) == bool(method) and all(method in text for text in drawn)
