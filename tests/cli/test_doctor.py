@@ -104,6 +104,26 @@ def test_the_signs_are_known():
     assert {*TOLD_BY_SIGNALS.values()} <= {rule.kind for rule in RULES}
 
 
+def test_the_runs_of_a_folder_are_looked_at_one_by_one(healthy, tmp_path):
+    for seed in ("seed-0", "seed-1"):
+        (tmp_path / seed).symlink_to(healthy)
+    done = coterie("doctor", tmp_path)
+    titles = [f"{tmp_path / seed}: 15 steps, 15 rollout files read" for seed in ("seed-0", "seed-1")]
+    assert done.exit_code == 0 and [*done.stdout.splitlines()[::2]] == titles
+    tables = json.loads(coterie("doctor", tmp_path, "--json").stdout)
+    assert [Path(table["folder"]).name for table in tables] == ["seed-0", "seed-1"]
+    refused = coterie("replay", tmp_path)
+    assert refused.exit_code == 2 and f"fix: runs in {tmp_path}: seed-0, seed-1" in refused.stderr
+
+
+def test_a_plugin_file_is_among_the_plugins(tmp_path, monkeypatch):
+    checks = {"plugins": machine.plugin_faults}
+    monkeypatch.setattr(machine, "CHECKS", checks)
+    (tmp_path / "mine_for_the_doctor.py").write_text("import nothing_that_there_is\n")
+    done = coterie("doctor", "--no-self-test", "-p", tmp_path / "mine_for_the_doctor.py")
+    assert done.exit_code == 2 and "mine_for_the_doctor.py" in done.stderr
+
+
 def test_what_is_no_run_is_refused(tmp_path):
     done = coterie("doctor", tmp_path)
     assert done.exit_code == 2 and "is not a run folder" in done.stderr

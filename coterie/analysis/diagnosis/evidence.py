@@ -187,7 +187,9 @@ class RunEvidence:
 
     @property
     def policies(self) -> list[str]:
-        return self.parts("policy")
+        """Those with a metric, and those that play a role and are trained: a step may leave them out."""
+        names = {name for role in self.roles if self.trained(role) and (name := self.policy_of(role))}
+        return sorted({*self.parts("policy"), *names})
 
     @property
     def components(self) -> list[str]:
@@ -195,10 +197,13 @@ class RunEvidence:
 
     def trained(self, role: str) -> bool:
         """Whether the policy that plays a role is trained; also where the settings don't say."""
-        roles = (self.settings.get("team") or {}).get("roles") or {}
-        policy = (roles.get(role) or {}).get("policy")
-        table = (self.settings.get("policies") or {}).get(policy) or {}
+        table = (self.settings.get("policies") or {}).get(self.policy_of(role)) or {}
         return bool(table.get("train") != "none")
+
+    def policy_of(self, role: str) -> str:
+        """The policy that plays a role; empty: none, or the settings don't say."""
+        roles = (self.settings.get("team") or {}).get("roles") or {}
+        return (roles.get(role) or {}).get("policy") or ""
 
     @property
     def max_staleness(self) -> int:

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from coterie.analysis.diagnosis.evidence import RunEvidence, Seen, SicknessRule, reaches, seen
+from coterie.analysis.diagnosis.evidence import LEAST_STEPS, RunEvidence, Seen, SicknessRule, reaches, seen
 from coterie.api.signals import COLLAPSED
 
 LOW_ENTROPY = 0.1
@@ -32,6 +32,8 @@ MOVED = 0.2
 """Nats a token between the weights that drew and those that train."""
 EXPLODED = 20.0
 SKIPPED = 0.2
+IDLE_STEPS = 0.5
+"""Share of the last steps in which a policy is not trained."""
 STEADY = 0.4
 """Kendall's rank correlation with the step, of what grows steadily."""
 
@@ -143,6 +145,17 @@ def _no_gradient(evidence: RunEvidence, policy: str) -> Seen | None:
     return seen(norm, 1e-9, below=True)
 
 
+def _few_updates(evidence: RunEvidence, policy: str) -> Seen | None:
+    """A row without samples of a policy is one of a step that left it as it was."""
+    rows, recent = evidence.rows, max(len(evidence.rows) // 5, LEAST_STEPS)
+    idle = [at for at, row in enumerate(rows) if not row.get(f"policy/{policy}/samples")]
+    share = sum(at >= len(rows) - recent for at in idle) / recent
+    if len(rows) < LEAST_STEPS or share < IDLE_STEPS or evidence.has_learned:
+        return None
+    since = next(at for n, at in enumerate(idle) if len(idle) - n >= IDLE_STEPS * (len(rows) - at))
+    return Seen(f"steps without policy/{policy}/samples", share, IDLE_STEPS, int(rows[since]["step"]))
+
+
 def _values_explain_nothing(evidence: RunEvidence, policy: str) -> Seen | None:
     explained = evidence.trace(f"policy/{policy}/explained_variance")
     if len(explained.values) < 2 * STEP_COUNT:
@@ -215,6 +228,12 @@ RULES = (
         "the samples of its roles compare nothing, so that it stays what it is",
         "a reward for what its roles do (rewards.<name>.weights); more sampler.branches for them; the table "
         "of coterie credit RUN says which of their groups are equal", _no_gradient),
+    SicknessRule("few_updates", "policy", "warning", (f"{_OF}samples",),
+        f"{IDLE_STEPS:.0%} of the last steps or more have no sample of the policy",
+        "most steps leave it as it is: none of its actions has an advantage, or all are left out",
+        "the role's metrics of truncated answers, missing scores and equal groups say why; a larger "
+        "sampler.sampling.max_new_tokens where answers are cut off; a larger schedule.tasks_per_step",
+        _few_updates),
     SicknessRule("values_explain_nothing", "policy", "warning", (f"{_OF}explained_variance",),
         "an explained variance of 0 or less, after 20 steps",
         "the value head knows no more than the mean, so that advantages are as noisy as without it",

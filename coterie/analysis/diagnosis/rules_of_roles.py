@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import numpy as np
@@ -111,10 +110,10 @@ def _empty(evidence: RunEvidence, role: str) -> Seen | None:
 
 
 def _truncation(evidence: RunEvidence, role: str) -> Seen | None:
-    length = evidence.trace(f"length/{role}").end
-    if _succeeds(evidence) or (length < LONG and not math.isnan(length)):
-        return None
-    return seen(evidence.trace(f"finish_length/{role}"), CUT_OFF)
+    """A short answer, as a move of a game, may end at its limit, unless no episode succeeds."""
+    length, never = evidence.trace(f"length/{role}").end, [trace.end == 0.0 for trace in evidence.success]
+    may_end = length < LONG and not (never and all(never))
+    return None if _succeeds(evidence) or may_end else seen(evidence.trace(f"finish_length/{role}"), CUT_OFF)
 
 
 def _unreadable(evidence: RunEvidence, role: str) -> Seen | None:
@@ -134,6 +133,8 @@ def _of_credit(kind: str) -> Callable[[RunEvidence, str], Seen | None]:
 
     def find(evidence: RunEvidence, subject: str) -> Seen | None:
         every = [each for each in evidence.credit if each.kind == kind]
+        if kind == "dead_component" and len(evidence.rows) < LEAST_STEPS:
+            return None  # a penalty that nobody has incurred yet
         if kind == "free_rider" and {each.subject for each in every} >= {*evidence.roles}:
             return None  # nobody whom they could ride on: rewards are noise, or all the same
         of = next(each for each in every if each.subject == subject)
@@ -167,18 +168,20 @@ RULES = (
         "--check` shows whether the team needs the role",
         _of_credit("free_rider")),
     SicknessRule("dead_component", "credit", "warning", ("rollouts/: scores of a component",),
-        "a component that counts has the same score in every recorded step (coterie credit RUN)",
+        "a component that counts has the same score in every recorded step (coterie credit RUN), of a run "
+        f"of {LEAST_STEPS} steps or more",
         "it pays every answer the same, and so teaches nothing",
         "reading an episode (coterie episodes RUN): the source may look at the wrong part of an answer; a "
-        "weight of 0 (rewards.<name>.weights) where it isn't needed", _of_credit("dead_component")),
+        "weight of 0 (rewards.<name>.weights) where it isn't needed; nothing, where it is a penalty that "
+        "nobody incurs", _of_credit("dead_component")),
     SicknessRule("empty", "role", "warning", ("empty/<role>",),
         f"{EMPTY:.0%} of a role's answers or more have no text, and success is below {SUCCEEDS}",
         "the policy has learned to be silent, or its end of text comes first",
         "a floor or a component for empty answers (rewards.<name>.weights); a prompt that asks for an "
         "answer; policies.<name>.warm_start", _empty),
     SicknessRule("truncation", "role", "warning", ("finish_length/<role>", "length/<role>"),
-        f"max_new_tokens cuts off {CUT_OFF:.0%} or more of a role's answers of {LONG} tokens or longer, and "
-        f"success is below {SUCCEEDS}",
+        f"max_new_tokens cuts off {CUT_OFF:.0%} or more of a role's answers, and success is below "
+        f"{SUCCEEDS}; where answers are shorter than {LONG} tokens, it is 0",
         "most answers end before they say anything that can be scored",
         "a larger sampler.sampling.max_new_tokens and policies.<name>.context; a prompt that asks for a "
         "short answer; a tokenizer of words in place of bytes", _truncation),

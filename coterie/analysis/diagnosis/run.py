@@ -37,6 +37,7 @@ EXPLAINED: dict[str, frozenset[str]] = {
     "zero_gradient": frozenset({"no_variance", "all_missing"}),
     "no_variance": frozenset({"all_missing"}),
     "reward_unchanged": frozenset({"all_missing"}),
+    "few_updates": frozenset({"no_variance", "all_missing", "zero_gradient"}),
     "mismatch": frozenset({"stale_weights"}),
     "sharpening": frozenset({"stale_weights"}),
     "success_falls": frozenset({"reward_without_success"}),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from coterie.cli.options import json_option
+from coterie.cli.options import json_option, plugin_option
 from coterie.cli.output import print_json
 from coterie.viewing.text import harmless
 
@@ -25,25 +25,35 @@ WIDTH = 9
 @click.argument("run", metavar="[RUN]", required=False, type=click.Path(path_type=Path))
 @click.option("--no-self-test", is_flag=True, help="Of the machine: without the tiny run of seconds.")
 @json_option
+@plugin_option
 def command(run: Path | None, no_self_test: bool, as_json: bool) -> None:
     """Check this machine, or look for known sicknesses of the run in the folder RUN.
 
     \b
         coterie doctor
         coterie doctor runs/plan_path-20260101-120000
+        coterie doctor runs/seeds
 
     Of the machine: versions, extras, plugins, GPUs, threads, memory, disks, shared memory, open files, the
     sandbox, and a run of seconds. Of a run: each sickness with its metric, the step in which it began, and
-    what helps; of its rollout files at most 24 are read. Exits 1 where there is a fault; warnings exit 0.
+    what helps; of its rollout files at most 24 are read. Of a folder of runs, such as those of `coterie run
+    --seeds`: each of them. Exits 1 where there is a fault; warnings exit 0.
     """
     from coterie.analysis.diagnosis.machine import doctor
+    from coterie.viewing.series import run_folders
 
-    result = doctor(self_test=not no_self_test) if run is None else doctor(run)
-    if as_json:
-        print_json(result.as_dict())
+    results: list[MachineDiagnosis | RunDiagnosis]
+    if run is None:
+        results = [doctor(self_test=not no_self_test)]
     else:
-        show(result)
-    raise SystemExit(0 if result.ok else 1)
+        results = [doctor(folder) for folder in run_folders(run) or [run]]
+    if as_json:
+        tables = [result.as_dict() for result in results]
+        print_json(tables if len(tables) > 1 else tables[0])
+    else:
+        for result in results:
+            show(result)
+    raise SystemExit(0 if all(result.ok for result in results) else 1)
 
 
 def show(result: MachineDiagnosis | RunDiagnosis) -> None:

@@ -70,7 +70,7 @@ class RunFolder:
 
 
 def _runs_nearby(path: Path) -> str:
-    runs = sorted(p.parent.name for p in path.parent.glob("*/config.yaml")) if path.parent.is_dir() else []
-    return (
-        f"runs in {path.parent}: {', '.join(runs[-8:])}" if runs else "name a folder that `coterie run` made"
-    )
+    for folder in (path, path.parent):  # such as the folder of several seeds
+        if runs := sorted(config.parent.name for config in folder.glob("*/config.yaml")):
+            return f"runs in {folder}: {', '.join(runs[-8:])}"
+    return "name a folder that `coterie run` made"

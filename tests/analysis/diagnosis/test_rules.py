@@ -96,6 +96,7 @@ CASES = {
         "p"),
     "gradient_not_finite": (lambda n: {"policy/p/optimizer_steps": 1.0, "policy/p/skipped_steps": 1.0}, "p"),
     "no_gradient": (lambda n: {"policy/p/grad_norm": 0.0}, "p"),
+    "few_updates": (lambda n: {"policy/p/samples": 64.0 if n % 3 == 0 else NAN}, "p"),
     "values_explain_nothing": (lambda n: {"policy/p/explained_variance": -0.1}, "p"),
     "length_hacking": (
         lambda n: {"length/writer": 100.0 + 8 * (n - ONSET), "reward/writer": 0.4 + 0.03 * (n - ONSET),
@@ -282,6 +283,29 @@ def test_what_explains_another_one_stands_alone():
     flat = CASES["no_variance"][0]
     assert kinds(run_of(flat, credit=credit)) == {("no_variance", "")}
     assert kinds(run_of(lambda n: {}, credit=credit)) == {("dead_component", "team.pay")}
+
+
+def test_a_penalty_is_not_dead_before_eight_steps():
+    credit = [CreditSickness("dead_component", "team.penalty", "scores", 0.0, 0.0, 1, "equal.")]
+    assert kinds(run_of(lambda n: {}, steps=7, credit=credit)) == set()
+    assert kinds(run_of(lambda n: {}, steps=8, credit=credit)) == {("dead_component", "team.penalty")}
+
+
+def test_short_answers_that_are_cut_off_are_a_sickness_where_nobody_succeeds():
+    short = {"length/writer": 2.0, "finish_length/writer": 1.0}
+    assert kinds(run_of(lambda n: short)) == set(), "a move may end at its limit"
+    failing = run_of(lambda n: {**stuck(n), **short, "success": 0.0}, begin=1, steps=29)
+    assert ("truncation", "writer") in kinds(failing)
+
+
+def test_a_policy_that_no_row_names_has_no_samples():
+    """Steps without a sample of a policy have none of its metrics."""
+    settings = {"team": {"roles": {"writer": {"policy": "p"}}}, "policies": {"p": {"train": "full"}}}
+    rows = [{k: v for k, v in healthy(n).items() if not k.startswith("policy/p")} for n in range(1, STEPS)]
+    (of,) = sicknesses(RunEvidence(rows, settings))
+    assert (of.kind, of.subject, of.value, of.since) == ("few_updates", "p", 1.0, 1)
+    settings["policies"]["p"]["train"] = "none"
+    assert kinds(RunEvidence(rows, settings)) == set()
 
 
 def test_a_free_rider_needs_somebody_to_ride_on():
