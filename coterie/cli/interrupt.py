@@ -107,8 +107,10 @@ def interruptible(then: str = "", *, at_once: bool = False) -> Iterator[Interrup
         interruption.tell_children()
         for watched in SIGNALS:
             signal.signal(watched, signal.SIG_DFL)
-        # They would print traces of what is interrupted, after the last line.
-        logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+        # They would print traces of what is interrupted, and what can't close without a loop, after the
+        # last line.
+        for name in ("asyncio", "coterie"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         warnings.simplefilter("ignore", RuntimeWarning)
         sys.unraisablehook = lambda _: None
         say("\nstopping")

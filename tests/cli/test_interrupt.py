@@ -43,10 +43,17 @@ HANGS = {
 FIRST, *OTHERS = HANGS
 
 
-def started(folder: Path, hang: str = "time.sleep(3600)", soon: bool = True) -> subprocess.Popen[str]:
-    """A run whose first step hangs; its child process, which is stopped, writes its id into `child`."""
+def started(
+    folder: Path, hang: str = "time.sleep(3600)", soon: bool = True, method: str = "Run.finish"
+) -> subprocess.Popen[str]:
+    """A run whose first step hangs; its child process, which is stopped, writes its id into `child`.
+
+    Args:
+        method: what hangs: that of the run at the end of the step, or one in an episode.
+    """
     code = f"""
 import pathlib, signal, subprocess, sys, threading, time
+from coterie.core.rollout.context import JobContext
 from coterie.core.training.run import Run
 
 def finish(*_):
@@ -55,7 +62,7 @@ def finish(*_):
     (pathlib.Path(sys.argv[-1]) / "child").write_text(str(child.pid))
 {textwrap.indent(textwrap.dedent(hang), "    ")}
 
-Run.finish = finish
+{method} = finish
 {SOON * soon}
 from coterie.cli.main import main
 main()
@@ -131,8 +138,9 @@ def test_the_second_ctrl_c_ends_what_hangs_and_its_children(tmp_path, hang):
 
 @pytest.mark.resume
 def test_the_second_ctrl_c_of_a_run_that_can_close_takes_no_time(tmp_path):
-    """With its own five seconds; nothing has to be killed, and the exit code is 130."""
-    process = started(tmp_path / "run", soon=False)
+    """With its own five seconds; nothing has to be killed, and the exit code is 130. It hangs in an episode,
+    whose interruption also ends the loop in which the run would be closed."""
+    process = started(tmp_path / "run", soon=False, method="JobContext.step")
     child = int(written(tmp_path / "run" / "child", process))
     process.send_signal(signal.SIGINT)
     assert any(line.startswith("finishing the step; press") for line in iter(process.stderr.readline, ""))

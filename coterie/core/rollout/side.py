@@ -94,7 +94,8 @@ class LocalRolloutSide:
         """Cancel open scoring, and close all that `open` opened."""
         for task in self._scoring:
             task.cancel()
-        await asyncio.gather(*self._scoring, return_exceptions=True)
+        if self._scoring:  # a run that was stopped at once is closed without a loop
+            await asyncio.gather(*self._scoring, return_exceptions=True)
         await self._opened.aclose()
 
     def context(self, job: RolloutJob, engine: EngineClient | None = None) -> JobContext:

@@ -387,3 +387,10 @@ def test_a_wrong_executor_is_named_with_what_to_write(executor, what, fix):
     with pytest.raises(PluginError) as error:
         asyncio.run(go(coterie_run(answers="1", executor={"type": f"{__name__}:{executor.__name__}"})))
     assert what in str(error.value) and fix in error.value.fix and executor.__name__ in str(error.value)
+
+
+def test_a_side_is_closed_without_a_loop():
+    """As that of a run which is stopped at once, whose loop has ended."""
+    asyncio.run(asyncio.sleep(0))
+    with pytest.raises(StopIteration):
+        coterie_run().rollout_side.close().send(None)
