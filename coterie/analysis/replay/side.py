@@ -182,8 +182,9 @@ class ReplaySide:
             await score_episodes(
                 self.side.reward_sources, context.scores, [tree], list(self.side.team.members)
             )
-        except UserError as error:
-            played.error = str(error)
+        except Exception as error:  # also a bug that a plugin has since the run
+            what = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+            played.error = " ".join((what, *getattr(error, "__notes__", ())))
             for task in context.background:
                 task.cancel()
             await asyncio.gather(*context.background, return_exceptions=True)

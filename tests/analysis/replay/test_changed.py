@@ -14,6 +14,7 @@ import coterie
 from coterie.analysis.records import RunRecords
 from coterie.analysis.replay.differences import row_id
 from coterie.api.rollouts import read_rollouts
+from coterie.plugins.envs.plan_path import PlanPath
 from tests.analysis.replay.support import SCRIPTED, Rows, changed, replayed, table, trained
 
 
@@ -233,6 +234,20 @@ def test_a_task_that_the_step_does_not_have(records: RunRecords, tmp_path: Path)
 
     first = changed(records, 2, change, tmp_path).first
     assert first is not None and (first.field, first.task) == ("task", "train-999")
+
+
+def test_a_bug_that_a_plugin_has_since_the_run_is_a_difference(
+    records: RunRecords, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*arguments: Any) -> Any:
+        raise ValueError("broken since")
+
+    monkeypatch.setattr(PlanPath, "observe", broken)
+    first = replayed(records, [2]).first
+    assert first is not None and (first.field, first.recorded) == ("play", "played to its end")
+    assert first.replayed.startswith(
+        "ValueError: broken since in environment 'plan_path' of coterie: observe"
+    )
 
 
 UNCHECKED = ("logprobs", "version", "float32", "format", "kind")
