@@ -151,6 +151,8 @@ class CreditAgain:
                 rescored.append(name)
         overrides += [f"rewards.{setting}" for setting in rewards]
         changes = [*overrides, *(f"weight {name}={value}" for name, value in weights.items())]
+        if estimator is not None:  # stated, so that nothing advises another loss: none is computed here
+            overrides.append(f"loss.type={config.loss['type']}")
         return cls(records, tuple(overrides), weights, tuple(dict.fromkeys(rescored)), changes)
 
     def run(self, step: int) -> Run:

@@ -80,6 +80,7 @@ def test_a_warning_of_every_step_is_told_once(run: Path, caplog: pytest.LogCaptu
     result = package.replay(run, every=True, estimator=estimator)
     assert result.other is not None and result.other.actions
     assert caplog.text.count("the estimator has 2 trees") == 1
+    assert "keeps the loss" not in caplog.text, "a replay has no loss"
 
 
 def test_files_that_are_gone_or_damaged(run: Path, tmp_path: Path) -> None:

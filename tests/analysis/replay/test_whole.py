@@ -9,9 +9,8 @@ import pytest
 
 import coterie
 from coterie.testing.support.toys import GAME, ROLE
-from tests.analysis.replay.support import SCRIPTED, TABULAR, Counter, table, trained
+from tests.analysis.replay.support import SCRIPTED, Counter, table, trained
 from tests.core.training.test_curriculum import curriculum, table as guesses
-from tests.ray_cluster import local_cluster
 
 
 def test_40_steps_of_at_grpo(tmp_path: Path) -> None:
@@ -158,19 +157,3 @@ def test_prompts_that_outgrow_the_context(overflow: str, metric: str, tmp_path: 
 def words(request: Any, text: str) -> str:
     """A long answer: the prompts of a role that remembers outgrow 80 words in the third turn."""
     return "1 b c d e f"
-
-
-@pytest.mark.ray
-@pytest.mark.xdist_group("ray")
-def test_a_run_on_a_cluster(tmp_path: Path) -> None:
-    """It is played again in this process, which needs no cluster."""
-    with local_cluster(4):
-        short = [
-            "schedule.steps=2",
-            "schedule.tasks_per_step=2",
-            "schedule.evaluate_every=0",
-            "cluster.workers=1",
-        ]
-        coterie.train(TABULAR, overlays=["ray"], overrides=short, out=tmp_path / "run")
-    result = coterie.replay(tmp_path / "run", every=True)
-    assert result.same and result.equal["steps"] == 2 and not result.changed, result.first

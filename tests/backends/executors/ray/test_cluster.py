@@ -115,6 +115,8 @@ def test_a_run_on_a_cluster_is_the_run_in_one_process(
     sent, useful = map(sum, zip(*sizes, strict=True))
     if game == "shared":  # a tree travels in at most 1.5 times its token arrays and its texts
         assert useful > 0 and sent <= 1.5 * useful, f"{sent / useful:.2f} times"
+    if game == "tabular":
+        assert coterie.replay(tmp_path / "ray", every=True).same, "it is played again in this process"
     if game == "coach":
         assert any("score/problem_solver/process" in row for row in rows(tmp_path / "ray"))
     if game == "sets":
