@@ -34,6 +34,7 @@ from coterie.compose.tables import DEFAULT_TYPES
 from coterie.core.config import Resolved, RunConfig, json_like
 from coterie.core.errors import ConfigError, CoterieError, PluginError, did_you_mean, type_text
 from coterie.core.plugins import Table
+from coterie.core.storage.run_folder import RunFolder
 from coterie.discovery import Entry, plugins
 from coterie.recipes.exclusive import Replaced, replace
 from coterie.recipes.located import located, plain, written
@@ -181,6 +182,7 @@ def locate(source: str | Path, kind: str = "recipe") -> tuple[Path, str, str]:
 
     Raises:
         ConfigError: there is no such recipe, overlay or file.
+        RunFolderError: the folder is no run's.
         PluginError: the file of a registered one is missing.
     """
     text = str(source)
@@ -188,8 +190,8 @@ def locate(source: str | Path, kind: str = "recipe") -> tuple[Path, str, str]:
     registered = is_run and text in plugins().registry.names(kind)
     if text.endswith((".yaml", ".yml")) or isinstance(source, Path) or "/" in text or is_run > registered:
         path = Path(source)
-        if path.is_dir() and (path / "config.yaml").is_file():
-            path = path / "config.yaml"
+        if path.is_dir() and kind == "recipe":  # a folder that is no run's names the runs near it
+            path = RunFolder.open(path).config
         if not path.is_file():
             raise ConfigError(f"no such {kind} file: {path}")
         return path, f"file {path}", path.parent.name if path.name == "config.yaml" else path.stem

@@ -114,6 +114,7 @@ def test_the_runs_of_a_folder_are_looked_at_one_by_one(healthy, tmp_path):
     assert [Path(table["folder"]).name for table in tables] == ["seed-0", "seed-1"]
     refused = coterie("replay", tmp_path)
     assert refused.exit_code == 2 and f"fix: runs in {tmp_path}: seed-0, seed-1" in refused.stderr
+    assert f"fix: runs in {tmp_path}: seed-0, seed-1" in coterie("explain", tmp_path).stderr
 
 
 def test_a_plugin_file_is_among_the_plugins(tmp_path, monkeypatch):

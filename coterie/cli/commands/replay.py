@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from coterie.cli.options import json_option, out_option, plugin_option
+from coterie.cli.options import check_file, json_option, out_option, plugin_option
 from coterie.cli.output import columns, number, print_json, share, table
 from coterie.core.errors import ConfigError, MissingExtra
 
@@ -94,6 +94,7 @@ def _check(out: Path | None, other: bool, options: Mapping[str, Any]) -> None:
         raise ConfigError(what, path="--out", fix="end it with .parquet or .jsonl")
     if out.suffix == ".parquet" and importlib.util.find_spec("pyarrow") is None:
         raise MissingExtra("pyarrow", "data", needed_by=f"-o {out}", instead="a file that ends with .jsonl")
+    check_file(out, overwrite=True)
 
 
 def _numbers(weights: tuple[str, ...]) -> dict[str, float]:

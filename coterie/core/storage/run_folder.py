@@ -33,7 +33,7 @@ class RunFolder:
         """
         folder = cls(path)
         if not folder.config.is_file():
-            why = f"it has no {folder.config.name}" if path.is_dir() else "there is no such folder"
+            why = f"it has no {folder.config.name}" if path.exists() else "there is no such folder"
             raise RunFolderError(f"{path} is not a run folder", why=why, fix=_runs_nearby(path))
         return folder
 

@@ -68,6 +68,10 @@ def test_mistakes(run: Path, tmp_path: Path) -> None:
         (("--weights", "jud=1"), "no reward source scores a component 'jud'"),
         (("-o", tmp_path / "x.parquet"), "there is nothing to write"),
         (("-o", tmp_path / "x.csv", "--weights", "judge=1"), "neither Parquet nor JSON lines"),
+        (
+            ("-o", tmp_path / "no" / "x.jsonl", "--weights", "judge=1"),
+            f"there is no folder {tmp_path / 'no'}",
+        ),
     ):
         done = coterie("replay", run, *arguments)
         assert done.exit_code == 2 and text in done.output.replace("\n", " "), (arguments, done.output)
