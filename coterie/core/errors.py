@@ -86,16 +86,10 @@ class RunFolderError(UserError):
 
 
 class WriteError(UserError):
-    """A file can't be written: the disk is full or read-only, or the permission is missing.
+    """A file can't be written. `fix` is, if it isn't given, what helps against `why`, and then `then`."""
 
-    Args:
-        fix: by default what helps against `why`, and `then`.
-    """
-
-    def __init__(
-        self, what: str, *, why: str = "", fix: str = "", path: str = "", then: str = "try again"
-    ) -> None:
-        super().__init__(what, why=why, fix=fix or f"{write_fix(why)}, then {then}", path=path)
+    def __init__(self, what: str, *, why: str = "", then: str = "try again", **more: str) -> None:
+        super().__init__(what, why=why, **{"fix": f"{write_fix(why)}, then {then}", **more})
 
 
 class SystemFault(CoterieError):

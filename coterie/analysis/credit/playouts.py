@@ -209,8 +209,8 @@ class Player:
 def _fault(tree: Tree) -> str:
     """The reason of the first fault of the system in a played chain; empty: there is none."""
     for node in tree.nodes():
-        actions = (action for decision in node.decisions.values() for action in decision.branches)
-        for fault in (each.fault for each in (*actions, *node.joints)):
+        actions = (action.fault for decision in node.decisions.values() for action in decision.branches)
+        for fault in (*actions, *(joint.fault for joint in node.joints)):
             if fault is not None and fault.kind == "system":
                 return fault.reason
     return ""

@@ -29,8 +29,7 @@ NEUTRAL: Table = {
 }
 """By pattern of a dotted path: the value that means the same as a table without the key. The digest leaves it
 out, so that a new key changes no digest, and run folders and study jobs stay valid."""
-LAST_KEYS = frozenset(path.rpartition(".")[2] for path in NEUTRAL)
-"""Of those paths, the last key: few keys of a configuration are one."""
+_LAST_KEYS = frozenset(path.rpartition(".")[2] for path in NEUTRAL)  # few keys of a configuration are one
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +78,7 @@ def _without_neutral(value: Any, at: str) -> Any:
     return {
         key: _without_neutral(inner, f"{at}.{key}")
         for key, inner in value.items()
-        if key not in LAST_KEYS
+        if key not in _LAST_KEYS
         or not any(fnmatchcase(f"{at}.{key}", name) and inner == NEUTRAL[name] for name in NEUTRAL)
     }
 

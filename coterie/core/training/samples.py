@@ -37,16 +37,12 @@ def runs_of(action: Action) -> list[list[Call]]:
     for call in action.calls:
         if not call.token_ids:
             continue
-        if runs and call.continues and _extends(runs[-1][-1], call):
+        before = runs[-1][-1].prompt_ids + runs[-1][-1].token_ids if runs and call.continues else None
+        if before is not None and call.prompt_ids[: len(before)] == before:
             runs[-1].append(call)
         else:
             runs.append([call])
     return runs
-
-
-def _extends(before: Call, call: Call) -> bool:
-    ids = before.prompt_ids + before.token_ids
-    return call.prompt_ids[: len(ids)] == ids
 
 
 def action_samples(

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-_fields = lru_cache(maxsize=1024)(dataclasses.fields)
+_fields: Callable[[Any], Sequence[dataclasses.Field[Any]]] = lru_cache(maxsize=1024)(dataclasses.fields)
 
 
 def digest(value: Any) -> str:
@@ -63,5 +63,4 @@ def _write(value: Any, write: Callable[[bytes], None]) -> None:
             _write(value[key], write)
         write(b"}")
     else:
-        fix = "fix: define digest(state) on the environment"
-        raise TypeError(f"a {type(value).__name__} can't be digested; {fix}")
+        raise TypeError(f"a {kind.__name__} can't be digested; fix: define digest(state) on the environment")
