@@ -29,6 +29,6 @@ def machine_memory() -> int | None:
     return min((limit for limit in limits if limit > 0), default=None)
 
 
-def write_fix(said: str) -> str:
+def write_fix(reason: str) -> str:
     """What helps where a system says this of a write that failed."""
-    return next(fix for words, fix in WRITE_FIXES.items() if re.search(words, said, re.IGNORECASE))
+    return next(fix for words, fix in WRITE_FIXES.items() if re.search(words, reason, re.IGNORECASE))

@@ -125,12 +125,12 @@ def _told_once() -> Iterator[None]:
 
     Those with other whole numbers count as one. What the watchdog says again is news.
     """
-    told: set[str] = set()
+    logged: set[str] = set()
 
     def new(record: logging.LogRecord) -> bool:
         text = re.sub(r"\b\d[\d,]*\b", "#", record.getMessage())
-        known = text in told and record.threadName != Watchdog.NAME
-        told.add(text)
+        known = text in logged and record.threadName != Watchdog.NAME
+        logged.add(text)
         return not known
 
     log.addFilter(new)
