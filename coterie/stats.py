@@ -39,10 +39,13 @@ class Interval:
 
     mean: float
     lo: float
+    """The lower bound."""
     hi: float
+    """The upper bound."""
     n: int
     """Number of tasks."""
     level: float = 0.95
+    """Confidence level of the bounds."""
 
     def as_dict(self) -> dict[str, Any]:
         """`{"mean": 0.5, "ci95": [0.4, 0.6], "n": 64}`; numbers that are not finite become None."""

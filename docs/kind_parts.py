@@ -53,7 +53,12 @@ MORE_TYPES = {
 """Kind -> values that its methods receive inside of others, or behind `Any`."""
 
 SCHEMAS = {
-    "study": ("coterie.studies.study:Study", "coterie.studies.study:Method", "coterie.studies.study:Claim"),
+    "study": (
+        *(f"coterie.studies.study:{name}" for name in ("Study", "Method", "Claim", "ClaimResult")),
+        "coterie.stats:Interval",
+        "coterie.studies.study:Analysis",
+        *(f"coterie.studies.columns:{name}" for name in ("Column", "Variant", "Scale")),
+    ),
     "column": (
         "coterie.studies.columns:ColumnConfig",
         "coterie.studies.columns:Variant",
@@ -100,6 +105,8 @@ def facts(kind: str) -> str:
     if kind in PROTOCOL:
         links = {"kinds": "Protocols and views", "values": "values", "members": "optional members"}
         rows.append(("reference", ", ".join(f"[{text}](../api/{page}.md)" for page, text in links.items())))
+    elif kind == "study":
+        rows.append(("reference", "[for studies](../api/studies.md)"))
     return "\n".join(
         [f"| kind | `{kind}` |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)]
     )

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import re
 from pathlib import Path
 
 import pytest
 import yaml
 
+import coterie
+from coterie import studies
 from coterie.compose.kinds import CAPABILITIES, PROTOCOL, members
 from coterie.core import errors
 from coterie.core.plugins import KINDS
@@ -52,6 +56,17 @@ def test_every_member_is_named(kind):
         assert re.search(rf"(def |\b){name}\b", text), name
     for capability in CAPABILITIES.get(kind, ()):
         assert f"`{capability.__name__}`" in text
+
+
+def test_the_page_on_studies_describes_every_value_that_an_author_makes_or_receives():
+    text = section(page("study"), "Values")
+    tables = dict(re.findall(r"^### (\w+)\n(.*?)(?=^### |\Z)", text, re.M | re.S))
+    public = [name for name in studies.__all__ if inspect.isclass(getattr(studies, name))]
+    assert {*public, "Interval"} <= tables.keys()
+    for name, table in tables.items():
+        for field in dataclasses.fields(getattr(coterie, name)) if hasattr(coterie, name) else ():
+            (row,) = re.findall(rf"^\| `{field.name}: .*", table, re.M)
+            assert not row.endswith("|  |") or field.name in ("mean", "roles"), f"{name}: {row}"
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -102,14 +102,20 @@ class Column:
     """A validated column."""
 
     name: str
+    """As it is registered, or the file's stem."""
     path: Path
+    """Of its file."""
     title: str
+    """The game, as the table has it."""
     roles: tuple[str, ...]
     swap: tuple[str, str] | None
+    """The two roles whose policies a method with `swapped` exchanges; None: one role."""
     variants: Mapping[str, Variant]
     """By name; those of `BY_ROLE` are `alone.<role>` and `beside.<role>`. Recipe files are absolute paths."""
     scales: Mapping[str, Scale]
+    """By name: `cpu`, `gpu`."""
     paper: Mapping[str, Mapping[str, float]]
+    """The paper's success in %, by study and method."""
     notes: Mapping[str, str] = field(default_factory=dict)
     """How the paper's figures compare with ours, by study."""
     test: tuple[str, ...] = ()

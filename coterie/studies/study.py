@@ -18,6 +18,7 @@ class Method:
     id: str
     """A column's `paper` figures use this id."""
     title: str
+    """The row's first cell."""
     variant: str
     """The evaluated variant of the column; `alone.planner` is the entry `planner` under the key `alone`."""
     trained: bool = False
@@ -50,6 +51,7 @@ class ClaimResult:
     summary: str
     """A few characters for the table, such as `<`."""
     numbers: Mapping[str, Any]
+    """What was compared, as JSON: method -> `Interval.as_dict()`, say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +59,13 @@ class Claim:
     """A statement about methods, checked on each seed separately."""
 
     statement: str
+    """A sentence, as the table has it."""
     methods: tuple[str, ...]
     """Ids of the methods that are compared; `check` receives their intervals in this order."""
     check: Callable[..., ClaimResult]
+    """(an `Interval` for each of `methods`) -> whether it holds."""
     of: Value = "success"
+    """Of what the intervals are: `success` or `return`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +91,11 @@ class Study:
     """A comparison of methods."""
 
     summary: str
+    """A sentence, for the list of studies and the head of the table."""
     methods: Callable[[Column], Sequence[Method]]
     """A column -> the methods that are compared on it."""
     claims: Sequence[Claim] = ()
+    """What the table checks on each seed; `above`, `at_most_half` and `order` make such claims."""
     gain_over: str | None = None
     """The id of the method over which each row's gain is shown. None: the table has no gains."""
     refused: Mapping[str, tuple[str, str]] = field(default_factory=dict)
@@ -96,6 +103,7 @@ class Study:
     model: str | None = None
     """Hub id or folder of the initial weights of every policy. None: the variants' own models."""
     analysis: Analysis | None = None
+    """Further measurements of training runs, and a section of the table's page about them."""
     answers: bool = False
     """Whether the table also has each row's return, and the tokens and seconds of an answer."""
 
