@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import importlib
 import re
 import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from coterie import load_plugin_file
+from coterie import TEAM, Step, SystemFault, load_plugin_file
 from coterie.api.rows import read_metrics
 from coterie.discovery import plugins
 from coterie.recipes import load
 from coterie.testing import fixtures
-from tests.cli.support import process
+from tests.cli.support import anew, process
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {
     name: (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
-    for name in ("first_algorithm", "first_reward")
+    for name in ("first_algorithm", "first_reward", "remote_games")
 }
 RUNS = [
     (name, line)
     for name, page in PAGES.items()
+    if name != "remote_games"
     for line in re.findall(r"^coterie run ([^\n]+)", page, re.MULTILINE)
 ]
 
@@ -112,6 +115,40 @@ def test_the_runs_learn(folder, line):
     assert done.returncode == 0, done.stderr
     rows = read_metrics(folder / "out" / "metrics.jsonl")
     assert rows[0]["success"] < 0.6 and rows[-1]["success"] > 0.85
+
+
+@pytest.mark.parametrize("folder", ["remote_games"], indirect=True)
+def test_a_game_in_another_process_is_played_and_outlives_its_process(folder):
+    page = importlib.import_module("far_countdown")
+
+    async def play() -> tuple[Step, Step, Step]:
+        env = page.FarCountdown(page.FarCountdown.Config(), None)
+        await env.open()
+        try:
+            right, wrong = await asyncio.gather(env.step(3, said("2"), None), env.step(3, said("no"), None))
+            env.process.kill()
+            with pytest.raises(SystemFault, match="the game's process gave no answer"):
+                await env.step(3, said("2"), None)
+            return right, wrong, await env.step(2, said("1"), None)  # by the next process
+        finally:
+            await env.close()
+
+    def said(text: str) -> dict[str, SimpleNamespace]:
+        return {"counter": SimpleNamespace(text=text)}
+
+    right, wrong, again = asyncio.run(play())
+    assert (right.state, wrong.state, again.state) == (2, 3, 1)
+    assert right.scores == {(TEAM, "right"): 1.0} and wrong.scores == {(TEAM, "right"): 0.0}
+
+
+@pytest.mark.parametrize("folder", ["remote_games"], indirect=True)
+def test_the_recipe_of_a_game_in_another_process_trains(folder):
+    line = re.findall(r"^coterie run ([^\n]+)", PAGES["remote_games"], re.MULTILINE)[0]
+    few = ("schedule.steps=2", "schedule.evaluate_every=0")
+    done = anew("run", *shlex.split(line), *few, "--out", "out", path=folder)
+    assert done.exit_code == 0, done.output
+    rows = read_metrics(folder / "out" / "metrics.jsonl")
+    assert len(rows) == 2 and all(row["faults/system"] == row["episodes/missing"] == 0 for row in rows)
 
 
 def test_the_kit_has_the_fixtures_that_pages_name():
