@@ -15,6 +15,7 @@ from coterie.api.changed_files import changed_files
 from coterie.api.episodes import RecordedTree, trees_of
 from coterie.api.rollout_lines import damaged
 from coterie.api.rollouts import read_rollouts
+from coterie.api.rows import readable
 from coterie.api.run_record import RunRecord, changed_versions, compose_recorded, recall
 from coterie.core.config import Resolved, RunConfig
 from coterie.core.errors import RunFolderError, UserError
@@ -50,12 +51,9 @@ class RunRecords:
         """
         path = Path(folder)
         run_folder = RunFolder.open(path)
-        try:
+        with readable(path):
             files = {step_of(file): file for file in run_folder.rollout_files()}
             every = (read_yaml(run_folder.config).get("schedule") or {}).get("record_every")
-        except OSError as error:
-            fix = "ask the run's owner to let you read the folder, or copy it"
-            raise RunFolderError(f"{path} can't be read", why=str(error), fix=fix) from error
         if not files:
             why = "no step is finished yet, or its rollout files were removed"
             fix = "restore them from a copy, or name another run"

@@ -1,11 +1,12 @@
-"""The rows of `metrics.jsonl`, and sums over them."""
+"""The folders of runs, the rows of their `metrics.jsonl`, and sums over them."""
 
 from __future__ import annotations
 
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,34 @@ MOST_STEPS = 1 << 62
 """No step has such a number."""
 LARGEST = 1e150
 """A larger number of a metric counts as none."""
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Turn what the system refuses about a run folder into an error of the user.
+
+    Raises:
+        RunFolderError: the folder, or a file in it, can't be read.
+    """
+    try:
+        yield
+    except OSError as error:
+        fix = "ask the run's owner to let you read the folder, or copy it"
+        raise RunFolderError(f"{path} can't be read", why=str(error), fix=fix) from error
+
+
+def run_folders(path: Path) -> list[Path]:
+    """The folder itself if it is a run, else the runs in it, such as those of `coterie run --seeds`.
+
+    Raises:
+        RunFolderError: the folder can't be read.
+    """
+    with readable(path):
+        if not path.is_dir():
+            return []
+        if (path / "config.yaml").is_file():
+            return [path]
+        return sorted(config.parent for config in path.glob("*/config.yaml"))
 
 
 def read_metrics(path: str | Path) -> list[dict[str, Any]]:

@@ -12,11 +12,11 @@ from typing import Any
 
 from coterie.api.episodes import RecordedEpisode, action_rows, trees_of
 from coterie.api.rollouts import read_rollouts
+from coterie.api.rows import readable, run_folders
 from coterie.core.errors import RunFolderError, UserError, did_you_mean
 from coterie.core.storage.run_folder import RunFolder
 from coterie.recipes import read_yaml
 from coterie.viewing.episode_fields import FIELDS, OF_ROLES, fields_of
-from coterie.viewing.series import readable, run_folders
 from coterie.viewing.where import Expression, SortKey, Value, check_names, place
 
 log = logging.getLogger("coterie")

@@ -20,13 +20,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from coterie.api.rollout_lines import irregular
-from coterie.api.rows import MOST_STEPS, interval_of, number_of
+from coterie.api.rows import MOST_STEPS, interval_of, number_of, readable
 from coterie.core.errors import RunFolderError, UserError
 from coterie.core.storage.run_folder import RunFolder
 from coterie.core.training.schedule import End
 from coterie.recipes import read_yaml
 from coterie.viewing.metric_names import described
-from coterie.viewing.series import readable
 
 LOCKS = Path("/proc/locks")
 CHUNK = 1 << 22

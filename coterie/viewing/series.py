@@ -10,8 +10,7 @@ import difflib
 import json
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -20,9 +19,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from coterie.api.rows import interval_of, number_of, read_metrics, tokens_so_far
+from coterie.api.rows import interval_of, number_of, read_metrics, readable, tokens_so_far
 from coterie.api.run_record import recorded_settings, tells_apart
-from coterie.core.errors import RunFolderError, UserError
+from coterie.core.errors import UserError
 from coterie.core.storage.run_folder import RunFolder
 from coterie.secret_settings import without_secrets
 from coterie.stats import clustered_bootstrap
@@ -33,20 +32,6 @@ log = logging.getLogger("coterie")
 
 Floats = npt.NDArray[np.float64]
 By = Literal["step", "tokens"]
-
-
-@contextmanager
-def readable(path: Path) -> Iterator[None]:
-    """Turn what the system refuses about a run folder into an error of the user.
-
-    Raises:
-        RunFolderError: the folder, or a file in it, can't be read.
-    """
-    try:
-        yield
-    except OSError as error:
-        fix = "ask the run's owner to let you read the folder, or copy it"
-        raise RunFolderError(f"{path} can't be read", why=str(error), fix=fix) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,20 +138,6 @@ def read_run(path: Path) -> RunRows:
         rows = read_metrics(folder.metrics) if folder.metrics.exists() else []
         settings = recorded_settings(path)
     return RunRows(path, settings, rows)
-
-
-def run_folders(path: Path) -> list[Path]:
-    """The folder itself if it is a run, else the runs in it, such as those of `coterie run --seeds`.
-
-    Raises:
-        RunFolderError: the folder can't be read.
-    """
-    with readable(path):
-        if not path.is_dir():
-            return []
-        if (path / "config.yaml").is_file():
-            return [path]
-        return sorted(config.parent for config in path.glob("*/config.yaml"))
 
 
 def short_names(paths: Sequence[Path]) -> list[str]:

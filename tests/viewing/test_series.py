@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
+from coterie.api.rows import run_folders
 from coterie.core.errors import RunFolderError, UserError
 from coterie.stats import clustered_bootstrap
-from coterie.viewing.series import RunRows, configurations, curve, expand, read_run, run_folders, smoothed
+from coterie.viewing.series import RunRows, configurations, curve, expand, read_run, smoothed
 from tests.viewing.runs import made, rows_of
 
 

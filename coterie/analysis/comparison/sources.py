@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.api.addresses import run_address
-from coterie.api.rows import number_of
+from coterie.api.rows import number_of, run_folders
 from coterie.core.errors import UserError
 
 FIX_FILE = "write it with: coterie eval RUN -o FILE"
@@ -143,7 +143,7 @@ def _sources(part: str) -> list[str | Recorded]:
     if folder.is_file() and folder.suffix == ".json":
         return list(read(folder))
     if folder.is_dir() and not (folder / "config.yaml").is_file():
-        runs = sorted(config.parent for config in folder.glob("*/config.yaml"))
+        runs = run_folders(folder)
         if not runs:
             why = "there is no config.yaml in it, nor in a folder in it"
             raise UserError(

@@ -40,7 +40,7 @@ def command(run: Path | None, no_self_test: bool, as_json: bool) -> None:
     --seeds`: each of them. Exits 1 where there is a fault; warnings exit 0.
     """
     from coterie.analysis.diagnosis.machine import doctor
-    from coterie.viewing.series import run_folders
+    from coterie.api.rows import run_folders
 
     results: list[MachineDiagnosis | RunDiagnosis]
     if run is None:

@@ -73,7 +73,7 @@ def split(arguments: Sequence[str]) -> tuple[list[Path], list[str]]:
     Raises:
         UserError: a path has no run in it.
     """
-    from coterie.viewing.series import run_folders
+    from coterie.api.rows import run_folders
 
     folders: list[Path] = []
     metrics: list[str] = []

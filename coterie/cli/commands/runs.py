@@ -37,7 +37,12 @@ def command(folder: Path, as_json: bool) -> None:
 
     --json has the versions of what each was made with too, plugins included.
     """
-    known = [status_of(path) for path in run_folders(folder)]
+    from coterie.api.rows import run_folders
+
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is no folder")
+    oldest = sorted(run_folders(folder), key=lambda run: (run / "config.yaml").stat().st_mtime)
+    known = [status_of(path) for path in oldest]
     if as_json:
         print_json([{**asdict(run), "versions": _versions(Path(run.path))} for run in known])
     elif not known:
@@ -52,16 +57,6 @@ def _versions(folder: Path) -> dict[str, str]:
 
     record = read_record(folder)
     return record.used if record is not None else {}
-
-
-def run_folders(folder: Path) -> list[Path]:
-    """The folder itself if it is a run, else the runs in it, oldest first."""
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is no folder")
-    if (folder / "config.yaml").is_file():
-        return [folder]
-    configs = sorted(folder.glob("*/config.yaml"), key=lambda path: (path.stat().st_mtime, path))
-    return [path.parent for path in configs]
 
 
 def status_of(path: Path) -> RunStatus:

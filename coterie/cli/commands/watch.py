@@ -80,8 +80,8 @@ class Watched:
         Raises:
             RunFolderError: one of them can't be read.
         """
+        from coterie.api.rows import run_folders
         from coterie.viewing.follow import FollowedRun
-        from coterie.viewing.series import run_folders
 
         for path in self._paths:
             inside = run_folders(path)

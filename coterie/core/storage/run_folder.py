@@ -34,7 +34,11 @@ class RunFolder:
         folder = cls(path)
         if not folder.config.is_file():
             why = f"it has no {folder.config.name}" if path.exists() else "there is no such folder"
-            raise RunFolderError(f"{path} is not a run folder", why=why, fix=_runs_nearby(path))
+            fix = "name a folder that `coterie run` made"
+            for at in (path.parent, path):  # in it may be runs, as in the folder of several seeds
+                if names := sorted(config.parent.name for config in at.glob("*/config.yaml")):
+                    fix = f"runs in {at}: {', '.join(names[-8:])}"
+            raise RunFolderError(f"{path} is not a run folder", why=why, fix=fix)
         return folder
 
     @property
@@ -67,10 +71,3 @@ class RunFolder:
 
     def rollout_file(self, step: int) -> Path:
         return self.rollouts / f"step-{step:06d}.jsonl.gz"
-
-
-def _runs_nearby(path: Path) -> str:
-    for folder in (path, path.parent):  # such as the folder of several seeds
-        if runs := sorted(config.parent.name for config in folder.glob("*/config.yaml")):
-            return f"runs in {folder}: {', '.join(runs[-8:])}"
-    return "name a folder that `coterie run` made"

@@ -12,7 +12,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from coterie.api.rows import LARGEST, number_of
+from coterie.api.rows import LARGEST, number_of, run_folders
 from coterie.api.run_record import equal, stated
 from coterie.core.errors import MissingExtra, UserError
 from coterie.core.storage.atomic import write_atomic, written
@@ -22,7 +22,7 @@ from coterie.viewing.report import blocks, charts
 from coterie.viewing.report.reading import ReportedRun, read_run
 from coterie.viewing.report.summary import summary, warnings
 from coterie.viewing.report.trees import DIGITS
-from coterie.viewing.series import RunRows, configurations, curve, run_folders, short_names
+from coterie.viewing.series import RunRows, configurations, curve, short_names
 from coterie.viewing.text import written_out
 
 FORMAT = 1

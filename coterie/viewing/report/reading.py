@@ -15,14 +15,13 @@ from typing import Any
 from coterie.api.coach_report import coach_report, coaches
 from coterie.api.discarded import FILE as CANCELLED, FOLDER as DISCARDED
 from coterie.api.rollout_lines import irregular
-from coterie.api.rows import interval_of, read_metrics
+from coterie.api.rows import interval_of, read_metrics, readable
 from coterie.api.run_record import RunRecord, read_record
 from coterie.core.errors import RunFolderError, UserError
 from coterie.core.storage.checkpoint import saved_steps
 from coterie.core.storage.run_folder import RunFolder
 from coterie.recipes import read_yaml
 from coterie.viewing.follow import FollowedRun, State, trained_by
-from coterie.viewing.series import readable
 
 PER_TASK = "per_task"
 """Of an evaluation's JSON: each task's successes, which a report leaves out."""
