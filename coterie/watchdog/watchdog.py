@@ -58,9 +58,6 @@ class Watchdog(threading.Thread):
         blocking: seconds for calls that block the loop, where they have fewer.
     """
 
-    NAME = "coterie-watchdog"
-    """Of its thread."""
-
     def __init__(
         self,
         patience: float,
@@ -69,7 +66,7 @@ class Watchdog(threading.Thread):
         seen: Callable[[Sequence[StuckCall]], None] | None = None,
         blocking: float | None = None,
     ) -> None:
-        super().__init__(name=self.NAME, daemon=True)
+        super().__init__(name="coterie-watchdog", daemon=True)
         self._patience, self._loop, self._tell, self._seen = patience, loop, tell or _warn, seen
         self._blocks = min(patience, blocking or patience)
         self._tick = min(TICK, self._blocks / 8)

@@ -207,11 +207,8 @@ def _limits(report: CreditReport, records: RunRecords) -> Iterable[str]:
             "the recorded returns hold more than the components (a KL penalty, values): shares are of "
             f"what the components add by '{report.kind}'"
         )
-    for why, unscored in (
-        ("each prompt was answered with one text", False),
-        ("of different answers to a prompt, scores are missing", True),
-    ):
-        effects = report.by_role.items()
-        unknown = [role for role, of in effects if not of.prompts and bool(of.unscored) == unscored]
-        if unknown:
-            yield f"{', '.join(unknown)}: {why}, so its own effect is not known"
+    unknown = {role: effect.unscored for role, effect in report.by_role.items() if not effect.prompts}
+    if one_text := [role for role, of in unknown.items() if not of]:
+        yield f"{', '.join(one_text)}: each prompt was answered with one text, so its own effect is not known"
+    if unscored := [role for role, of in unknown.items() if of]:
+        yield f"{', '.join(unscored)}: different answers lack scores, so its own effect is not known"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -121,15 +122,12 @@ def replay(
 
 @contextmanager
 def _told_once() -> Iterator[None]:
-    """A context in which no warning is repeated, as that of an estimator in every step.
-
-    Those with other whole numbers count as one. What the watchdog says again is news.
-    """
+    """A context in which no warning is repeated, also with other whole numbers; but for the watchdog's."""
     logged: set[str] = set()
 
     def new(record: logging.LogRecord) -> bool:
         text = re.sub(r"\b\d[\d,]*\b", "#", record.getMessage())
-        known = text in logged and record.threadName != Watchdog.NAME
+        known = text in logged and not isinstance(threading.current_thread(), Watchdog)
         logged.add(text)
         return not known
 

@@ -42,11 +42,8 @@ def command(run: Path | None, no_self_test: bool, as_json: bool) -> None:
     from coterie.analysis.diagnosis.machine import doctor
     from coterie.api.rows import run_folders
 
-    results: list[MachineDiagnosis | RunDiagnosis]
-    if run is None:
-        results = [doctor(self_test=not no_self_test)]
-    else:
-        results = [doctor(folder) for folder in run_folders(run) or [run]]
+    folders = [None] if run is None else run_folders(run) or [run]
+    results = [doctor(folder, self_test=not no_self_test) for folder in folders]
     if as_json:
         tables = [result.as_dict() for result in results]
         print_json(tables if len(tables) > 1 else tables[0])
