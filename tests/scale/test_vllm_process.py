@@ -22,7 +22,7 @@ from coterie.backends.engines.vllm.transfer import TensorFiles  # noqa: E402
 from coterie.core.errors import WriteError  # noqa: E402
 from tests.scale.fake_plugin import with_fake_transfer  # noqa: E402
 from tests.scale.kept_kv import check_kept_keys  # noqa: E402
-from tests.scale.vllm_models import LONG, LORA, TOLERANCE, Playing, adapted, mixed, module, request  # noqa: E402
+from tests.scale.vllm_models import LONG, LORA, TOLERANCE, Playing, adapted, mixed, module, request, until  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -146,11 +146,10 @@ def test_a_cancelled_request_is_aborted(runner, playing):
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await asyncio.sleep(0.1)
+        await until(lambda: server.llm.get_num_unfinished_requests() == 0)
+        assert not replicas(playing).in_flight
 
     runner.run(play())
-    (server,) = servers(playing)
-    assert server.llm.get_num_unfinished_requests() == 0 and not replicas(playing).in_flight
 
 
 def test_ctrl_c_in_the_terminal_does_not_end_vllm(runner, playing):

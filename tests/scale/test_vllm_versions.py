@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.scale, pytest.mark.xdist_group("vllm")]
 pytest.importorskip("vllm", reason="runs in the venv of `make test-scale`")
 
 from coterie.core.errors import SystemFault  # noqa: E402
-from tests.scale.vllm_models import LORA, TOLERANCE, Playing, adapted, mixed, module  # noqa: E402
+from tests.scale.vllm_models import LORA, TOLERANCE, Playing, adapted, mixed, module, until  # noqa: E402
 
 AHEAD = 2
 
@@ -73,8 +73,7 @@ def test_a_pinned_version_draws_the_same_tokens_while_newer_ones_are_loaded(runn
         for version in drawn:
             for policy in ("planner", "worker"):
                 await playing.engine.release(policy, version)
-        await asyncio.sleep(0.2)
-        assert len(server.adapters) == 2
+        await until(lambda: len(server.adapters) == 2)
         with pytest.raises(SystemFault, match="no version"):
             await playing.engine.generate(replace(requests[0], version=min(drawn)))
 

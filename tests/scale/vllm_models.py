@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -184,6 +184,13 @@ class Playing:
                 logits = played(input_ids=ids).logits
         chosen = logits[0, len(request.prompt_ids) - 1 : -1].float() / (request.sampling.temperature or 1.0)
         return chosen.log_softmax(-1).gather(1, torch.tensor(call.token_ids)[:, None])[:, 0]
+
+
+async def until(true: Callable[[], Any], seconds: float = 60) -> None:
+    """Wait until a condition comes true."""
+    async with asyncio.timeout(seconds):
+        while not true():
+            await asyncio.sleep(0.005)
 
 
 def request(policy: str, prompt: Sequence[int], number: int = 0, **sampling: Any) -> Request:

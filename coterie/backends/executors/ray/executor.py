@@ -346,8 +346,7 @@ class RayExecutor(Plugin):
         began = time.perf_counter()
         self.hosts.remove(host)
         self._leaving.append(host)
-        calls = await host.blocking(self._silence / 4)
-        why = reasons(calls, why)
+        why = reasons(calls := await host.blocking(self._silence / 4), why)
         new = await self._another_host(host, why)
         await self.begin(new)
         jobs = [job for job in host.jobs.values() if not job.result.done()]
