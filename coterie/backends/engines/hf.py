@@ -19,13 +19,7 @@ from coterie.backends.engines.requests import TensorEngine, call_of, checked_lim
 from coterie.backends.engines.rows import MERGED_NUMBERS, MIXED_ROWS, BatchRow, DecoderCounts, SharedBase
 from coterie.backends.models.compute_threads import compute
 from coterie.backends.models.devices import device_of, fix_cublas, is_deterministic
-from coterie.backends.models.loading import (
-    context_of,
-    in_memory,
-    load_folder,
-    load_model,
-    require_torch,
-)
+from coterie.backends.models.loading import context_of, in_memory, load_folder, load_model, require_torch
 from coterie.backends.models.policy import TensorPolicy, declared
 from coterie.backends.models.precision import chosen_dtypes, dtype_of
 from coterie.backends.models.versions import Versions
@@ -119,9 +113,7 @@ class HFEngine(TensorEngine):
     async def open(self, ctx: EngineContext) -> None:
         require_torch("engine")
         fix_cublas(wanted=ctx.deterministic)
-        device_of(
-            self.config.device, "engine.device"
-        )  # a device that isn't there is told before weights load
+        device_of(self.config.device, "engine.device")  # one that isn't there is told before weights load
         self._context, self._configs = ctx, declared(ctx.policies, TensorPolicy)
         self.batcher = RequestBatcher(
             self._generate,

@@ -96,14 +96,7 @@ class Bucket:
         empty: whether the layers are added later, by `repack`.
     """
 
-    def __init__(
-        self,
-        groups: Sequence[Group],
-        idle: int,
-        shape: CacheShape,
-        *,
-        empty: bool = False,
-    ) -> None:
+    def __init__(self, groups: Sequence[Group], idle: int, shape: CacheShape, *, empty: bool = False) -> None:
         count, siblings = len(groups), max(len(rows) for _, rows in groups)
         longest = max(length for length, _ in groups)
         heads, options = shape.heads, {"dtype": shape.dtype, "device": shape.device}

@@ -12,14 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coterie.backends.engines.vllm.replicas import Replicas
-from coterie.backends.engines.vllm.server import (
-    Adapter,
-    Output,
-    Params,
-    ServerLost,
-    ServerSpec,
-    VLLMServer,
-)
+from coterie.backends.engines.vllm.server import Adapter, Output, Params, ServerLost, ServerSpec, VLLMServer
 from coterie.backends.engines.vllm.settings import VLLMConfig, VLLMPolicy, may_be_inside
 from coterie.backends.engines.vllm.transfer import AdapterVersions, remove
 from coterie.backends.models import device_memory

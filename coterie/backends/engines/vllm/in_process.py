@@ -18,11 +18,7 @@ from typing import Any
 
 from coterie import logs
 from coterie.backends.cluster.wire import environment
-from coterie.backends.engines.vllm.arguments import (
-    check_options,
-    check_platform,
-    engine_arguments,
-)
+from coterie.backends.engines.vllm.arguments import check_options, check_platform, engine_arguments
 from coterie.backends.engines.vllm.server import (
     Adapter,
     Output,
@@ -181,10 +177,7 @@ class InProcessServer:
                 request = self._arrivals.popleft()
                 try:
                     self._add(request)
-                except (
-                    VLLMClientError,
-                    ValueError,
-                ) as error:  # vLLM refuses this request; the engine is unaffected
+                except (VLLMClientError, ValueError) as error:  # of this request; the engine is unaffected
                     results.append((request.id, SystemFault(f"vLLM refused a request: {error}")))
             while self._cancelled:
                 engine.abort_request([self._cancelled.popleft()])
