@@ -15,7 +15,7 @@ from tests.ray_cluster import local_cluster
 from tests.test_resume import MATRIX, rows
 
 FILE = Path(hanging.__file__)
-STEPS = ["schedule.checkpoint_every=1", "schedule.steps=3", "schedule.max_missing=0.5"]
+STEPS = ["schedule.checkpoint_every=1", "schedule.steps=2", "schedule.max_missing=0.5"]
 
 
 @pytest.fixture(scope="module")
