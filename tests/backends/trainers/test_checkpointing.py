@@ -82,7 +82,7 @@ def step(checkpointing: bool, train: str, **how: Any) -> tuple[dict[str, torch.T
         return original()
 
     owner.optimizer.step = noted
-    rows = with_targets(samples(groups=2))
+    rows = with_targets(samples(groups=6))
     with Held() as held:
         trainer.rank_update({"p": rows}, 0)
     return seen, held.peak, trainer
