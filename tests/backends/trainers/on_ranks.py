@@ -52,12 +52,6 @@ class DoubleTrainer(MisbehavingTrainer):
 
         turn_heads(self)
 
-    def rank_disturb(self, policy: str) -> None:
-        """Change one weight on rank 1 by one bit."""
-        if self.place.number == 1:
-            weight = next(iter(self.policies[policy].weights().values())).detach()
-            weight.view(-1)[0] = weight.view(-1)[0].nextafter(weight.new_tensor(9.0))
-
 
 class _doubled:
     def __enter__(self) -> None:

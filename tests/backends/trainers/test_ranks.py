@@ -22,7 +22,7 @@ from coterie.backends.trainers import devices
 from coterie.backends.trainers.devices import device_of
 from coterie.backends.trainers.parameters import hollow, read_sources
 from coterie.backends.trainers.ranks.collectives import buckets, shares
-from coterie.backends.trainers.ranks.group import RankLost
+from coterie.backends.trainers.ranks.group import RankLost, RankPlace
 from coterie.backends.trainers.replicas import check_same, checksum
 from coterie.core.errors import ConfigError, UserError
 from coterie.core.protocols import Demonstration
@@ -47,26 +47,29 @@ Loss = PPOClip(PPOClip.Config(entropy=0.01, kl=0.05) if "kl" in PPOClip.Config.m
 
 
 def policies() -> dict[str, Any]:
-    """All weights trained, adapters in one base, one of them with dropout, and a frozen policy."""
+    """All weights trained, adapters in one base, one of them with dropout, a frozen policy, and adapters on a
+    source's weights."""
     drops = policy("lora", lora={"rank": 4, "alpha": 8, "dropout": 0.3})
-    return {"p": policy(), "q": policy("lora"), "r": policy("lora"), "d": drops, "f": policy("none")}
-
-
-def trainer(ranks: int) -> DoubleTrainer:
-    made = opened(
-        policies(), Loss, needs=NEEDS, trainer=DoubleTrainer, ranks=ranks, minibatch_size=8, epochs=2,
-        micro_tokens=120,
-    )  # fmt: skip
-    assert isinstance(made, DoubleTrainer)
-    return made
+    begun = policy("lora", **{"from": "x"})
+    return {
+        "p": policy(), "q": policy("lora"), "r": policy("lora"), "d": drops, "f": policy("none"), "s": begun,
+    }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def pair() -> Iterator[tuple[DoubleTrainer, DoubleTrainer]]:
-    """One rank and two, with equal weights and heads."""
-    one, two = trainer(1), trainer(2)
-    for each in (one, two):
+    """One rank and two, with equal weights and heads; `s` goes on from another trainer's."""
+    source = opened({"s": policy("lora")}, Loss, needs=NEEDS, trainer=DoubleTrainer, seed=3)
+    update(source, {"s": rows("s", 3)})
+    made = []
+    for ranks in (1, 2):
+        settings = {"ranks": ranks, "minibatch_size": 8, "epochs": 2, "micro_tokens": 120}
+        each = DoubleTrainer(DoubleTrainer.Config(device="cpu", **settings))
+        each.begin_with({"s": source.weights("s")})
+        asyncio.run(each.open(replace(source.ctx, policies=policies(), seed=0)))
         each.commands.run("rank_turn_heads")
+        made.append(each)
+    one, two = made
     yield one, two
     asyncio.run(one.close())
     asyncio.run(two.close())
@@ -110,6 +113,25 @@ def gradients(
     return seen, metrics
 
 
+def test_a_source_and_a_warm_start_reach_all_ranks(pair: Any) -> None:
+    """The first of these tests: bit for bit, before sums of two ranks have rounded otherwise."""
+    one, two = pair
+    assert one.bases() == two.bases() and two.digest() == one.digest()
+    given = samples("s", seed=9)
+    before, after = (annotate(each, given, "ref_logprobs") for each in pair)
+    assert all(np.allclose(before[key], after[key], atol=1e-6) for key in before)
+    demonstrations = [
+        Demonstration(policy="p", messages=({"role": "user", "content": "w1 w2"},), completion=f"w{n}")
+        for n in (4, 5)
+    ]
+    for each in pair:
+        asyncio.run(each.warm_start("p", lambda step: demonstrations, WarmStart(steps=3, batch=2)))
+    assert two.digest() == one.digest()
+    for each in pair:
+        update(each, {"s": rows("s", 6)})
+    close_together(one, two)
+
+
 @pytest.mark.parametrize("name", ["p", "q"])
 def test_two_ranks_give_the_gradients_and_metrics_of_one(name: str, pair: Any) -> None:
     one, two = pair
@@ -148,7 +170,7 @@ def test_a_rank_without_samples_adds_nothing(pair: Any) -> None:
     single = with_targets(with_reference(samples("r", groups=1, siblings=1)))
     for step in range(2):
         before, after = (update(made, {"r": single}, step) for made in pair)
-        assert before["r"] == pytest.approx(after["r"], rel=1e-9) and set(before) == {"p", "q", "r", "d"}
+        assert before["r"] == pytest.approx(after["r"], rel=1e-9) and set(before) == {*"pqrds"}
     close_together(one, two)
     assert two.weights("r").version == one.weights("r").version > 0
 
@@ -241,51 +263,14 @@ def test_one_rank_imports_none_of_this(monkeypatch: pytest.MonkeyPatch) -> None:
     assert name not in sys.modules
 
 
-def test_weights_that_differ_are_an_error_that_names_the_policy(pair: Any) -> None:
+def test_a_killed_rank_ends_the_update_and_the_others(pair: Any) -> None:
+    """The last of these tests."""
     _, two = pair
-    two.commands.run("rank_disturb", "q")
-    given = {name: rows(name, 7) for name in "pqr"}
-    with pytest.raises(UserError, match="policy 'q': the weights of rank 1 differ from rank 0's") as raised:
-        update(two, given, 20)
-    assert raised.value.path == "policies.q"
+    two.commands.run("rank_misbehave", "kill")
+    with pytest.raises(RankLost, match="rank 1 was killed by signal 9"):
+        update(two, {name: rows(name, 7) for name in "pqr"}, 20)
     with pytest.raises(RankLost, match="the ranks have ended"):
         two.digest()
-
-
-# --------------------------------------------------------------------------------------- fresh weights
-
-
-def test_a_warm_start_and_a_source_reach_all_ranks_and_a_kill_ends_the_update() -> None:
-    source = opened({"s": policy("lora"), "t": policy()}, trainer=DoubleTrainer, seed=3)
-    update(source, {"s": samples("s"), "t": samples("t")})
-    demonstrations = [
-        Demonstration(policy="a", messages=({"role": "user", "content": "w1 w2"},), completion=f"w{n}")
-        for n in (4, 5)
-    ]
-    made = []
-    for ranks in (1, 2):
-        table = {"a": policy(), "b": policy("lora"), "s": policy("lora", **{"from": "x"})}
-        each = DoubleTrainer(DoubleTrainer.Config(device="cpu", ranks=ranks))
-        each.begin_with({"s": source.weights("s")})
-        asyncio.run(each.open(replace(source.ctx, policies=table, needs=("ref_logprobs",))))
-        made.append(each)
-    one, two = made
-    try:
-        assert one.bases() == two.bases() and two.digest() == one.digest()
-        given = samples("s", seed=9)
-        before, after = (annotate(each, given, "ref_logprobs") for each in made)
-        assert all(np.allclose(before[key], after[key], atol=1e-6) for key in before)
-        for each in made:
-            asyncio.run(each.warm_start("a", lambda step: demonstrations, WarmStart(steps=3, batch=2)))
-        assert two.digest() == one.digest()
-        for each in made:
-            update(each, {name: samples(name, seed=6) for name in "abs"})
-        close_together(one, two)
-        two.commands.run("rank_misbehave", "kill")
-        with pytest.raises(RankLost, match="rank 1 was killed by signal 9"):
-            update(two, {name: samples(name, seed=7) for name in "abs"}, 1)
-    finally:
-        asyncio.run(two.close())
 
 
 # ----------------------------------------------------------------------------------- without processes
@@ -331,6 +316,22 @@ def test_a_checksum_sees_one_bit_and_an_exchange() -> None:
     check_same("p", [before, checksum(tensors)])
     with pytest.raises(UserError, match="policy 'p': the weights of rank 2"):
         check_same("p", [before, before, 0])
+
+
+def test_weights_that_differ_are_an_error_that_names_the_policy() -> None:
+    class BesideAnother(RankPlace):
+        """The other rank's sums of bits differ in one."""
+
+        world = 2
+
+        def gather(self, value: Any) -> list[Any]:
+            return [value, (value[0] + 1, *value[1:]) if isinstance(value[0], int) else value]
+
+    trainer = opened({"p": policy("none"), "q": policy("lora")})
+    trainer.place = BesideAnother()
+    with pytest.raises(UserError, match="policy 'q': the weights of rank 1 differ from rank 0's") as raised:
+        update(trainer, {"q": samples("q")})
+    assert raised.value.path == "policies.q"
 
 
 def test_hollow_sources_have_the_shapes_and_take_no_memory() -> None:
