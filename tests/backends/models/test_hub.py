@@ -6,14 +6,19 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from coterie.backends.data.hub import HubData
 from coterie.backends.models.hub import hub
+from coterie.backends.models.sizes import read_config
+from coterie.core.errors import ConfigError
 
 pytest.importorskip("huggingface_hub")
 
@@ -24,22 +29,6 @@ import transformers
 
 def fetch():
     load_tokenizer(TorchPolicy(model="some-org/some-model"), policy="p", vocabulary=())
-"""
-SIZE = """
-from coterie.backends.models.sizes import read_config
-import transformers
-
-def fetch():
-    read_config("some-org/some-model", None, "p")
-"""
-DATASET = """
-from coterie.backends.data.hub import HubData
-from types import SimpleNamespace
-import datasets
-
-def fetch():
-    data = HubData(HubData.Config(name="some-org/some-data"), SimpleNamespace(path="data"))
-    data.records("train")
 """
 TIMED = """
 import time
@@ -71,7 +60,7 @@ def answering(status: int | None) -> Iterator[str]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"
@@ -100,14 +89,38 @@ def fetched(code: str, folder: Path, endpoint: str) -> tuple[str, float, str]:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize(
-    "code", [pytest.param(MODEL, id="tokenizer", marks=pytest.mark.long), pytest.param(SIZE, id="size")]
-)
-def test_a_model_of_a_hub_that_refuses_connections(code: str, tmp_path: Path) -> None:
+@pytest.mark.long
+def test_a_tokenizer_of_a_hub_that_refuses_connections(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
-    message, seconds, _ = fetched(code, tmp_path, "http://127.0.0.1:9")
+    message, seconds, _ = fetched(MODEL, tmp_path, "http://127.0.0.1:9")
     assert seconds < 30, f"{seconds} s"  # with the library's retries: 55 s
     assert message.startswith("ConfigError policies.p.model: the ")
+    says_what_to_do(message)
+    assert "Traceback" not in message
+
+
+@pytest.mark.torch
+def test_a_model_of_a_hub_that_refuses_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As above, in this process."""
+    pytest.importorskip("transformers")
+    unreachable(monkeypatch)
+    begin = time.monotonic()
+    with pytest.raises(ConfigError) as refused:
+        read_config("some-org/some-model", None, "p")
+    assert time.monotonic() - begin < 30
+    assert refused.value.path == "policies.p.model"
+    says_what_to_do(str(refused.value))
+
+
+def unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hub at an address where nothing listens."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+
+
+def says_what_to_do(message: str) -> None:
     for words in (
         "'some-org/some-model' is not in the cache",
         "http://127.0.0.1:9 can't be reached",
@@ -116,7 +129,6 @@ def test_a_model_of_a_hub_that_refuses_connections(code: str, tmp_path: Path) ->
         "HF_HUB_OFFLINE=1",
     ):
         assert words in message
-    assert "Traceback" not in message
 
 
 @pytest.mark.torch
@@ -132,12 +144,17 @@ def test_a_hub_that_is_ill(status: int | None, reason: str, tmp_path: Path) -> N
     assert "in the cache alone" in stderr
 
 
-def test_a_dataset_of_a_hub_that_refuses_connections(tmp_path: Path) -> None:
-    pytest.importorskip("datasets")
-    message, seconds, _ = fetched(DATASET, tmp_path, "http://127.0.0.1:9")
-    assert seconds < 30, f"{seconds} s"
-    assert "data.name: the dataset 'some-org/some-data' is not in the cache" in message
-    assert "hf download some-org/some-data --repo-type dataset" in message
+def test_a_dataset_of_a_hub_that_refuses_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = pytest.importorskip("datasets").config
+    monkeypatch.setattr(config, "HF_HUB_OFFLINE", False)
+    unreachable(monkeypatch)
+    data = HubData(HubData.Config(name="some-org/some-data"), SimpleNamespace(path="data"))
+    begin = time.monotonic()
+    with pytest.raises(ConfigError) as refused:
+        data.records("train")
+    assert time.monotonic() - begin < 30
+    assert "data.name: the dataset 'some-org/some-data' is not in the cache" in str(refused.value)
+    assert "hf download some-org/some-data --repo-type dataset" in str(refused.value)
 
 
 def test_a_busy_server_is_no_reason_to_give_up_and_a_failure_is_remembered(
@@ -168,8 +185,7 @@ def test_a_busy_server_is_no_reason_to_give_up_and_a_failure_is_remembered(
 def test_the_offline_mode_ends_with_the_download(monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
 
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    unreachable(monkeypatch)
     with pytest.raises(KeyError), hub("model", "a/b") as problem:
         assert "can't be reached" in problem and constants.HF_HUB_OFFLINE
         raise KeyError
