@@ -23,7 +23,7 @@ from tests.test_resume import MATRIX
 
 for package in ("tensorboard", "wandb", "mlflow", "sqlalchemy", "weave"):
     pytest.importorskip(package)
-STEPS, KEPT, EPISODES = 5, 3, 3
+STEPS, KEPT, EPISODES = 4, 2, 3
 
 
 class Run:
@@ -39,7 +39,7 @@ class Run:
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory) -> Run:
-    """A run of 5 steps, resumed after its checkpoint of step 3: steps 4 and 5 are played twice."""
+    """A run of 4 steps, resumed after its checkpoint of step 2: steps 3 and 4 are played twice."""
     folder, traces = tmp_path_factory.mktemp("tracked") / "run", Traces()
     with serving(traces) as url, pytest.MonkeyPatch.context() as patch:
         patch.setenv("WANDB_BASE_URL", url)

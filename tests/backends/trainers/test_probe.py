@@ -96,7 +96,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("scale", [0.02, 0.1, 0.2])
+@pytest.mark.parametrize("scale", [0.02, 0.2])
 def test_a_right_mode_is_taken_however_much_is_rounded(scale: float) -> None:
     network = deep(scale)
     assert moded(network) == ForwardMode(True, True)
@@ -104,9 +104,9 @@ def test_a_right_mode_is_taken_however_much_is_rounded(scale: float) -> None:
     assert {parameter.dtype for parameter in network.parameters()} == {torch.bfloat16}
 
 
-@pytest.mark.parametrize("scale", [0.02, 0.2])
-@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize(("wrong", "scale"), [*((wrong, 0.02) for wrong in WRONG), (next(iter(WRONG)), 0.2)])
 def test_a_wrong_mode_is_refused_in_16_bits(wrong: str, scale: float, monkeypatch: Any, caplog: Any) -> None:
+    """Small weights show a fault least, and large ones round most."""
     name, value = WRONG[wrong]
     monkeypatch.setattr(attention if name == "layout_of" else forward, name, value)
     with caplog.at_level(logging.WARNING, "coterie"):
@@ -114,15 +114,15 @@ def test_a_wrong_mode_is_refused_in_16_bits(wrong: str, scale: float, monkeypatc
     assert "log-probs in float32 differ by" in caplog.text and "no faster mode agrees" in caplog.text
 
 
-@pytest.mark.parametrize("wrong", WRONG)
-def test_a_kernel_of_16_bits_is_judged_by_its_mean_error(wrong: str, monkeypatch: Any) -> None:
+def test_a_kernel_of_16_bits_is_judged_by_its_mean_error(monkeypatch: Any) -> None:
     """Some kernels compute in 16 bits only; SDPA stands for one here."""
     monkeypatch.setattr("coterie.backends.trainers.probe.HALF_ONLY", ("sdpa",))
     network = deep(0.1, layers=8)
     assert moded(network) == ForwardMode(True, True)
-    name, value = WRONG[wrong]
-    monkeypatch.setattr(attention if name == "layout_of" else forward, name, value)
-    assert moded(network) == ForwardMode(False, True)
+    for wrong, (name, value) in WRONG.items():
+        with monkeypatch.context() as patched:
+            patched.setattr(attention if name == "layout_of" else forward, name, value)
+            assert moded(network) == ForwardMode(False, True), wrong
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "flash_attention_2"])
