@@ -92,7 +92,7 @@ class GeminiServer(OpenAIServer):
     def key_of(self, asked: Arrival) -> str:
         return asked.headers.get("x-goog-api-key", "")
 
-    def _answer(self, asked: Arrival) -> Body:
+    def body_for(self, asked: Arrival) -> Body:
         text = self.answer(asked.body)
         candidate: Body = {
             "content": {"role": "model", "parts": [{"text": "I think.", "thought": True}, {"text": text}]},
