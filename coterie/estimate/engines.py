@@ -236,7 +236,8 @@ async def _on_meta_device(
     )
     made: dict[str, int] = {}
     lean: set[str] = set()
-    with MadeOnMeta() as new:
+    older = (tensor for model in models for module, _ in model.modules.values() for tensor in _held(module))
+    with MadeOnMeta(older) as new:
         for model in models:
             decoders = len(new.decoders())
             for name, (module, adapter) in model.modules.items():
@@ -260,21 +261,25 @@ async def _on_meta_device(
 class MadeOnMeta:
     """What is made on the meta device inside the block.
 
-    Garbage collection is off meanwhile: tensors that it freed would be subtracted from the count. Older
-    objects are frozen, since a search through all objects of a large process takes a second.
+    Garbage collection is off meanwhile: tensors that it freed would be subtracted from the count. New objects
+    are therefore those of the youngest generation; a search through all of a large process takes a second.
+
+    Args:
+        older: the tensors from before the block whose storage new ones may share or replace.
     """
+
+    def __init__(self, older: Iterable[Tensor] = ()) -> None:
+        self._older = list(older)
 
     def __enter__(self) -> MadeOnMeta:
         self._enabled = gc.isenabled()
         gc.disable()
-        self._older = _meta_tensors()
+        gc.collect(0)
         # Held as storages, so that no new one gets the identity of one that is given up.
         self._storages = {storage._cdata: storage for storage in _storages(self._older)}
-        gc.freeze()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        gc.unfreeze()
         self._older.clear()
         self._storages.clear()
         if self._enabled:
@@ -282,7 +287,7 @@ class MadeOnMeta:
 
     def meta_bytes(self) -> int:
         """Bytes of new storages on the meta device, less the older ones that tensors have left."""
-        now = {storage._cdata: storage.nbytes() for storage in _storages([*self._older, *_meta_tensors()])}
+        now = {storage._cdata: storage.nbytes() for storage in _storages([*self._older, *_new_tensors()])}
         made = sum(size for key, size in now.items() if key not in self._storages)
         return made - sum(storage.nbytes() for key, storage in self._storages.items() if key not in now)
 
@@ -292,7 +297,7 @@ class MadeOnMeta:
 
         return [
             weights
-            for weights in gc.get_objects()
+            for weights in gc.get_objects(generation=0)
             if type(weights) is LeanWeights and weights.device.type == "meta"
         ]
 
@@ -306,8 +311,14 @@ def _storages(tensors: Iterable[Tensor]) -> Iterator[Any]:
     return (tensor.untyped_storage() for tensor in tensors)
 
 
-def _meta_tensors() -> list[Tensor]:
-    """The tensors on the meta device, those made before a freeze left out."""
+def _held(module: Any) -> Iterator[Tensor]:
+    yield from module.parameters()
+    yield from module.buffers()
+
+
+def _new_tensors() -> list[Tensor]:
+    """The tensors of the youngest generation that are on the meta device."""
     import torch
 
-    return [thing for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor) and thing.is_meta]
+    objects = gc.get_objects(generation=0)
+    return [thing for thing in objects if issubclass(type(thing), torch.Tensor) and thing.is_meta]

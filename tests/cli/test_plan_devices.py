@@ -12,7 +12,7 @@ from coterie.estimate.engines import GIB, vllm_memory
 from coterie.estimate.gpus import GpuLayout
 from coterie.estimate.trainer import Division, device_of, division_of
 from tests.cli.support import coterie
-from tests.cli.test_plan import folder as folder, planned, planned_and_shown
+from tests.cli.test_plan import ADAPTER, PARAMETERS, folder as folder, planned, planned_and_shown
 
 # Weights in bf16, masters, two moments, gradients in bf16 and fp32, of 1000 parameters.
 PARTS = {"weights": 2000, "adapter": 0, "reference": 0, "masters": 4000, "moments": 8000, "gradients": 6000}
@@ -152,7 +152,7 @@ def test_the_dtype_of_auto_is_that_of_the_planned_device(folder, monkeypatch):
     faster = planned(*arguments)
     plans = on_cpu, on_gpu, faster
     weights = [plan["policies"]["shared"]["memory"]["weights"] for plan in plans]
-    assert weights == [4 * 1_720_574_976, 2 * 1_720_574_976, 2 * 1_720_574_976]
+    assert weights == [4 * PARAMETERS, 2 * PARAMETERS, 2 * PARAMETERS]
     assert [plan["memory"]["device"] for plan in plans] == ["cpu", "cuda", "cpu"]
     assert any("a CPU; dtype auto of shared is float32" in note for note in on_cpu["notes"])
     assert any("a GPU of 80 GB; dtype auto of shared is bfloat16" in note for note in on_gpu["notes"])
@@ -182,9 +182,9 @@ def test_the_share_of_trained_parameters_is_shown(folder):
     pytest.importorskip("torch")
     plan, text = planned_and_shown("plan_path", f"policies.shared.model={folder}")
     adapter = plan["policies"]["shared"]
-    assert adapter["trained_parameters"] == adapter["adapter_parameters"] == 17_432_576
-    assert adapter["trained_share"] == 17_432_576 / (1_720_574_976 + 17_432_576)
-    assert "1.00 %" in text and "trained" in text
+    assert adapter["trained_parameters"] == adapter["adapter_parameters"] == ADAPTER
+    assert adapter["trained_share"] == ADAPTER / (PARAMETERS + ADAPTER)
+    assert "0.48 %" in text and "trained" in text
 
 
 @pytest.mark.torch

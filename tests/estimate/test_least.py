@@ -153,11 +153,14 @@ def peak(**sampler):
     async def play():
         await run.open()
         await run.sync()
-        gc.collect()
+        gc.disable()  # what a collection frees, and when, depends on all that the process did before
         tracemalloc.start()
-        await train_loop(run)
-        most = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
+        try:
+            await train_loop(run)
+            most = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+            gc.enable()
         await run.close()
         return most
 

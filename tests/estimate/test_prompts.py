@@ -12,6 +12,7 @@ from coterie.estimate.counts import Growth, PolicyCounts, RoleCalls
 from coterie.estimate.prompts import MOST_TURNS, growth, growths
 from coterie.testing import coterie_run
 from tests.cli.support import TABULAR, coterie
+from tests.cli.test_plan import planned_and_shown
 
 pytest.importorskip("transformers")
 
@@ -236,21 +237,23 @@ def recipe(tmp_path):
     return tmp_path / "recipe.yaml"
 
 
+SHORT = "sampler.sampling.max_new_tokens=64"
+
+
 def planned(*arguments):
-    done = coterie("plan", *arguments, "sampler.sampling.max_new_tokens=64", "--json")
+    done = coterie("plan", *arguments, SHORT, "--json")
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout)["policies"]["shared"]
 
 
 def test_a_plan_says_how_often_a_prompt_begins_anew(recipe):
-    done = coterie("plan", recipe, "sampler.sampling.max_new_tokens=64")
-    assert done.exit_code == 0, done.output
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("prefill: ")]
+    plan, text = planned_and_shown(recipe, SHORT)
+    (line,) = [line for line in text.splitlines() if line.startswith("prefill: ")]
     start = "prefill: of 4 prompts of role 'solver', 3 begin anew (the template drops earlier thoughts, where"
     assert line.startswith(start) and line.endswith(
         "times the tokens to prefill, if the engine had a prefix cache"
     )
-    shared = planned(recipe)
+    shared = plan["policies"]["shared"]
     grown = shared["prompt_growth"]["solver"]
     assert (grown["prompts"], grown["begin_anew"], grown["samples_of_action"]) == (4, 3, 1)
     assert grown["prefill_factor"] > 1.2
@@ -266,7 +269,7 @@ def test_with_a_prefix_cache_the_plan_counts_what_is_new(recipe):
     plain = planned(recipe, "chat={type: plain}", "engine={type: vllm}")
     assert plain["prompt_growth"]["solver"]["begin_anew"] == 0
     assert plain["prefill_tokens"] < shared["prefill_tokens"]
-    text = coterie("plan", recipe, "engine={type: vllm}", "sampler.sampling.max_new_tokens=64").stdout
+    text = coterie("plan", recipe, "engine={type: vllm}", SHORT).stdout
     assert "of these to prefill" in text and "if the engine had" not in text
 
 
@@ -289,6 +292,6 @@ def test_tools_make_samples_of_the_calls_that_begin_anew(recipe):
 def test_a_tokenizer_that_is_not_here_leaves_it_unknown(recipe):
     for file in (recipe.parent / "model").glob("*token*"):
         file.unlink()
-    done = coterie("plan", recipe)
-    assert "whether later ones extend what was sampled is unknown" in " ".join(done.stdout.split())
-    assert planned(recipe)["prompt_growth"] == {}
+    plan, text = planned_and_shown(recipe)
+    assert "whether later ones extend what was sampled is unknown" in " ".join(text.split())
+    assert plan["policies"]["shared"]["prompt_growth"] == {}
