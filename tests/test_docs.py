@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import runpy
 import tomllib
@@ -14,7 +13,7 @@ import pytest
 import coterie.testing
 from coterie.discovery import GROUP
 from coterie.studies import Study
-from tests.cli.forks import parent
+from tests.cli.forks import python
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -90,7 +89,7 @@ PYTEST = "import sys, pytest\nsys.exit(pytest.main(['-q', '-p', 'no:cacheprovide
 
 
 def run_python(code: str, *arguments: str) -> str:
-    done = parent().run(code, [*arguments], dict(os.environ), timeout=120)
+    done = python(code, *arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -107,7 +106,7 @@ def test_the_example_of_an_outage_fails_where_the_floor_is_taken(example, monkey
     for name in ("countdown.py", "test_judged.py"):
         (example / "broken" / name).write_text((example / name).read_text())
     monkeypatch.chdir(example / "broken")
-    done = parent().run(PYTEST, ["test_judged.py"], dict(os.environ), timeout=120)
+    done = python(PYTEST, "test_judged.py")
     assert done.returncode == 1 and "gave the floor in the outage" in done.stdout, done.stdout
 
 

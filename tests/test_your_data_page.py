@@ -134,7 +134,7 @@ def test_a_reader_without_a_hub_trains_and_evaluates_a_team(page: Path, monkeypa
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     run, evaluate = [words[1:] for words in COMMANDS if len(words) > 2 and "offline" in words[2]]
     assert (run[0], evaluate[0]) == ("run", "eval")
-    done = coterie(*run, "schedule.steps=16", "schedule.evaluate_every=0")
+    done = coterie(*run, "schedule.steps=10", "schedule.evaluate_every=0")
     assert done.exit_code == 0, done.output
     digits = [row["score/team/digits"] for row in read_metrics(page / "runs" / "offline" / "metrics.jsonl")]
     assert sum(digits[-4:]) > sum(digits[:4]), "the page says that it rises"

@@ -78,7 +78,7 @@ def test_a_damaged_record_is_told_and_the_run_resumes(tmp_path, caplog):
 
 @pytest.mark.parametrize(
     "restated",
-    ["sampler.chains=1", "sampler.sampling.temperature=null", "trainer.epochs=1", "team.max_turns=1"],
+    ["sampler.sampling.temperature=null", "trainer.epochs=1", "team.max_turns=1"],
 )
 def test_a_restated_default_is_no_change(tmp_path, restated, caplog):
     folder = started(tmp_path / "run")

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
@@ -105,3 +106,15 @@ def _read(file: int, told: dict[int, str]) -> None:
 def parent() -> Parent:
     """The one of this process, which is started when it is first needed."""
     return Parent()
+
+
+def python(
+    script: str, *arguments: str, timeout: float = 120, environment: Mapping[str, str] = os.environ
+) -> subprocess.CompletedProcess[str]:
+    """Run `python -c script arguments` in a process of its own; on Linux coterie is imported there."""
+    if sys.platform == "linux":
+        return parent().run(script, [*arguments], dict(environment), timeout)
+    return subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        capture_output=True, text=True, timeout=timeout, env=environment,
+    )  # fmt: skip

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from coterie.cli.main import cli
 from coterie.discovery import plugins
-from tests.cli.forks import parent
+from tests.cli.forks import python
 
 ROOT = Path(__file__).parents[2]
 TABULAR = ROOT / "tests" / "recipes" / "tabular.yaml"
@@ -60,7 +60,7 @@ def _is_of_a_test(file: str | None) -> bool:
 def process(*arguments: object, code: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
     """In a process of its own, `code` run before; coterie is imported, torch is not."""
     script = textwrap.dedent(code) + "\nfrom coterie.cli.main import main\nmain()"
-    return parent().run(script, [*map(str, arguments)], {**os.environ, **environment}, timeout=120)
+    return python(script, *map(str, arguments), environment={**os.environ, **environment})
 
 
 def plugin_package(folder: Path, name: str, code: str) -> str:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 
-from tests.cli.forks import parent
+from tests.cli.forks import python
 from tests.cli.support import process
 
 MATRIX = Path(__file__).parents[1] / "recipes" / "matrix.yaml"
@@ -93,7 +92,7 @@ class Late:
 
 def told(commands: list[list[str]]) -> list[tuple[int, str, list[str]]]:
     """(exit code, output, heavy modules imported so far) of commands, called in one fresh process."""
-    done = parent().run(SCRIPT.format(heavy=HEAVY), [json.dumps(commands)], dict(os.environ), timeout=120)
+    done = python(SCRIPT.format(heavy=HEAVY), json.dumps(commands))
     assert done.returncode == 0, done.stderr
     return [tuple(answer) for answer in json.loads(done.stdout.splitlines()[-1])]
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from coterie.core.storage.atomic import locked
-from tests.cli.forks import parent
+from tests.cli.forks import python
 from tests.cli.support import coterie
 from tests.viewing.runs import made, rows_of
 
@@ -176,7 +176,7 @@ def test_the_run_of_another_user_is_shown_and_one_that_is_closed_is_told(trained
     folder = open_folder / "run"
     shutil.copytree(trained / "seed-0", folder)
     with locked(folder, wait=False):
-        done = parent().run(AS_NOBODY, [str(folder)], dict(os.environ), timeout=WAIT)
+        done = python(AS_NOBODY, str(folder), timeout=WAIT)
     opened, closed = map(json.loads, done.stdout.splitlines())
     assert [code for code, _, _ in opened] == [0, 0, 2], (opened, done.stderr)
     assert f"training (process {os.getpid()})" in opened[0][1]
