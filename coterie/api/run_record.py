@@ -276,15 +276,25 @@ def _versions(packages: Iterable[str]) -> dict[str, str]:
             versions[package] = importlib.metadata.version(package)
         except (importlib.metadata.PackageNotFoundError, ValueError):
             # A file, an extra that isn't there, or the module of an object that isn't registered.
-            for distribution in _distributions(tuple(sys.path)).get(package, ()):
-                versions[distribution] = importlib.metadata.version(distribution)
+            for folder in sys.path if package.isidentifier() else ():
+                for distribution in _distributions(folder).get(package, ()):
+                    versions[distribution] = importlib.metadata.version(distribution)
     return versions
 
 
-@lru_cache(maxsize=4)
-def _distributions(path: tuple[str, ...]) -> Mapping[str, Sequence[str]]:
-    """The distributions of each package on the Python path, which takes a second to list."""
-    return importlib.metadata.packages_distributions()
+@lru_cache(maxsize=64)
+def _distributions(folder: str) -> Mapping[str, Sequence[str]]:
+    """The distributions of each package in a folder of the Python path; of many it takes a second."""
+    listed: dict[str, list[str]] = {}
+    for each in importlib.metadata.distributions(path=[folder]):
+        packages = (each.read_text("top_level.txt") or "").split() or {
+            file.parts[0] if len(file.parts) > 1 else file.stem
+            for file in each.files or ()
+            if file.suffix == ".py"
+        }
+        for package in packages:
+            listed.setdefault(package, []).append(each.metadata["Name"])
+    return listed
 
 
 def _set(table: Table, path: str, value: Any) -> None:

@@ -42,20 +42,35 @@ def records(file: Path, more: int = 0) -> Path:
     return file
 
 
-@pytest.fixture
-def data(tmp_path):
-    """The records of a project whose recipe names them by a relative path."""
-    (tmp_path / "project").mkdir()
-    (tmp_path / "project" / "recipe.yaml").write_text(RECIPE)
-    return records(tmp_path / "project" / "records.jsonl")
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """The folder of a project whose recipe names its records by a relative path."""
+    place = tmp_path_factory.mktemp("place")
+    records(place / "project" / "records.jsonl")
+    (place / "project" / "recipe.yaml").write_text(RECIPE)
+    return place
 
 
-@pytest.fixture
-def folder(data, tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def trained(place):
     """A run of these records that was started from another folder."""
-    monkeypatch.chdir(tmp_path)
-    coterie.train(data.parent / "recipe.yaml", out=tmp_path / "run")
-    return tmp_path / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        coterie.train(place / "project" / "recipe.yaml", out=place / "run")
+    return place / "run"
+
+
+@pytest.fixture
+def data(place):
+    """The records, as they were at first."""
+    return records(place / "project" / "records.jsonl")
+
+
+@pytest.fixture
+def folder(trained, data, tmp_path, monkeypatch):
+    """A copy of the run; the working folder is that in which it was started."""
+    monkeypatch.chdir(trained.parent)
+    return Path(shutil.copytree(trained, tmp_path / "run"))
 
 
 def resumed(folder: Path, *accepted, steps: int = 2, **options):
