@@ -46,6 +46,7 @@ while True:
     link.sendall(f"{child}\\n".encode())
     link.sendall(f"{os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}\\n".encode())
 link.close()
+sys.dont_write_bytecode = True  # a test may rewrite its modules within a second
 for number, file in enumerate(files, 1):
     os.dup2(file, number)
     os.close(file)

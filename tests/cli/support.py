@@ -38,6 +38,8 @@ def anew(*arguments: object, path: object = None, **environment: str) -> Result:
     """
     before = set(sys.modules)
     with pytest.MonkeyPatch.context() as patch:
+        # A file that is rewritten within a second, at the same size, would be taken for what was compiled.
+        patch.setattr(sys, "dont_write_bytecode", True)
         for name, value in environment.items():
             patch.setenv(name, value)
         if path is not None:
