@@ -145,8 +145,9 @@ def check_game(table: dict[str, Any], act: list[str], *, every_order: bool) -> N
         roles = PAIR if order != ["solver"] else order
         role_plugins = {} if order == [PAIR] else roles_of(table["type"], order, table)
         episodes = {"roles": roles, "order": order, "act": act, "role_plugins": role_plugins}
-        check_environment(env, episodes=10, disjoint="content", **episodes)
-        check_reward(build("reward", "environment", env=table, order=order), environment=env, **episodes)
+        check_environment(env, episodes=4, disjoint="content", **episodes)
+        if every_order and order == PAIR:
+            check_reward(build("reward", "environment", env=table, order=order), environment=env, **episodes)
 
 
 def roles_of(game: str, order: list[str], table: dict[str, Any]) -> dict[str, Any]:
@@ -178,7 +179,7 @@ def test_plan_path_with_programs():
     env = build("environment", table, order=order)
     role_plugins = roles_of("plan_path", order, table)
     programs = [answer(f"print({moves!r})") for moves in MESSAGES] + [answer("1 / 0"), answer("# killer")]
-    check_environment(env, roles=order, act=[*MESSAGES, *programs], role_plugins=role_plugins, episodes=10)
+    check_environment(env, roles=order, act=[*MESSAGES, *programs], role_plugins=role_plugins, episodes=4)
     state = env.reset(env.tasks("train", 0)[0], 0)
     for name, good in (("tool", programs[0]), ("plan", "so: [UP, right]")):
         observations = [env.observe(state, name)]
@@ -224,7 +225,7 @@ def test_sokoban_with_programs():
     env = build("environment", table, order=order)
     role_plugins = roles_of("sokoban", order, table)
     programs = [answer(f"print({moves!r})") for moves in PUSHES] + [answer("1 / 0"), answer("# killer")]
-    check_environment(env, roles=order, act=[*PUSHES, *programs], role_plugins=role_plugins, episodes=10)
+    check_environment(env, roles=order, act=[*PUSHES, *programs], role_plugins=role_plugins, episodes=4)
     state = env.reset(env.tasks("train", 0)[0], 0)
     for name, good in (("tool", programs[0]), ("plan", "so: [UP, right]")):
         observations = [env.observe(state, name)]
@@ -267,7 +268,7 @@ def test_sudoku_with_programs():
     env = build("environment", table, order=order)
     role_plugins = roles_of("sudoku", order, table)
     programs = [answer(f"print({text!r})") for text in FILLS] + [answer("1 / 0"), answer("# killer")]
-    check_environment(env, roles=order, act=[*FILLS, *programs], role_plugins=role_plugins, episodes=10)
+    check_environment(env, roles=order, act=[*FILLS, *programs], role_plugins=role_plugins, episodes=4)
     state = env.reset(env.tasks("train", 0)[0], 0)
     for name, good in (("tool", programs[0]), ("plan", "so: [r0c1=3]")):
         observations = [env.observe(state, name)]
@@ -325,7 +326,7 @@ def test_function_reward(scope):
 @pytest.mark.parametrize("name", names("estimator"))
 def test_estimators(name):
     pieces = {"group": "decision", "return": "tree", "baseline": "loo"} if name == "compose" else {}
-    check_estimator(build("estimator", {"type": name, **pieces}), seeds=2)
+    check_estimator(build("estimator", {"type": name, **pieces}), seeds=1)
 
 
 @pytest.mark.parametrize("name", ["at_grpo", "grpo"])

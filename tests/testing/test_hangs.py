@@ -20,7 +20,7 @@ UNTRIED = {"trainer.export"}
 
 
 def stays(self: Any, *arguments: Any, **named: Any) -> None:
-    time.sleep(20)  # SLEEPS
+    time.sleep(60)  # SLEEPS
 
 
 async def waits(self: Any, *arguments: Any, **named: Any) -> None:
@@ -54,7 +54,11 @@ def test_every_method_of_every_kind_is_named_with_its_place(kind, method, tmp_pa
     hanging = waits if inspect.iscoroutinefunction(member) else stays
     monkeypatch.setattr(hanging, "__signature__", inspect.signature(member), raising=False)
     setattr(getattr(module, name), method, hanging)
-    text = complaint(module, kind, tmp_path, 0.1)
     place = rf"\(.*test_hangs.py, line {line('WAITS' if hanging is waits else 'SLEEPS')}\)"
     where = name if method == "__call__" else f"{name}.{method}"
-    assert re.match(rf"{where}: has not (returned|ended) after [\d.]+ s {place}\n  fix: bound ", text), text
+    expected = rf"{where}: has not (returned|ended) after [\d.]+ s {place}\n  fix: bound "
+    for seconds in (0.1, 2.0, 20.0):  # on a busy machine another method may take a tenth of a second
+        text = complaint(module, kind, tmp_path, seconds)
+        if f"{where}: " in text:
+            break
+    assert re.match(expected, text), text
