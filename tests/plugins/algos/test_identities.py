@@ -18,7 +18,7 @@ GROUPED = ("at_grpo", "grpo", "dr_grpo", "rloo", *TREES)
 
 pays = st.floats(-10, 10).map(lambda value: round(value, 3))
 groups = st.lists(pays, min_size=2, max_size=8)
-quick = settings(max_examples=15, deadline=None)
+quick = settings(max_examples=10, deadline=None)
 
 
 def once(name: str, values: list[float], **more: object) -> list[float]:

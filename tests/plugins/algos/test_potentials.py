@@ -21,7 +21,7 @@ SUMMING = (*FILLED, *SETTINGS)
 IMMEDIATE = ("at_grpo", "reinforce_pp_baseline")
 
 values = st.floats(0, 1).map(lambda value: round(value, 3))
-quick = settings(max_examples=25, deadline=None)
+quick = settings(max_examples=10, deadline=None)
 
 
 def test_these_are_all():

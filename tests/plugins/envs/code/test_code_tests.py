@@ -219,7 +219,7 @@ def test_a_wrong_reference_checks_no_test_and_is_named(tmp_path, caplog):
 def test_a_written_test_can_not_end_the_judging(tmp_path):
     """What is more than a comparison is no test, and a test that runs for ever fails."""
     tests = "```tests\nassert f(1, 2) == exit()\nassert f(1, 2) == 5\nassert f(9 ** 9 ** 9, 0) == 1\n```"
-    limits = {"cpu_seconds": 1}
+    limits = {"cpu_seconds": 0.3}
     answers = [(0, {"coder": RIGHT, "tester": tests})]
     [step], outcome, _, _ = played(tmp_path, answers, limits=limits)
     assert step.info["tests"]["count"] == 2 and step.info["tests"]["right"] < 1.0

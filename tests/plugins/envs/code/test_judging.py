@@ -134,7 +134,7 @@ BODIES = [
 def test_what_ends_one_test_costs_that_test_wherever_it_stands(body):
     program = "def f(x, y):\n    if x == {}:\n        {}\n    return x * x + y * y\n"
     programs = [(SQUARES, program.format(n, body)) for n in (1, 6)]
-    found = verdicts(*programs, limits=Limits(cpu_seconds=0.25, memory_mb=256))
+    found = verdicts(*programs, limits=Limits(cpu_seconds=0.12, memory_mb=256))
     assert [(verdict.passed, verdict.total) for verdict in found] == [(5, 6)] * 2
     assert [[failure.source for failure in verdict.failures] for verdict in found] == [
         [f"assert f({n}, 0) == {n * n}"] for n in (1, 6)
@@ -207,7 +207,7 @@ def test_a_program_that_ends_as_it_is_loaded_is_judged_once():
 def test_tests_that_use_up_their_own_time_fail_alone():
     slow = "assert sum(1 for _ in iter(int, 1)) == f(0, 0)\n"
     for tests in (slow + SQUARES["tests"], SQUARES["tests"] + slow):
-        (verdict,) = verdicts(({**ADD, "tests": tests}, ADD["solution"]), limits=Limits(cpu_seconds=0.25))
+        (verdict,) = verdicts(({**ADD, "tests": tests}, ADD["solution"]), limits=Limits(cpu_seconds=0.12))
         assert (verdict.passed, verdict.total) == (6, 7)
 
 
@@ -223,7 +223,7 @@ def test_a_program_of_stdin_ran_where_a_case_ended_with_exit_code_0():
         "if not input(): exit(1)\nprint(1)": False,
     }
     problem = problem_of(SUM_LINES)
-    found = verdicts(*((SUM_LINES, code) for code in programs), limits=Limits(cpu_seconds=0.25))
+    found = verdicts(*((SUM_LINES, code) for code in programs), limits=Limits(cpu_seconds=0.12))
     assert [never_ran(verdict, problem.tests) for verdict in found] == list(programs.values())
 
 
