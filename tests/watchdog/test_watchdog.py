@@ -72,9 +72,9 @@ def check(stay: hanging.Stay) -> None:
     assert any(f"tests/watchdog/hanging.py, line {line}, in " in text for line in stay.lines), text
     assert "of tests: " in text and "fix: bound what it waits for" in text
     seconds = float(re.search(r"has not returned for ([\d.]+) s", text)[1])
-    assert when >= PATIENCE <= seconds <= 4 * PATIENCE, text  # of the watchdog's clock
+    assert when >= PATIENCE <= seconds, text  # of the watchdog's clock
     if os.getloadavg()[0] < 1:  # else this process waits for its turn
-        assert when <= 3 * PATIENCE, text
+        assert when <= 3 * PATIENCE and seconds <= 4 * PATIENCE, text
 
 
 KINDS = {
@@ -128,6 +128,6 @@ def test_each_way_of_staying_is_named(tmp_path, monkeypatch, warnings):
 
 @pytest.mark.parametrize("patience", [0, None])
 def test_nothing_is_named_without_a_patience(tmp_path, monkeypatch, warnings, patience):
-    monkeypatch.setattr(hanging, "LIMIT", 1.0)
+    monkeypatch.setattr(hanging, "LIMIT", 2.5 * PATIENCE)
     run(monkeypatch, tmp_path, {"env": hanging.hanging(PlanPath, "environment", ["step"])}, patience=patience)
     assert warnings.texts == [] and len(hanging.STAYS) == 1

@@ -40,8 +40,8 @@ def checked(records, **options):
 
 @pytest.fixture(scope="module")
 def known(tmp_path_factory):
-    records = known_run(tmp_path_factory.mktemp("known") / "run", 60)
-    return checked(records, tasks=60, samples=1)
+    records = known_run(tmp_path_factory.mktemp("known") / "run", 30)
+    return checked(records, tasks=30, samples=1)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_the_known_effect_is_measured_though_the_best_branch_went_on(known):
     for effect in known.effects:
         error = (effect.change.hi - effect.change.lo) / 4
         assert abs(effect.change.mean - truth[effect.role, effect.turn]) < 3.5 * error
-        assert effect.states == 60 and effect.verdict == "", "nothing is trained"
+        assert effect.states == 30 and effect.verdict == "", "nothing is trained"
 
 
 def test_both_arms_meet_the_same_draws(known):

@@ -207,21 +207,28 @@ def scored_by(name, answer, scope, monkeypatch):
     return {score.value for _, _, component, score in play_episode(run)[1] if component == "r"}
 
 
-@pytest.mark.parametrize("scope", SCOPES)
-@pytest.mark.parametrize("name", ["class", "function", "bare function"])
-@pytest.mark.parametrize(("answer", "value"), [
+NUMBERS = [
     (0.5, 0.5), (1, 1.0), (True, 1.0), (np.float32(0.5), 0.5), (np.bool_(True), 1.0), (np.array(0.5), 0.5),
     (Scalar(), 0.5),
-], ids=repr)  # fmt: skip
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("scope", "name", "answer", "value"), [
+    *(("joint", name, *number) for name in ("class", "function", "bare function") for number in NUMBERS),
+    *((scope, "bare function", np.float32(0.5), 0.5) for scope in SCOPES if scope != "joint"),
+])  # fmt: skip
 def test_what_converts_to_a_number_is_a_score(name, answer, value, scope, monkeypatch):
     assert scored_by(name, answer, scope, monkeypatch) == {value}
 
 
-@pytest.mark.parametrize("scope", SCOPES)
-@pytest.mark.parametrize(("name", "answer"), [
-    *((name, answer) for name in ("class", "bare class", "function", "bare function")
-      for answer in ("0.9", [0.9], np.ones(2), 10**400, 1j, Broken())),
-    ("bare class", 0.9), ("bare class", None),
+NO_NUMBERS = ("0.9", [0.9], np.ones(2), 10**400, 1j, Broken())
+
+
+@pytest.mark.parametrize(("scope", "name", "answer"), [
+    *(("joint", name, answer) for name in ("class", "bare class", "function", "bare function")
+      for answer in NO_NUMBERS),
+    *((scope, name, "0.9") for scope in SCOPES[1:] for name in ("bare class", "bare function")),
+    *((scope, "bare class", answer) for scope in SCOPES for answer in (0.9, None)),
 ], ids=lambda part: f"{part!r:.20}")  # fmt: skip
 def test_what_is_no_score_names_its_source(name, answer, scope, monkeypatch):
     """A program that returns "0.9", or a class that returns a bare number: never a crash without a name."""

@@ -273,9 +273,13 @@ WRONG = (raises(RuntimeError), raises(AttributeError), raises(SystemExit), -1, "
 
 
 @pytest.mark.parametrize(
-    "wrong", WRONG, ids=lambda wrong: "property" if isinstance(wrong, property) else repr(wrong)
+    ("base", "member", "wrong"),
+    [
+        *((Spans, "share", wrong) for wrong in WRONG),
+        *((Episodes, "log_episodes", wrong) for wrong in WRONG[-4:]),
+    ],
+    ids=lambda part: "property" if isinstance(part, property) else repr(part),
 )
-@pytest.mark.parametrize(("base", "member"), [(Episodes, "log_episodes"), (Spans, "share")])
 def test_a_member_that_is_no_number_costs_what_it_is_for_alone(tracked, caplog, base, member, wrong):
     _, classes = tracked(odd=(base, {member: wrong}), sound=(base, {}))
     told = [record.getMessage() for record in caplog.records if member in record.getMessage()]
