@@ -32,7 +32,7 @@ from tests.studies.tiny import ONE, TWO
 
 ROOT = Path(__file__).parents[2]
 TOKENS = 2_560
-"""80 steps, about a second of training: long enough to be interrupted three times."""
+"""80 steps, about a second of training: long enough to be interrupted twice."""
 pytestmark = pytest.mark.xdist_group("studies")
 
 
@@ -96,16 +96,7 @@ def whole(tmp_path_factory):
     return result(again(out, InOneProcess).run()), rows(training(out, 1))
 
 
-def test_a_killed_and_interrupted_study_resumes_to_the_same_result(tmp_path, whole):
-    """kill -9 of the runner, then of the job, then Ctrl-C; the fourth call runs to the end."""
-    process = command(tmp_path)
-    folder = training(tmp_path, 11)
-    process.kill()
-    process.communicate()
-    assert is_free(folder), "no job outlives its runner"
-
-    killed = again(tmp_path)
-
+def test_a_killed_job_is_finished_by_the_next_call_to_the_same_result(tmp_path, whole):
     def kill() -> None:
         training(tmp_path, 22)
         [(pid, _)] = workers(os.getpid())
@@ -113,12 +104,26 @@ def test_a_killed_and_interrupted_study_resumes_to_the_same_result(tmp_path, who
 
     killer = threading.Thread(target=kill)
     killer.start()
-    outcome = killed.run()
+    outcome = again(tmp_path).run()
     killer.join()
     assert sorted(outcome.states.values()) == ["failed", "skipped"]
+    folder = training(tmp_path, 1)
     assert [*outcome.logs.values()] == [folder / "log.txt"]
     reasons = ["its process was killed by signal 9", "needs column seed 0: train shared"]
     assert sorted(outcome.errors.values()) == reasons
+    reached = len(rows(folder))
+    outcome = again(tmp_path, InOneProcess).run()
+    assert (result(outcome), rows(folder)) == whole and len(rows(folder)) > reached
+
+
+@pytest.mark.resume
+def test_a_killed_and_an_interrupted_study_resume_to_the_same_result(tmp_path, whole):
+    """kill -9 of the runner, then Ctrl-C; the third call runs to the end."""
+    process = command(tmp_path)
+    folder = training(tmp_path, 11)
+    process.kill()
+    process.communicate()
+    assert is_free(folder), "no job outlives its runner"
 
     process = command(tmp_path)
     training(tmp_path, 33)
