@@ -79,12 +79,13 @@ def _check_taken(entry: Entry, where: str, module: Any) -> None:
     if entry.name not in registry.names(entry.kind):
         return
     taken = registry.find(entry.kind, entry.name)
-    installed = importlib.metadata.entry_points(group=GROUP)
-    of_module = [entry for entry in installed if entry.value == getattr(module, "__name__", "")]
-    of_author = {entry.dist.name for entry in of_module if entry.dist is not None}
     same = taken.target is entry.target or (isinstance(entry.target, str) and taken.target == entry.target)
     loaded_file = taken.distribution.endswith(".py")  # by -p, so it is no neighbour
-    if same or loaded_file or taken.distribution in of_author:
+    if same or loaded_file:
+        return
+    installed = importlib.metadata.entry_points(group=GROUP)
+    of_module = [entry for entry in installed if entry.value == getattr(module, "__name__", "")]
+    if any(entry.dist is not None and entry.dist.name == taken.distribution for entry in of_module):
         return
     require(
         False,
