@@ -273,13 +273,18 @@ def _versions(packages: Iterable[str]) -> dict[str, str]:
     versions = {"python": platform.python_version()}
     for package in packages:
         try:
-            versions[package] = importlib.metadata.version(package)
+            versions[package] = _version(package, tuple(sys.path))
         except (importlib.metadata.PackageNotFoundError, ValueError):
             # A file, an extra that isn't there, or the module of an object that isn't registered.
             for folder in sys.path if package.isidentifier() else ():
                 for distribution in _distributions(folder).get(package, ()):
                     versions[distribution] = importlib.metadata.version(distribution)
     return versions
+
+
+@lru_cache(maxsize=256)
+def _version(package: str, path: tuple[str, ...]) -> str:
+    return importlib.metadata.version(package)
 
 
 @lru_cache(maxsize=64)
