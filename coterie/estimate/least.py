@@ -27,8 +27,8 @@ from coterie.machine import machine_memory
 log = logging.getLogger("coterie")
 
 TREE_BYTES, ACTION_BYTES, JOINT_BYTES = 2000, 1000, 1000
-"""Fewest bytes of a tree, of an action and of a joint action, which live until a step's end: a third of what
-the smallest game and an engine without a model take. A test measures them."""
+"""Fewest bytes of a tree, of an action and of a joint action, which live until a step's end: at most three
+quarters of what the smallest game and an engine without a model take. A test measures them."""
 ACTION_SECONDS = 10e-6
 """Least time of an action: a tenth of what drawing, scoring and crediting one takes without a model."""
 HOUR = 3600.0
