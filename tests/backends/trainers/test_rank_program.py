@@ -216,7 +216,7 @@ def test_a_handshake_has_a_time_limit_and_what_follows_has_none(monkeypatch: pyt
 def test_a_killed_rank_0_leaves_no_rank_behind(tmp_path: Path) -> None:
     file = tmp_path / "pid"
     script = f"""
-        from tests.backends.trainers.rank_targets import StrangeError, Target
+        from tests.backends.trainers.rank_targets import Target
         from coterie.backends.trainers.ranks.commands import RankCommands
         from coterie.backends.trainers.ranks.processes import start
         import time
