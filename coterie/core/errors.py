@@ -105,8 +105,9 @@ class TooManyMissing(CoterieError):
 
 
 def type_text(value: object) -> str:
-    """What a value is, for a message: `None`, or `a list`."""
-    return "None" if value is None else f"a {type(value).__name__}"
+    """What a value is, for a message: `None`, `a list` or `an int`."""
+    name = type(value).__name__
+    return "None" if value is None else f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,13 @@ def test_the_runs_of_a_folder_are_looked_at_one_by_one(healthy, tmp_path):
     assert done.exit_code == 0 and [*done.stdout.splitlines()[::2]] == titles
     tables = json.loads(coterie("doctor", tmp_path, "--json").stdout)
     assert [Path(table["folder"]).name for table in tables] == ["seed-0", "seed-1"]
+    damaged = tmp_path / "seed-00"
+    damaged.mkdir()
+    (damaged / "config.yaml").write_text("env: {type: matrix}")
+    (damaged / "metrics.jsonl").write_text("no JSON\n" * 3)
+    done = coterie("doctor", tmp_path)
+    assert done.exit_code == 1 and "seed-00" in done.stderr and [*done.stdout.splitlines()[::2]] == titles
+    shutil.rmtree(damaged)
     refused = coterie("replay", tmp_path)
     assert refused.exit_code == 2 and f"fix: runs in {tmp_path}: seed-0, seed-1" in refused.stderr
     assert f"fix: runs in {tmp_path}: seed-0, seed-1" in coterie("explain", tmp_path).stderr

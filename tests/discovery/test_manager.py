@@ -142,7 +142,7 @@ def raises(register):
         (FakeEntry("bad", "bad-dist", lambda: module(f=taken)), "already registered by good-dist"),
         (FakeEntry("bad", "bad-dist", lambda: module(f=raises)), "boom"),
         (FakeEntry("bad", "bad-dist", lambda: module()), "implements no hook"),
-        (FakeEntry("bad", "bad-dist", lambda: 5), "bad:x is a int, which has no hooks"),
+        (FakeEntry("bad", "bad-dist", lambda: 5), "bad:x is an int, which has no hooks"),
     ],
 )
 def test_a_broken_plugin_is_reported_and_everything_else_works(entries, monkeypatch, broken, error):

@@ -129,7 +129,7 @@ def test_a_number_in_place_of_a_class_is_no_fault_of_its_neighbours(kind):
         result = check_component(neighbour)
         with pytest.raises(PluginError, match=f"{kind} 'five' of numbers.py is no class"):
             plugins().registry.config_of(kind, "five")
-    assert fault.where == f"{kind} 'five' of numbers.py" and "is a int" in fault.what
+    assert fault.where == f"{kind} 'five' of numbers.py" and "is an int" in fault.what
     assert fault.fix == "register the class itself, or 'module:Class'"
     assert not result.broken and f"{kind} 'five' of numbers.py is no class" in result.unchecked[-1]
 

@@ -286,7 +286,7 @@ def test_a_score_that_an_outage_made_is_caught(rescue, message):
 
 def test_an_outage_that_changes_nothing_is_caught():
     caught("no score is missing in the outage", check, Brevity(), outage=Judge().down)
-    caught("`outage` made a int", check, Brevity(), outage=lambda: 3)
+    caught("`outage` made an int", check, Brevity(), outage=lambda: 3)
 
 
 def test_a_source_may_miss_some_scores_while_it_is_checked():

@@ -73,7 +73,7 @@ def test_a_sound_tool_passes(error):
     ({"find": strict}, "raised UnicodeEncodeError"),
     ({"find": counts()}, "then"),
     ({"run": lambda self, call: "3"}, "is not asynchronous"),
-    ({"run": number}, "returned a int"),
+    ({"run": number}, "returned an int"),
     ({"run": blames(KeyError("x"))}, "raised KeyError"),
     ({"schemas": ({"name": "adder"},)}, "'name': 'adder'"),
     ({"schemas": ({"type": {1}},)}, "raised TypeError"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import click
 
 from coterie.cli.options import json_option, plugin_option
 from coterie.cli.output import print_json
+from coterie.core.errors import UserError
 from coterie.viewing.text import harmless
 
 if TYPE_CHECKING:
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from coterie.analysis.diagnosis.machine_hardware import HealthCheck
     from coterie.analysis.diagnosis.run import RunDiagnosis
 
+log = logging.getLogger("coterie")
 COLOURS = {"ok": "green", "warning": "yellow", "fault": "red"}
 WIDTH = 9
 
@@ -37,20 +40,28 @@ def command(run: Path | None, no_self_test: bool, as_json: bool) -> None:
     Of the machine: versions, extras, plugins, GPUs, threads, memory, disks, shared memory, open files, the
     sandbox, and a run of seconds. Of a run: each sickness with its metric, the step in which it began, and
     what helps; of its rollout files at most 24 are read. Of a folder of runs, such as those of `coterie run
-    --seeds`: each of them. Exits 1 where there is a fault; warnings exit 0.
+    --seeds`: each of them. Exits 1 where there is a fault, or one of the runs can't be read; warnings exit 0.
     """
     from coterie.analysis.diagnosis.machine import doctor
     from coterie.api.rows import run_folders
 
     folders = [None] if run is None else run_folders(run) or [run]
-    results = [doctor(folder, self_test=not no_self_test) for folder in folders]
+    results = []
+    for folder in folders:
+        try:
+            results.append(doctor(folder, self_test=not no_self_test))
+        except UserError as error:
+            if len(folders) == 1:
+                raise
+            log.warning("%s", error)  # the others are looked at all the same
     if as_json:
         tables = [result.as_dict() for result in results]
-        print_json(tables if len(tables) > 1 else tables[0])
+        print_json(tables if len(folders) > 1 else tables[0])
     else:
         for result in results:
             show(result)
-    raise SystemExit(0 if all(result.ok for result in results) else 1)
+    sound = len(results) == len(folders) and all(result.ok for result in results)
+    raise SystemExit(0 if sound else 1)
 
 
 def show(result: MachineDiagnosis | RunDiagnosis) -> None:

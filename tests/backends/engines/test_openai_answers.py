@@ -80,7 +80,7 @@ MISSING = {
     "choices_empty": (top(choices=[]), "without a candidate"),
     "choices_int": (top(choices=[1]), "first choice is 1"),
     "message_null": (choice(message=None), "message is None"),
-    "content_int": (content(7), "content is a int"),
+    "content_int": (content(7), "content is an int"),
     "content_list": (content([{"type": "text", "text": "R"}]), "content is a list"),
     "tool_calls": (choice(message={"content": None, "tool_calls": [TOOL]}), "called a tool"),
     "filter": (choice(finish_reason="content_filter"), "safety filter"),

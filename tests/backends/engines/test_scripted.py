@@ -100,7 +100,7 @@ def test_a_function_that_is_not_there_is_refused(play):
 
 
 def test_an_answer_that_is_no_text_is_refused():
-    for answer, what in ((3, "a int, not a string"), (None, "None, not a string")):
+    for answer, what in ((3, "an int, not a string"), (None, "None, not a string")):
         with pytest.raises(ConfigError, match=f"returned {what}"):
             ask(engine(lambda request, text, answer=answer: answer))
 
