@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import math
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from coterie.core.concurrency.active_rollouts import together
 from coterie.core.errors import ConfigError, type_text
 from coterie.core.protocols import Limits, Program, Ran, Sandbox, TestFailure, Verdict
 
@@ -114,13 +114,7 @@ async def _all(
     sandbox: Sandbox, programs: Sequence[Program], pairs: Sequence[tuple[str, str]], tolerance: float
 ) -> list[tuple[Ran, _Fault]]:
     """All runs and their faults; if one run raises, the others are cancelled."""
-    tasks = [asyncio.ensure_future(sandbox.run(program)) for program in programs]
-    try:
-        results = await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    results = await together(sandbox.run(program) for program in programs)
     return [
         (ran, _fault(ran, program.limits, expected, tolerance))
         for ran, program, (_, expected) in zip(results, programs, pairs, strict=True)

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from inspect import CORO_CREATED, getcoroutinestate, iscoroutine
-from typing import Any, TypeVar
+from typing import TypeVar
 
 T = TypeVar("T")
 
@@ -127,8 +127,8 @@ class ActiveRollouts:
                     ended()
 
 
-async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """The results of coroutines that run at the same time, in their order.
+async def together(work: Iterable[Awaitable[T]]) -> list[T]:
+    """The results of coroutines or tasks that run at the same time, in their order.
 
     The first exception cancels the others, and is raised unchanged once they have ended.
     """

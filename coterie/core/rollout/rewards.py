@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from coterie.core.concurrency.active_rollouts import together
 from coterie.core.errors import PolicyFault, UserError
 from coterie.core.plugins.origin import failure, origin_of
 from coterie.core.protocols import EpisodeView, NamedRewardSource, View
@@ -204,12 +205,7 @@ async def answer(questions: Sequence[Question], scores: Scores) -> None:
     at_once = [index for index, question in enumerate(questions) if question.source.concurrency > 1]
     if len(at_once) > 1:
         in_turn = [index for index, question in enumerate(questions) if question.source.concurrency == 1]
-        calls = [asyncio.ensure_future(ask_in_turn(part)) for part in (in_turn, *([i] for i in at_once))]
-        try:
-            await asyncio.gather(*calls)
-        finally:  # after a failure, no call goes on
-            for call in calls:
-                call.cancel()
+        await together(ask_in_turn(part) for part in (in_turn, *([i] for i in at_once)))
     else:  # a task costs more than a quick call
         await ask_in_turn(range(len(questions)))
     for question, received in zip(questions, answers, strict=True):

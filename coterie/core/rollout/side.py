@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coterie.answers import KEPT
-from coterie.core.concurrency.active_rollouts import in_cohort
+from coterie.core.concurrency.active_rollouts import in_cohort, together
 from coterie.core.plugins.origin import closed, origin_of, plugin_call, plugin_open, record_origin
 from coterie.core.protocols import (
     Codec,
@@ -164,7 +164,7 @@ class LocalRolloutSide:
     async def _scored(self, tree: Tree, context: JobContext) -> ScoredRollout:
         """Complete the scores that play left open. Missing stays missing."""
         if context.background:
-            await asyncio.gather(*context.background)
+            await together(context.background)
         await score_episodes(self.reward_sources, context.scores, [tree], list(self.team.members))
         return ScoredRollout(context.scores, dict(context.counts), recorded())
 

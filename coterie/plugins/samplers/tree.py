@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import logging
 from dataclasses import replace
@@ -16,6 +15,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from coterie.core.concurrency.active_rollouts import together
 from coterie.core.errors import PluginError
 from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.plugins.origin import origin_of, plugin_call
@@ -153,8 +153,7 @@ class TreeSampler(Plugin):
         # `concurrent`.
         environment, several = ctx.environment, len(combinations) > 1
         if several and isinstance(environment, StepsConcurrently) and environment.concurrent:
-            steps = [expansion.step(index, branches) for index, branches in combinations]
-            expansion.stepped = list(await asyncio.gather(*steps))
+            expansion.stepped = await together(expansion.step(*combination) for combination in combinations)
         else:
             expansion.stepped = [await expansion.step(index, branches) for index, branches in combinations]
         # Slow reward sources that selection does not need are scored in the background.

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import collections
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 
 from coterie.api.open_run import open_run
-from coterie.core.errors import ConfigError, CoterieError
+from coterie.core.errors import ConfigError, CoterieError, PluginError
 from coterie.core.protocols import Batch
 from coterie.core.rollout.rewards import branch_rewards
 from coterie.testing import coterie_run, play_episode
@@ -387,6 +388,33 @@ def breaks(view):
 def test_a_task_that_is_over_before_anybody_acts_is_an_error():
     with pytest.raises(CoterieError, match="over before any role acts"):
         play_episode(coterie_run(env={"stages": []}))
+
+
+class Waits(NumberGame):
+    """Its steps wait at the same time; one has a bug, the others end when they are cancelled."""
+
+    concurrent = True
+    ended: ClassVar[list[str]] = []
+
+    async def step(self, state, actions, ctx):
+        (action,) = actions.values()
+        if action.text == "1":
+            return "no step"
+        try:
+            await asyncio.sleep(120)
+        finally:
+            await asyncio.sleep(0.01)
+            self.ended.append(action.text)
+
+    async def close(self):
+        self.ended.append("close")
+
+
+def test_after_a_bug_no_step_of_the_same_node_goes_on_when_the_environment_is_closed():
+    Waits.ended.clear()
+    with pytest.raises(PluginError, match="step returned 'no step'"):
+        play_episode(coterie_run(env={"type": "tests.plugins.samplers.test_tree:Waits"}))
+    assert sorted(Waits.ended[:-1]) == ["0", "2"] and Waits.ended[-1] == "close"
 
 
 def test_a_conversation_extends_the_ids_that_were_sampled():

@@ -13,6 +13,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from coterie.answers import keep_answer, known_answer
+from coterie.core.concurrency.active_rollouts import together
 from coterie.core.errors import PolicyFault
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import Judged, Limits, Program, Sandbox, TestFailure, Verdict
@@ -154,13 +155,7 @@ class CodeJudge:
     ) -> list[Verdict]:
         """The verdict on each test by itself."""
         judge = CodeJudge(self._sandbox, limits)
-        judging = [asyncio.ensure_future(judge._judged(problem, program, test)) for test in alone]
-        try:
-            return await asyncio.gather(*judging)
-        finally:
-            for task in judging:
-                task.cancel()
-            await asyncio.gather(*judging, return_exceptions=True)
+        return await together(judge._judged(problem, program, test) for test in alone)
 
 
 def test_program(problem: CodeProblem, tests: Tests) -> str:
