@@ -11,7 +11,7 @@ WRITE_FIXES = {
     "no space left|quota exceeded": "free space on the disk",
     "no such file": "make its folder, or name another one",
     "permission denied|not permitted": "fix the permissions, or name another folder",
-    "read-only file": "name a folder on another disk: this one can only be read",
+    "read-only file": "use a disk that can be written, and copy a run's folder to it",
     "file exists|(not|is) a directory": "name another path: something else is there",
     "": "free space on the disk or fix the permissions",
 }

@@ -40,6 +40,7 @@ from coterie.core.types import (
     Score,
     Task,
 )
+from coterie.core.types.digest import digest
 from coterie.core.types.seeding import generator
 from coterie.data.prompts import NoTokens
 from coterie.discovery.members import CountsCalls, Demonstrates
@@ -178,8 +179,7 @@ class _Context(JobContext):
                 if [*plugin.render(given)] != first:
                     self.drawn[f"{origin_of(plugin)}: render"] = None
                     return
-                seen = self.environment.observe(state, role)
-                if [*plugin.render(dataclasses.replace(given, observation=seen))] != first:
+                if digest(self.environment.observe(state, role)) != digest(given.observation):
                     self.drawn[f"{origin_of(self.environment)}: observe"] = None
                     return
 

@@ -31,8 +31,8 @@ async def train(run: Run) -> dict[str, Any]:
         state = run.state.credit_state
         with span("credit"), plugin_call(run.estimator, "__call__"):
             returned = run.estimator(batch, state)
-        check_credit(run.estimator, returned, rollouts.trees)
-        credit, run.state.credit_state = returned
+        run.state.credit_state = check_credit(run.estimator, returned, rollouts.trees)
+        credit = returned[0]
         updated = await run.update(rollouts, credit, annotations)  # then weights to the engine
         run.record(step, batch, state, credit)  # the rollout files
         row = run.metrics(step, rollouts, scores, credit, updated)

@@ -12,7 +12,7 @@ import pytest
 from coterie import TEAM, Brief, Plugin, Step, Task, Work
 from coterie.core.errors import ConfigError, PolicyFault, SystemFault, UserError
 from coterie.plugins.envs.plan_path import PlanPath
-from coterie.testing import build, check_environment
+from coterie.testing import ConformanceError, build, check_environment
 from tests.testing.support import caught
 
 
@@ -214,6 +214,11 @@ class Opaque:
 ])  # fmt: skip
 def test_a_broken_one_is_caught(members, message):
     caught(message, check, variant(**members))
+
+
+def test_a_game_that_gets_no_answer_is_told_to_start_what_it_asks():
+    with pytest.raises(ConformanceError, match="start what it asks"):
+        check(variant(step=lost))
 
 
 # ------------------------------------------------------------------------------------- memory and cycles

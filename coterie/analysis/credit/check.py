@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,6 +28,7 @@ from coterie.core.storage.checkpoint import Checkpoint
 from coterie.core.training.run import Run
 from coterie.watchdog import watching
 
+log = logging.getLogger("coterie")
 OVERRIDES = ("schedule.max_staleness=0", "schedule.play=auto", "trackers={}")
 """Nothing trains meanwhile, so that one version of the weights plays."""
 HERE = ("executor={type: local}", "cluster=null")
@@ -91,6 +93,8 @@ def counterfactual(
     """
     away = records.config.executor["type"] != "local"
     run = records.run(steps[-1], (*OVERRIDES, *(HERE if away else ())))
+    if changed := records.changed(run, steps[-1]):
+        log.warning("the check plays with other files or packages than the run: %s", "; ".join(changed))
     for role in roles:
         check_role(run, role, "--role")
     chosen = _checkpoint(records, steps[-1], checkpoint)

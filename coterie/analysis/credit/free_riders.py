@@ -109,8 +109,9 @@ def _measured(role: str, actions: Sequence[CreditedAction], kind: ReturnKind, ro
             prompts += 1
             varying += differ([v for a in siblings if (v := a.value(kind)) is not None])
     share, hi, rest = own_share(actions, kind)
-    quarter = OF_EQUAL_SHARE / max(roles, 1)
-    rides = "own share" if hi is not None and hi < quarter and rest >= LEAST_PROMPTS and roles > 1 else ""
+    # Far below 0, which no share is, siblings depend on each other, as where all joint actions are expanded.
+    small = hi is not None and abs(hi) < OF_EQUAL_SHARE / max(roles, 1)
+    rides = "own share" if small and rest >= LEAST_PROMPTS and roles > 1 else ""
     return OwnEffect(role, prompts, varying, rest, share, hi, unscored, rides=rides)
 
 
@@ -208,7 +209,8 @@ def sicknesses(
         add_ranges(ranges, of_step, how)
     kind, _ = return_kind_of(actions)
     since = min(trees, default=0)
-    riders = [_rider(effect, since) for effect in own_effects(actions, kind).values() if effect.rides]
+    effects = own_effects(actions, kind)
+    riders = [_rider(effect, since, len(effects)) for effect in effects.values() if effect.rides]
     return riders + [_dead(component, since) for component in ranges.values() if component.dead]
 
 
@@ -226,20 +228,21 @@ def rider_text(effect: OwnEffect) -> str:
     )
 
 
-def _rider(effect: OwnEffect, since: int) -> CreditSickness:
+def _rider(effect: OwnEffect, since: int, roles: int) -> CreditSickness:
     if effect.rides == "siblings":
         metric, value = "share of its prompts whose answers differ in value", effect.often
         threshold = SELDOM * effect.partner_varying
     else:
-        metric, value = "share of its values' variance that goes with its answers", effect.share or 0.0
-        threshold = OF_EQUAL_SHARE
+        metric = "upper bound of the share of its values' variance that goes with its answers"
+        value, threshold = effect.share_hi or 0.0, OF_EQUAL_SHARE / roles
     says = f"'{effect.role}' {rider_text(effect)}"
     return CreditSickness("free_rider", effect.role, metric, value, threshold, since, says)
 
 
 def dead_text(component: ScoreRange) -> str:
     """That it never varies, in a sentence without its subject."""
-    return f"is {component.lo:.4g} in all of its {component.known:,} scores: it tells no answer from another"
+    only = component.lo + 0.0  # no -0
+    return f"is {only:.4g} in all of its {component.known:,} scores: it tells no answer from another"
 
 
 def _dead(component: ScoreRange, since: int) -> CreditSickness:

@@ -128,13 +128,17 @@ def check_acting(environment: Any, roles: Any, known: Collection[str]) -> None:
         refuse(environment, "acting_roles", roles, "name each role once")
 
 
-def check_credit(estimator: Any, returned: Any, trees: Sequence[Tree]) -> None:
-    """Of `AdvantageEstimator.__call__`: (Credit of branches of these trees, the next state as JSON)."""
+def check_credit(estimator: Any, returned: Any, trees: Sequence[Tree]) -> Any:
+    """Of `AdvantageEstimator.__call__`: (Credit of branches of these trees, the next state as JSON).
+
+    Returns:
+        the next state as a checkpoint gives it back, so that a resumed run goes on as this one.
+    """
     if not (isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[0], Credit)):
         refuse(estimator, "__call__", returned, "return (coterie.Credit(...), state)")
     credit, state = returned
     sampled = {key: action.tokens for tree in trees for key, _, action in tree.actions()}
-    for part in ("advantage", "weight", "target"):
+    for part in ("advantage", "weight", "target", "returns"):
         if not isinstance(table := getattr(credit, part), Mapping):
             refuse(estimator, "__call__", table, f"Credit.{part}: a table of numbers by branch")
         for key, value in table.items():
@@ -146,7 +150,7 @@ def check_credit(estimator: Any, returned: Any, trees: Sequence[Tree]) -> None:
                 refuse(estimator, "__call__", {at: value}, f"Credit.{part}: {fix}")
     check_metrics(estimator, "__call__", credit.metrics)
     try:
-        json.dumps(state)
+        return json.loads(json.dumps(state))
     except (TypeError, ValueError):
         refuse(estimator, "__call__", state, "a state of plain JSON: a checkpoint keeps it")
 
@@ -160,9 +164,9 @@ def _number_of_branch(part: str, value: Any, tokens: int) -> str:
         return "finite numbers by branch, or none for a branch"
     if part == "weight":
         return "" if np.ndim(value) == 0 and value >= 0 else "one number, which is not negative"
-    if np.shape(value) == (tokens,) or (part == "advantage" and np.ndim(value) == 0):
+    if np.shape(value) == (tokens,) or (part != "target" and np.ndim(value) == 0):
         return ""
-    which = "one number, or an array" if part == "advantage" else "an array"
+    which = "an array" if part == "target" else "one number, or an array"
     return f"{which} with a number for each of the branch's {tokens} sampled tokens, shape ({tokens},)"
 
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any, get_args
 
 from coterie.compose.kinds import PROTOCOL, coroutines, ignored, is_async, methods_of
-from coterie.core.errors import nearest
+from coterie.core.errors import SystemFault, nearest
 from coterie.core.plugins.origin import raised_at
 from coterie.core.rollout.rewards import LARGEST_SCORE
 from coterie.core.types import TEAM, ComponentKind, Score
@@ -24,6 +24,7 @@ OF_KIND = "it has the members of its kind, and no misspelt one"
 """The promise with which each check begins."""
 KINDS_OF_COMPONENTS = get_args(ComponentKind)
 TAKES = "let it take what it was called with here: a run may call it so"
+_ANSWERS = "start what it asks, or mend that, and check again: it gave no answer, whatever it was asked"
 _BOUND = "bound its loops, and give what it waits for a timeout: a run would wait for it too"
 
 
@@ -80,7 +81,8 @@ def guarded(where: str, fix: str = "", factor: float = 1.0) -> Iterator[None]:
         raise ConformanceError(what, where=where, fix=_BOUND) from error
     except (Exception, SystemExit) as error:
         what = f"raised {type(error).__name__}: {error}"
-        raise ConformanceError(what, where=where, fix=explained(error) or fix or TAKES) from error
+        fix = _ANSWERS if isinstance(error, SystemFault) else explained(error) or fix or TAKES
+        raise ConformanceError(what, where=where, fix=fix) from error
 
 
 def _stood_at(error: BaseException | None) -> str:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from coterie.analysis.credit import free_riders
 from coterie.analysis.credit.actions import credited_actions, return_kind_of
 from coterie.analysis.credit.component_returns import Rules
 from coterie.analysis.credit.free_riders import own_effects, sicknesses
@@ -48,6 +49,13 @@ def _with_noise_for(role: str, team: Team):
     return [
         replace(action, recorded=float(draws.normal()) if action.role == role else 0.0) for action in actions
     ]
+
+
+@pytest.mark.parametrize(("bound", "rides"), [(0.05, True), (-0.05, True), (0.2, False), (-0.2, False)])
+def test_a_bound_far_below_zero_is_no_small_share(monkeypatch, bound, rides):
+    """Of siblings that depend on each other, as all pairs of the same answers, the variance says nothing."""
+    monkeypatch.setattr(free_riders, "own_share", lambda actions, kind: (bound - 0.05, bound, 30))
+    assert [effect.rides == "own share" for effect in effects(Team()).values()] == [rides, rides]
 
 
 def test_the_own_share_is_what_was_planted():

@@ -154,6 +154,8 @@ def test_a_plugin_file_that_changed_is_named_and_what_follows_is_located(tmp_pat
     assert done.exit_code == 1, done.output
     assert done.stderr.count("my_reward.py") == 1 and "scores.team.mine" in done.stdout
     assert "recorded  1.0" in done.stdout and "replayed  2.0" in done.stdout
+    checked = anew("credit", tmp_path / "run", "--check")
+    assert "the check plays with other files or packages than the run: " in checked.stderr
     moved = tmp_path / "elsewhere" / "my_reward.py"  # the reasons of missing scores name the file
     moved.parent.mkdir()
     moved.write_text(PLUGIN)

@@ -148,10 +148,19 @@ KEY = TREES[0].root.key.of_branch("one", 0)
     (Credit(advantage={KEY._replace(branch=7): 1.0}), None),
     (Credit(advantage={KEY.node: 1.0}), None),
     (Credit(advantage={KEY: 1.0}, weight={Key("u").of_branch("one", 0): 1.0}), None),
-], ids=[str(number) for number in range(22)])  # fmt: skip
+    (Credit(advantage={KEY: 1.0}, returns={KEY: "1"}), None),
+    (Credit(advantage={KEY: 1.0}, returns={"t": 1.0}), None),
+    (Credit(advantage={KEY: 1.0}, returns={KEY: float("nan")}), None),
+], ids=[str(number) for number in range(25)])  # fmt: skip
 def test_credit_that_can_not_be_trained_on_is_refused(game, returned):
     with pytest.raises(PluginError, match="environment 'toy' of coterie-toys: __call__ returned"):
         contracts.check_credit(game, returned, TREES)
+
+
+def test_the_next_state_is_the_one_that_a_checkpoint_gives_back(game):
+    for returns in ({KEY: 1.0}, {KEY: np.ones(2)}):
+        returned = Credit(advantage={KEY: 1.0}, returns=returns), {1: (2, 3)}
+        assert contracts.check_credit(game, returned, TREES) == {"1": [2, 3]}
 
 
 def test_a_wrong_shape_is_refused_with_the_number_of_sampled_tokens(game):

@@ -22,7 +22,7 @@ SPACE, UNKNOWN = "free space on the disk, then", "free space on the disk or fix 
     (FULL, "No space left on device", SPACE),
     (PermissionError(13, "Permission denied"), "Permission denied", "fix the permissions, or"),
     (FileNotFoundError(2, "No such file or directory", "a/b"), "No such file", "make its folder"),
-    (OSError(30, "Read-only file system"), "Read-only", "on another disk"),
+    (OSError(30, "Read-only file system"), "Read-only", "use a disk that can be written"),
     (IsADirectoryError(21, "Is a directory"), "Is a directory", "name another path"),
     (caused(ValueError("can't pickle"), FULL), "No space left on device", SPACE),
     (WriteError("a file", why="full"), "full", UNKNOWN),
