@@ -6,13 +6,15 @@ import io
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from typing import Any
 
-from coterie import MissingExtra, to_json, write_atomic
+from coterie import CoterieError, MissingExtra, PluginError, to_json, write_atomic
 from coterie.studies import table
 from coterie.studies.catalogue import columns_of, load_study
 from coterie.studies.graph import StudyPlan, plan
@@ -31,6 +33,29 @@ class Reproduction:
     outcome: StudyOutcome
 
 
+@contextmanager
+def code_of(study: str, done: str) -> Iterator[None]:
+    """A context in which a study's functions are called: what comes of a wrong one is told as the study's.
+
+    Args:
+        done: what can't be done to the study then, e.g. `planned`.
+
+    Raises:
+        PluginError: names the study, the exception and its place.
+    """
+    try:
+        yield
+    except CoterieError:
+        raise
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        raise PluginError(
+            f"study '{study}' can't be {done}: {type(error).__name__}: {error}",
+            why=f"raised at {place.filename}, line {place.lineno}",
+            fix="its methods, claims and analysis return what docs/kinds/study.md says; what was run is kept",
+        ) from error
+
+
 def prepare(
     name: str,
     *,
@@ -47,12 +72,13 @@ def prepare(
         UserError: something in the input is wrong.
     """
     study = load_study(name)
-    if scale in study.refused:  # before any error about columns
-        return plan(name, study, (), scale=scale, seeds=seeds, first_seed=first_seed)
-    chosen = columns_of(study, columns, scale)
-    return plan(
-        name, study, chosen, scale=scale, seeds=seeds, first_seed=first_seed, tokens=tokens, tasks=tasks
-    )
+    with code_of(name, "planned"):
+        if scale in study.refused:  # before any error about columns
+            return plan(name, study, (), scale=scale, seeds=seeds, first_seed=first_seed)
+        chosen = columns_of(study, columns, scale)
+        return plan(
+            name, study, chosen, scale=scale, seeds=seeds, first_seed=first_seed, tokens=tokens, tasks=tasks
+        )
 
 
 def reproduce(
@@ -78,15 +104,16 @@ def reproduce(
     )
     outcome = runner.run()
     folders = {id_: runner.folder(id_) for id_ in prepared.jobs}
-    results = {
-        **table.collect(prepared, outcome, folders),
-        "wall_seconds": time.perf_counter() - begin,
-        "parallel_jobs": jobs,
-        "command": command,
-        "complete": all(outcome.states.get(id_) == "done" for id_ in prepared.jobs),
-    }
-    text = table.markdown(results, prepared)
-    return Reproduction(results, text, write(results, text, prepared, out), outcome)
+    with code_of(prepared.name, "shown as a table"):
+        results = {
+            **table.collect(prepared, outcome, folders),
+            "wall_seconds": time.perf_counter() - begin,
+            "parallel_jobs": jobs,
+            "command": command,
+            "complete": all(outcome.states.get(id_) == "done" for id_ in prepared.jobs),
+        }
+        text = table.markdown(results, prepared)
+        return Reproduction(results, text, write(results, text, prepared, out), outcome)
 
 
 def write(results: Mapping[str, Any], text: str, prepared: StudyPlan, out: Path) -> list[Path]:

@@ -8,9 +8,10 @@ import pytest
 
 import coterie
 from coterie import Study
-from coterie.core.errors import ConfigError
+from coterie.core.errors import ConfigError, PluginError
 from coterie.discovery import Entry
 from coterie.studies.catalogue import columns_of, load_column, load_study, read_column
+from coterie.studies.reproduce import code_of, prepare
 from coterie.testing import ConformanceError, check_column, check_plugin
 from coterie.testing.checks.plugin import registered
 from tests.cli.support import coterie as coterie_command
@@ -91,6 +92,16 @@ def test_a_strangers_broken_study_or_column_is_no_fault_of_others(tmp_path):
         assert "plan_path" in {column.name for column in columns_of(load_study("sampling"), None, "cpu")}
     with registered(entries[2:3]), pytest.raises(ConfigError, match="did you mean 'shared'"):
         read_column(column_file(tmp_path, forms={"shraed": "hand_over.yaml"}), "x")
+
+
+def test_what_a_study_raises_is_told_as_its():
+    entry = Entry("study", "broken", Study(summary="Breaks.", methods=lambda column: 1 / 0), "acme")
+    told = "study 'broken' can't be planned: ZeroDivisionError"
+    with registered([entry]), pytest.raises(PluginError, match=told) as error:
+        prepare("broken", columns=[COLUMN])
+    assert f"raised at {__file__}, line " in error.value.why
+    with pytest.raises(PluginError, match="can't be shown: KeyError"), code_of("x", "shown"):
+        {}["banana"]
 
 
 def refuse(column):

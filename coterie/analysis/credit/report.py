@@ -162,11 +162,16 @@ def table_of(records: RunRecords, steps: Sequence[int]) -> CreditReport:
     gamma = _gamma(records)
     actions: list[CreditedAction] = []
     ranges: dict[Component, ScoreRange] = {}
+    changed: list[int] = []
+    before: Rules | None = None
     for step in steps:
         rows = records.rows(step)
         rules, trees = Rules.of(step_row_of(rows, records.files[step]), gamma), trees_of(rows, step)
         actions += credited_actions(trees, rules)
         add_ranges(ranges, trees, rules)
+        if before not in (None, rules):
+            changed.append(step)
+        before = rules
     kind, exact = return_kind_of(actions)
     weights = {place: component.weight for place, component in ranges.items()}
     length = str(_settings(records)["loss"].get("length", "token_mean"))
@@ -180,6 +185,11 @@ def table_of(records: RunRecords, steps: Sequence[int]) -> CreditReport:
         components=list(ranges.values()),
     )
     report.notes.extend(_limits(report, records))
+    if changed:
+        at = ", ".join(map(str, changed))
+        report.notes.append(
+            f"the rewards' weights are those of step {steps[0]}; others count from step {at} on"
+        )
     return report
 
 

@@ -199,3 +199,14 @@ def test_steps_are_chosen_and_thinned_out_ones_said(tmp_path):
         credit(folder, step=3)
     with pytest.raises(coterie.UserError, match="two choices of steps"):
         credit(folder, step=4, last=1)
+
+
+def test_weights_that_a_resume_changed_are_noted(tmp_path):
+    schedule = {"steps": 2, "tasks_per_step": 2, "evaluate_every": 0, "checkpoint_every": 1}
+    run = hand_over(tmp_path / "run", "branches", "at_grpo", schedule=schedule)
+    note = "weights are those of step 1; others count from step 3 on"
+    assert not any("weights" in each for each in credit(run).notes)
+    changes = ["schedule.steps=3", "rewards.environment.weights.pay=2.0"]
+    coterie.train(resume=run, overrides=changes, allow_change=True)
+    assert any(note in each for each in credit(run).notes)
+    assert not any("weights" in each for each in credit(run, last=1).notes)
