@@ -9,6 +9,7 @@ from pathlib import Path
 
 WRITE_FIXES = {
     "no space left|quota exceeded": "free space on the disk",
+    "name too long": "choose a shorter name",
     "no such file": "make its folder, or name another one",
     "permission denied|not permitted": "fix the permissions, or name another folder",
     "read-only file": "use a disk that can be written, and copy a run's folder to it",

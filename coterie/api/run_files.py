@@ -22,12 +22,14 @@ def check_out(path: Path | str | None) -> None:
 
     Raises:
         RunFolderError: the path, or one above it, is a file.
+        WriteError: the path can't be looked at, e.g. its name is too long.
     """
-    folder = Path(path or ".")
-    for part in (folder, *folder.parents):
-        if part.is_file():
-            why = "a run is a folder of files" if part == folder else f"{folder} would be in it"
-            raise RunFolderError(f"--out: {part} is a file", why=why, fix="choose another folder, or move it")
+    folder, fix = Path(path or "."), "choose another folder, or move it"
+    with written(f"the run folder {folder}"):
+        for part in (folder, *folder.parents):
+            if part.is_file():
+                why = "a run is a folder of files" if part == folder else f"{folder} would be in it"
+                raise RunFolderError(f"--out: {part} is a file", why=why, fix=fix)
 
 
 def create_run(path: Path, config_text: str, record: RunRecord | None = None) -> RunFolder:

@@ -23,6 +23,7 @@ SPACE, UNKNOWN = "free space on the disk, then", "free space on the disk or fix 
     (PermissionError(13, "Permission denied"), "Permission denied", "fix the permissions, or"),
     (FileNotFoundError(2, "No such file or directory", "a/b"), "No such file", "make its folder"),
     (OSError(30, "Read-only file system"), "Read-only", "use a disk that can be written"),
+    (OSError(36, "File name too long"), "too long", "choose a shorter name"),
     (IsADirectoryError(21, "Is a directory"), "Is a directory", "name another path"),
     (caused(ValueError("can't pickle"), FULL), "No space left on device", SPACE),
     (WriteError("a file", why="full"), "full", UNKNOWN),
