@@ -133,6 +133,13 @@ def test_a_plugin_file_is_among_the_plugins(tmp_path, monkeypatch):
     assert done.exit_code == 2 and "mine_for_the_doctor.py" in done.stderr
 
 
+def test_a_run_without_a_row_is_not_called_healthy_without_a_remark(healthy, tmp_path):
+    shutil.copytree(healthy, tmp_path / "run")
+    (tmp_path / "run" / "metrics.jsonl").unlink()
+    done = coterie("doctor", tmp_path / "run")
+    assert "metrics.jsonl has no row, so that nothing can be said of the run" in done.stdout
+
+
 def test_what_is_no_run_is_refused(tmp_path):
     done = coterie("doctor", tmp_path)
     assert done.exit_code == 2 and "is not a run folder" in done.stderr

@@ -102,7 +102,8 @@ def diagnose_run(path: Path | str, *, rollouts: bool = True) -> RunDiagnosis:
     folder = RunFolder.open(Path(path))
     # A run that has just ended was warned of the rows that it lacks; and it needs none for a first look.
     rows = read_metrics(folder.metrics) if rollouts else _quietly(folder.metrics)
-    settings, remarks = _settings(folder), []
+    settings = _settings(folder)
+    remarks = [] if rows else [f"{folder.metrics.name} has no row, so that nothing can be said of the run"]
     trees: dict[int, list[RecordedTree]] = {}
     rules: dict[int, Rules] = {}
     if rollouts:
