@@ -219,7 +219,7 @@ def test_a_hook_without_its_mark_is_caught():
     (module(role=[("a:b", EchoRole)]), "is not a plain word"),
     (module(role=[("speaker", "tests.games:Chair")]), "can't be imported"),
     (module(role=[("speaker", "tests.no_such_module:PlainRole")]), "can't be imported"),
-    (module(role=[("speaker", EchoRole())]), "role 'speaker' of mine: is a EchoRole"),
+    (module(role=[("speaker", EchoRole())]), "role 'speaker' of mine: is an EchoRole"),
     (module(role=[("speaker", Mute)]), "Mute lacks render"),
     (module(role=[("speaker", Misread)]), "can't be called as (self, text: str, observation: Any) -> Any"),
     (module(role=[("speaker", Silent)]), "Silent lacks parse"),

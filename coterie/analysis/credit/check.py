@@ -91,10 +91,7 @@ def counterfactual(
         UserError: an unknown role, no checkpoint, a policy that can't be had, or no recorded state that is
             reached again.
     """
-    away = records.config.executor["type"] != "local"
-    run = records.run(steps[-1], (*OVERRIDES, *(HERE if away else ())))
-    if changed := records.changed(run, steps[-1]):
-        log.warning("the check plays with other files or packages than the run: %s", "; ".join(changed))
+    run = _composed(records, steps[-1])
     for role in roles:
         check_role(run, role, "--role")
     chosen = _checkpoint(records, steps[-1], checkpoint)
@@ -126,6 +123,15 @@ def counterfactual(
         against, chosen.step, steps, len({action.task for action in reached}), samples,
         turn_effects(reached, run.config.seed), _notes(checked, reached, chosen.step, steps), reached,
     )  # fmt: skip
+
+
+def _composed(records: RunRecords, step: int) -> Run:
+    """The run of a step in this process; a warning names what has changed since."""
+    away = records.config.executor["type"] != "local"
+    run = records.run(step, (*OVERRIDES, *(HERE if away else ())))
+    if changed := records.changed(run, step):
+        log.warning("the check plays with other files or packages than the run: %s", "; ".join(changed))
+    return run
 
 
 def _reached(checked: Sequence[CheckedAction | str], steps: Sequence[int]) -> list[CheckedAction]:

@@ -24,7 +24,7 @@ OF_KIND = "it has the members of its kind, and no misspelt one"
 """The promise with which each check begins."""
 KINDS_OF_COMPONENTS = get_args(ComponentKind)
 TAKES = "let it take what it was called with here: a run may call it so"
-_ANSWERS = "start what it asks, or mend that, and check again: it gave no answer, whatever it was asked"
+_ANSWERS = "start or repair what it asks, and check again: it gave no answer, whatever it was asked"
 _BOUND = "bound its loops, and give what it waits for a timeout: a run would wait for it too"
 
 
