@@ -106,13 +106,9 @@ class Plugins(pluggy.PluginManager):
             self.fail(report, what, fix)
             return
         if not hasattr(module, "__dict__"):  # a number, a list, an array
-            what, name = (
-                f"{report.module or report.name} is {type_text(module)}, which has no hooks",
-                report.name,
-            )
-            self.fail(
-                report, what, f"name the module that has them: `{name} = {report.module.partition(':')[0]}`"
-            )
+            what = f"{report.module or report.name} is {type_text(module)}, which has no hooks"
+            point = f"{report.name} = {report.module.partition(':')[0]}"
+            self.fail(report, what, f"name the module that has them: `{point}`")
             return
         if self.is_registered(module):  # two distributions name one module
             module, shared = ModuleType(report.name), module
